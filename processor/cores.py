@@ -58,8 +58,8 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
     return frozenset(cpus)
 
 
-def parse_cpusets(text: str, where: str = "session_cpus") -> tuple[frozenset[int], ...]:
-    """Parse session_cpus: one set of cores per session, separated by semicolons; "" for none.
+def parse_cpusets(text: str, where: str = "cpus") -> tuple[frozenset[int], ...]:
+    """Parse a group's cpus: one set of cores per session, separated by semicolons; "" for none.
 
     Args:
         text: The option's value.

@@ -187,20 +187,63 @@ MAX_NAMES = 10_000
 """Names beyond these are not compared: a folder may hold millions."""
 
 
-RENAMED = {"import_processor_s": "import_cpu_s", "max_bodies_bytes": "max_inflight_body_bytes"}
-"""Former names of options -> their names now."""
+_BODIES = "twice max_body_bytes, at least 128 MiB"
+ENDED = {
+    "admin_port": "the demo takes 8502, or the next free port",
+    "admin_token": "set FRESHET_ADMIN_TOKEN in the environment",
+    "data.format.libsvm": "python examples/libsvm_to_parquet.py converts it",
+    "dtype": "always float32",
+    "folder": "the demo's is .demo",
+    "guard.first_windows": "always 5",
+    "guard.ndcg_drop": "always 0.3",
+    "guard.sigmas": "always 6",
+    "html": "now --out",
+    "http_port": "the demo takes 8501, or the next free port",
+    "import_cpu_s": "twice import_timeout_s",
+    "import_processor_s": "twice import_timeout_s",
+    "key": "set FRESHET_KEY in the environment",
+    "keys": "set FRESHET_API_KEYS in the environment",
+    "max_bodies_bytes": _BODIES,
+    "max_inflight_body_bytes": _BODIES,
+    "max_buckets": "always 6; --buckets names others",
+    "max_inflation": "always 100; send tensors as bytes",
+    "max_json_bytes": "always 16 MiB; send tensors as bytes",
+    "max_nodes": "always 4,000,000; send tensors as bytes",
+    "max_queue_ids": "64 for each of max_queue_rows",
+    "on_server": "send the file itself, or POST its path to the admin port",
+    "policy": "always one queue that idle sessions take from",
+    "profile": "the run's report has it",
+    "publish.delta_movement": "use delta_seconds or delta_rows",
+    "publish.gate.sigmas": "always 6",
+    "publish.gate.units": "always 5",
+    "requests": "always 256",
+    "session_cpus": "now cpus of a section [groups.NAME]",
+    "tables.admit_error": "always 0.01; a larger admit_ids makes errors fewer",
+    "tables.cache": "always lfu",
+    "vectors": 'POST {"vectors": true} to explain of the admin port',
+}
+"""Former options, keys (with their section), values and flags -> what holds in their place, or what to do now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint for an unknown name: ' (renamed to ...)', ' (did you mean ...?)', or ''.
+    """Return a hint for an unknown name: ' (did you mean ...?)', or ''.
 
     Args:
         name: The unknown name.
     """
-    if now := RENAMED.get(name.lstrip("-").replace("-", "_")):
-        return f" (renamed to {'--' + now.replace('_', '-') if name.startswith('--') else now})"
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def option_hint(name: str, names: Collection[str], section: str = "") -> str:
+    """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
+
+    Args:
+        name: The unknown name.
+        section: Section of the training file that it is in, or key whose value it is; "" for an option or flag.
+    """
+    now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
+    return f" (ended: {now})" if now else nearest(name, names)
 
 
 def nearest_file(path: str | Path) -> str:
@@ -231,7 +274,8 @@ def shortage(error: BaseException) -> NotReady | None:
     """Return a NotReady if the error is a transient shortage of the process, or says so already; else None."""
     if isinstance(error, NotReady):
         return error
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "new thread" in str(error)):
+        # Without memory for its stack a thread does not start.
         return NotReady(NO_MEMORY)
     if isinstance(error, OSError) and error.errno in PASSING:
         where = f"{Path(os.fsdecode(error.filename)).name}: " if isinstance(error.filename, (str, bytes)) else ""

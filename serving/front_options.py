@@ -21,16 +21,6 @@ class FrontendOptions(RequestLimits):
     """
 
     version: str = ""
-    max_inflight_body_bytes: int = field(
-        default=128 << 20,
-        metadata=option(
-            "Maximum total of request bodies in memory per process; at least max_body_bytes",
-            between(1 << 20, 1 << 40),
-            unit="bytes",
-            heading=REQUESTS,
-            folded=True,
-        ),
-    )
     default_timeout_ms: float = field(
         default=0.0,
         metadata=option(

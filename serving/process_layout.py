@@ -26,7 +26,7 @@ MOST_WORKERS, MOST_SESSIONS = 8, 8
 # Memory of a worker's own: Python, libraries, compiled kernels. Each worker also has a queue of its own, so limits of
 # its length (PER_WORKER) do not call for a single process.
 WORKER_NBYTES = 128 << 20
-PER_WORKER = {"max_queue_rows", "max_queue_ids"}
+PER_WORKER = {"max_queue_rows"}
 # Share of the memory that all workers may take, besides tables and other processes.
 MEMORY_SHARE = 0.5
 FLOAT_NBYTES = 4
@@ -114,7 +114,6 @@ class Layout:
         return {
             **{f.name: getattr(config, f.name) for f in fields(ProcessOptions)},
             "sessions": self.sessions,
-            "cpus": config.session_cpus,
             "compute": self.compute,
             "groups": config.groups,
         }
@@ -153,7 +152,6 @@ def _alone(config: ServeConfig, footprint: ModelFootprint, linux: bool) -> str:
     reasons = {
         "workers need Linux": not linux,
         "groups are set": bool(config.groups),
-        "session_cpus is set": bool(config.session_cpus),
         "shared_memory is on": config.shared_memory == "on",
         "remote tables are set": config.remote() is not None,
         f"{footprint.staged} has a stage that loads a large library": bool(footprint.staged),

@@ -1,6 +1,5 @@
 """Read request headers that mean the same in every protocol: headers over HTTP, metadata over gRPC.
 
-x-caller-id     identifies the caller, for the policy "mod" of a session group
 x-sticky-key    requests with one key are answered by one version of a split (processor.versions.traffic)
 x-return-features  requests the features that were looked up, which are returned in x-features (scope "features")
 x-top-items     requests so many best items instead of scores: of the whole table, or of the candidates that are sent
@@ -28,14 +27,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
-from zlib import crc32
 
 from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.serving.codecs.wire import Headers, show
 
-CALLER_ID, STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-caller-id", b"x-sticky-key", b"x-request-id", b"traceparent"
-MODEL_DIGEST, IGNORED_INPUTS = b"x-model-digest", b"x-ignored-inputs"
+STICKY_KEY, REQUEST_ID, TRACEPARENT = b"x-sticky-key", b"x-request-id", b"traceparent"
+MODEL_DIGEST = b"x-model-digest"
 FEATURES_MISSING, RETURN_FEATURES, LOOKED_UP = b"x-features-missing", b"x-return-features", b"x-features"
 TOP_ITEMS, ITEM_GENERATION, UNFILLED = b"x-top-items", b"x-item-generation", b"x-unfilled"
 SEQUENCE_VERSION, STATE_GENERATION = b"x-sequence-version", b"x-state-generation"
@@ -47,12 +45,6 @@ MAX_LISTED_NBYTES = 2048
 MAX_REQUEST_ID_NBYTES = 128
 TIMED_EVERY = 16
 """One request in this many has its parsing and encoding timed."""
-
-
-def caller_of(headers: Headers) -> int | None:
-    """Return x-caller-id as a number, the same in every process; None if absent."""
-    text = headers.get(CALLER_ID)
-    return None if text is None else crc32(text)
 
 
 def top_items_of(headers: Headers) -> int:

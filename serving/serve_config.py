@@ -17,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from freshet_serving.processor.errors import BadInput, nearest, nearest_file
+from freshet_serving.processor.errors import BadInput, nearest_file, option_hint
 from freshet_serving.processor.features.input_lookup import named_addresses, parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import GUARD_MODES, OFF, ON, UNDO_DEPTH
@@ -50,7 +50,6 @@ EXTENSIONS = {
     "delta_guard": "guard",
     "device_rows_mb": "device_rows",
     "import_timeout_s": "auto_import",
-    "import_cpu_s": "auto_import",
     "import_memory_bytes": "auto_import",
     "record": "recorder",
     "user_state_mb": "user_state",
@@ -132,13 +131,7 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     import_timeout_s: float = field(
         default=1800.0,
         metadata=option(
-            "Maximum duration of one import", between(1, 604_800), unit="seconds", heading=REPOSITORY, folded=True
-        ),
-    )
-    import_cpu_s: int = field(
-        default=3600,
-        metadata=option(
-            "Maximum processor time of one import, over all cores",
+            "Maximum duration of one import; its processor time, over all cores, may be twice that",
             between(1, 604_800),
             unit="seconds",
             heading=REPOSITORY,
@@ -219,12 +212,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
             "Compute inline or in threads; inline is in the event loop",
             one_of("auto", *sorted(COMPUTES)),
             heading=COMPUTING,
-        ),
-    )
-    session_cpus: str = field(
-        default="",
-        metadata=option(
-            'Cores of each session in turn, such as "0-1;2-3"', heading=COMPUTING, folded=True, empty="any"
         ),
     )
     table_memory: list[str] = field(
@@ -458,7 +445,7 @@ def _read_toml(path: str) -> dict[str, Any]:
         raise BadInput(f"config: {path}: not valid TOML: {error}") from None
     for key, value in document.items():
         if key not in (*KINDS, *SECTIONS):
-            hint = nearest(key, (*KINDS, *SECTIONS)) or "; see docs/reference/options.md"
+            hint = option_hint(key, (*KINDS, *SECTIONS)) or "; see docs/reference/options.md"
             raise BadInput(f"config: unknown key {key[:64]!r}{hint}")
         if key not in SECTIONS:
             document[key] = _typed(value, KINDS[key], f"config: {key}")
@@ -468,7 +455,7 @@ def _read_toml(path: str) -> dict[str, Any]:
         for key, value in group.items():
             where = f"config: groups.{name[:64]}.{key[:64]}"
             if key not in GROUP_KINDS:
-                raise BadInput(f"{where}: unknown key; known: {', '.join(GROUP_KINDS)}{nearest(key, GROUP_KINDS)}")
+                raise BadInput(f"{where}: unknown key; known: {', '.join(GROUP_KINDS)}{option_hint(key, GROUP_KINDS)}")
             group[key] = _typed(value, GROUP_KINDS[key], where)
     return document
 

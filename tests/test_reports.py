@@ -25,7 +25,7 @@ def test_costs_of_workers_are_summed_and_ranked(tmp_path):
     for worker, seconds in (("gw0", 2.0), ("gw1", 3.0)):
         rows = [["tests/a/test_b.py", "test_c", seconds, 1.0, 1], ["tests/test_d.py", "(import)", 0.5, 0.0, 0]]
         (tmp_path / f"{worker}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    text = costs.page(costs.read(tmp_path), "Costs")
+    text = costs.page(costs.read(tmp_path))
     assert "8 s of processor time, 2 s of them in 2 processes" in text
     assert "| tests/a | 7.0 | 2.0 | 2 |\n| tests/test_d.py | 1.0 | 0.0 | 0 |" in text
     assert "| tests/a/test_b.py test_c | 7.0 | 2.0 | 2 |" in text

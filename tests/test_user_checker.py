@@ -93,8 +93,9 @@ def test_copy_has_the_newest_events():
     assert (len(copy.events), copy.events[-1]) == (LENGTH, (newest + 1, 1, 1))
 
 
+# The checker is of a trial, and each network takes seconds to be written.
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", [NETWORKS[0], *(pytest.param(n, marks=pytest.mark.long) for n in NETWORKS[1:])])
 def test_scores_are_those_that_are_served_of_one_generation_and_of_two(network, tmp_path):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.processor.columns import Ragged

@@ -36,7 +36,7 @@ from loadtest.bench.blocked_side import INSTANT
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import HOST, MODEL, CommandFailed, free_ports
 from loadtest.load.payload import bench_inputs
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 IDLE = "idle"
@@ -256,8 +256,7 @@ def main() -> int:
     }
     results = {"machine": about, "origin": made, "figures": figures}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "blocked.md").write_text(page(results))
-    (options.out / "blocked.json").write_text(json.dumps(results, indent=1) + "\n")
+    store(options.out, "blocked", results, page(results))
     return 0
 
 

@@ -9,7 +9,6 @@ requests that followed a load which timed divided requests right, 1.5 times too 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from loadtest.bench.bench_report import markdown, summary, unmet
 from loadtest.bench.bench_useronce import manifest, requests
 from loadtest.bench.harness import Result, Row
 from loadtest.load.sides import ratio
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, origin, store
 
 if TYPE_CHECKING:
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -70,14 +69,13 @@ class OneRequest:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest choices", description=__doc__)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--rows", type=int, default=20_000, help="of each table")
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--quick", action="store_true", help="shows that everything works, measures nothing")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     rows, rounds = (100, 3) if arguments.quick else (arguments.rows, arguments.rounds)
-    networks = arguments.networks[:1] if arguments.quick else arguments.networks
+    networks = NETWORKS[:1] if arguments.quick else NETWORKS
     say = Console(stderr=True, highlight=False).print
     facts, result = machine(), Result("choices", "What is chosen by cost, against each candidate")
     for network in networks:
@@ -90,8 +88,7 @@ def main() -> int:
     made = origin("-C loadtest choices", "ARGS", sys.argv[1:])
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "choices.json").write_text(json.dumps(document, indent=1) + "\n")
-    (arguments.out / "choices.md").write_text(markdown([document]).replace("# Benchmarks", "# Choices", 1))
+    store(arguments.out, "choices", document, markdown([document]).replace("# Benchmarks", "# Choices", 1))
     print(summary([document]))
     if short := unmet([document]):
         print("\nshort of their goal:", *short, sep="\n- ")

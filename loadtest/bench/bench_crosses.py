@@ -13,7 +13,6 @@ a cross of all events costs depends on how many of the pairs have a row, which t
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.features.bound_request import BatchView
 from loadtest.bench.event_logs import SPARSE_SHOP, TASTES, EventLog, event_log
 from loadtest.bench.pairs import Pair, PairRatio, compare
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 WITHOUT, DEFAULT, WHOLE = "without crosses over histories", "default file", "cross of all events"
@@ -242,8 +241,7 @@ def main() -> None:
         log = event_log(kind, 1, options.rows + DELTA_ROWS)
         with tempfile.TemporaryDirectory(prefix="freshet-crosses-") as folder:
             document["logs"][kind.name] = measure(log, Path(folder), options.rounds, print)
-    (options.out / "crosses.json").write_text(json.dumps(document, indent=1) + "\n")
-    (options.out / "crosses.md").write_text(page(document))
+    store(options.out, "crosses", document, page(document))
     print(page(document))
 
 

@@ -32,8 +32,7 @@ def pairs(repository: Path, table_rows: int) -> Iterator[list[Pair]]:
             return stack.enter_context(Processor.initialize(ProcessorConfig(repository=str(repository), **options)))
 
         inline, thread = opened(sessions=1, compute="inline"), opened(sessions=1)
-        policies = {name: opened(sessions=cores, policy=name) for name in ("shared", "least-loaded", "round-robin")}
-        shared = policies.pop("shared")
+        several = opened(sessions=cores)
         found = [
             _bare(processor, name, candidates, table_rows)
             for processor, name in ((inline, "inline"), (thread, "one thread"))
@@ -41,9 +40,7 @@ def pairs(repository: Path, table_rows: int) -> Iterator[list[Pair]]:
         ]
         found.append(_shared_user(thread, table_rows))
         for candidates in (1, 64, 512):
-            found.append(_sides(thread, "one session", shared, f"{cores} sessions", candidates, table_rows))
-        for name, processor in policies.items():
-            found += [_sides(shared, "shared", processor, name, candidates, table_rows) for candidates in (1, 64)]
+            found.append(_sides(thread, "one session", several, f"{cores} sessions", candidates, table_rows))
         yield found
 
 

@@ -46,7 +46,7 @@ from loadtest.bench import needs
 from loadtest.bench.pairs import Pair, compare
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
@@ -390,8 +390,7 @@ def main() -> None:
                         figures = measure(connection, processor, values, form, candidates, options.rounds)
                     console.print(f"{form}, {candidates} items: {figures.ratio:.2f} of the time with all sent")
                     results["figures"].append({name: getattr(figures, name) for name in Figures.__slots__})
-    Path(options.out).write_text(page(results))
-    Path(options.out).with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    store(Path(options.out).parent, Path(options.out).stem, results, page(results))
 
 
 if __name__ == "__main__":

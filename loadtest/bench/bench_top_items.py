@@ -41,7 +41,7 @@ from freshet_serving.processor.package import (
 )
 from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 DIM, ITEMS, SHARED = 50, 100, 8
@@ -240,8 +240,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     about = {"machine": machine(), "origin": origin("-C loadtest top-items", "ARGS", arguments)}
     results = about | {"sizes": [measure(rows, options.rounds) for rows in SIZES]}
-    (options.out / "top-items.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.out / "top-items.md").write_text(page(results))
+    store(options.out, "top-items", results, page(results))
 
 
 if __name__ == "__main__":

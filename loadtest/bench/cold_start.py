@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.load.launch import first_answer, free_ports, port_options, run_freshet
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
@@ -233,8 +233,7 @@ def main() -> None:
                 results["sides"].append({"python": version, "wheel": name, **figures})
                 shutil.rmtree(work / f"{version}-{name}")
                 # After each side: a run takes twenty minutes.
-                (arguments.out / "cold-start.json").write_text(json.dumps(results, indent=1) + "\n")
-                (arguments.out / "cold-start.md").write_text(page(results))
+                store(arguments.out, "cold-start", results, page(results))
     print(page(results))
 
 

@@ -17,7 +17,6 @@ is five times as long, after a minute: with the best fixed division, with all co
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -49,7 +48,7 @@ from loadtest.bench.core_kernels import (
     WAITED_S,
     simulate,
 )
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results"
@@ -166,8 +165,7 @@ def main() -> None:
         "mixes": mixes,
     }
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "cores.json").write_text(json.dumps(results, indent=1) + "\n")
-    (args.out / "cores.md").write_text(page(results))
+    store(args.out, "cores", results, page(results))
 
 
 def measured_costs() -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ from freshet_serving.processor.package import StageGrowth
 from freshet_serving.processor.repository.version import VersionReader
 from loadtest.load.launch import HOST, serving
 from loadtest.load.processes import tree
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 LAYOUTS = {"one process": "1", "two workers": "2"}
@@ -328,8 +328,7 @@ def main() -> int:
         repository, cases, results["refused"] = import_all(Path(temporary), console)
         for layout in given.layouts:
             results["figures"] += measure(layout, repository, cases, Path(temporary), console)
-    Path(given.out).write_text(page(results))
-    Path(given.out).with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    store(Path(given.out).parent, Path(given.out).stem, results, page(results))
     return 0
 
 

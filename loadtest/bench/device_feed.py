@@ -7,6 +7,8 @@ requests are under way at once, through one session and one device stage.
 
 - **lookups alone**: the kernel that finds places, over requests that have been bound before; in turn with the engine.
 - **rows sent**: the engine as it feeds a device that has no rows: the host pools and sends all columns.
+- **where it goes**: microseconds of a request in parts of the engine, each without the parts that it calls, and with
+  the clock that it is measured by; the rest is what threads take to hand over to one another.
 
 Turns alternate. Times are of the processor; a ratio is that of the median of its pairs of turns, with quartiles.
 """
@@ -14,9 +16,10 @@ Turns alternate. Times are of the processor; a ratio is that of the median of it
 from __future__ import annotations
 
 import argparse
-import json
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,21 +36,38 @@ from freshet_serving.processor.backends import xla
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.device_rows import device_modules, placed_rows, slot_kernels
+from freshet_serving.processor.extensions.device_stages.device import DeviceStages, StagedSession
 from freshet_serving.processor.features.bound_request import BatchView
+from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
+from freshet_serving.processor.sessions.group import SessionGroup
+from freshet_serving.processor.sessions.predictor import Predictor
+from freshet_serving.processor.sessions.session import Queue
 from freshet_serving.processor.versions.replica import Replica
 from loadtest.bench import bench_useronce
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 MODEL, DIM, TARGET = "feed", 16, "cuda-null"
-CANDIDATES, BUCKETS = (64, 500, 2000), (1, 64, 512, 2048)
+CANDIDATES, BUCKETS = (64, 500, 2000), (1, 16, 64, 256, 1024, 4096)
+"""Buckets are those of docs/how-to/gpu."""
 ROWS = (100_000, 2_000_000)
 AIMS, LEAST_RATIO, MOST_NBYTES = {100_000: 3e6, 2_000_000: 1e6}, 0.6, 160
 """Rows a second at 500 candidates by rows of a table; of the lookups' rate; bytes of a row."""
 REQUESTS = 16
+PARTS: Sequence[tuple[Any, str, str]] = (
+    (Predictor, "submit", "submit"),
+    (SparsePlan, "bind_inputs", "bind"),
+    (SessionGroup, "enqueue", "queue"),
+    (Queue, "take", "queue"),
+    (StagedSession, "run", "session"),
+    (slot_kernels, "fill", "places and numbers"),
+    (DeviceStages, "_run", "device stage"),
+)
+"""Functions, and the parts of the engine that they are."""
+REST = "threads"
 
 
 class NullDevice(xla._Cpu):
@@ -100,6 +120,7 @@ class FeedFigures:
         lookups: Its rate over that of the lookups alone: lower quartile, median, upper quartile.
         sent: Its rate over that of rows sent, likewise.
         nbytes: Bytes of a row that are sent.
+        parts: Microseconds of a request in parts of the engine.
     """
 
     table_rows: int
@@ -108,6 +129,7 @@ class FeedFigures:
     lookups: list[float]
     sent: list[float]
     nbytes: float
+    parts: dict[str, float]
 
 
 def write(repository: Path, table_rows: int) -> None:
@@ -153,13 +175,13 @@ def lookups(processor: Processor, asked: Sequence[PredictRequest]) -> Callable[[
     state = replica.pin(0)
     replica.unpin(0)
     views = [BatchView.of(state.tables, state.epoch, replica.plan.bind_inputs(request.inputs)) for request in asked]
-    places = np.zeros((max(CANDIDATES), one.layout.line), np.int32)
+    lines, layout = np.zeros((max(CANDIDATES), one.layout.line), np.float32), one.layout
 
     def find() -> None:
         for view in views:
             slot_kernels.fill(
-                view.tables, rows.mirror.devices, one.layout.lookups, view.inputs(), view.spans, view.epoch, places,
-                view.counts,
+                view.tables, rows.mirror.devices, layout.lookups, layout.floats[:0], layout.scaling[:0], view.inputs(),
+                view.spans, view.epoch, lines, view.counts,
             )  # fmt: skip
 
     return find
@@ -187,14 +209,46 @@ def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator
                 against = compare(Pair("", by(sent), by(placed), rows, "row"), rounds, time.process_time_ns)
                 before = counted(placed)
                 by(placed)()
+                nbytes = (counted(placed) - before) / rows
                 yield FeedFigures(
                     table_rows,
                     count,
                     1e9 / alone.b_ns,
                     [alone.low, alone.median, alone.high],
                     [against.low, against.median, against.high],
-                    (counted(placed) - before) / rows,
+                    nbytes,
+                    parts(by(placed), rounds),
                 )
+
+
+def parts(ask: Callable[[], None], rounds: int) -> dict[str, float]:
+    """Return the microseconds of a request by part of the engine: medians of rounds of REQUESTS requests."""
+    times: dict[str, list[int]] = {part: [] for part in dict.fromkeys([*(part for *_, part in PARTS), REST])}
+    within, spent = threading.local(), dict[str, int]()
+
+    def timed(function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            outer, within.ns, began_ns = getattr(within, "ns", 0), 0, time.thread_time_ns()
+            try:
+                return function(*arguments, **named)
+            finally:
+                all_ns = time.thread_time_ns() - began_ns
+                spent[part] = spent.get(part, 0) + all_ns - within.ns
+                within.ns = outer + all_ns
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, name, part in PARTS:
+            stack.enter_context(patch.object(owner, name, timed(getattr(owner, name), part)))
+        for _ in range(rounds):
+            spent.clear()
+            began_ns = time.process_time_ns()
+            ask()
+            spent[REST] = max(0, time.process_time_ns() - began_ns - sum(spent.values()))
+            for part, ns in spent.items():
+                times[part].append(ns)
+    return {part: statistics.median(ns) / REQUESTS / 1e3 for part, ns in times.items() if ns}
 
 
 def counted(processor: Processor) -> float:
@@ -219,7 +273,13 @@ def page(results: dict[str, Any]) -> str:
         "over rows sent",
         f"bytes a row, padding included (aim {MOST_NBYTES})",
     ]
-    return "\n".join([*opening("What feeds a device", __doc__ or "", results), table(heads, rows), ""])
+    spent = [
+        [f"{f['table_rows']:,}", f"{f['candidates']:,}", *(f"{us:.1f}" for us in f["parts"].values())]
+        for f in results["figures"]
+    ]
+    named = ["rows a table", "candidates", *results["figures"][0]["parts"]]
+    where = ["## Where it goes", "", "Microseconds of a request.", "", table(named, spent)]
+    return "\n".join([*opening("What feeds a device", __doc__ or "", results), table(heads, rows), "", *where, ""])
 
 
 def main() -> None:
@@ -237,8 +297,7 @@ def main() -> None:
         for figures in measure(table_rows, options.candidates, options.rounds):
             console.print(asdict(figures))
             results["figures"].append(asdict(figures))
-            (options.out / "device-feed.json").write_text(json.dumps(results, indent=1) + "\n")
-            (options.out / "device-feed.md").write_text(page(results))
+            store(options.out, "device-feed", results, page(results))
 
 
 if __name__ == "__main__":

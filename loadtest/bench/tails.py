@@ -60,6 +60,8 @@ AIM = 1.3
 CAPACITY_S = 1.5
 LAYOUTS = {"one process": "1", "two workers": "2"}
 STAMPED = "loadtest.bench.stamped_server"
+LOAD = 0.3
+"""Share of what the server reaches."""
 
 
 def capacity(bed: Bed) -> float:
@@ -137,7 +139,7 @@ def measure(layout: str, options: argparse.Namespace, work: Path, console: Conso
             start = serving(repositories[side], work / f"{side}.log", arguments, program=program)
             with pinned(ours):
                 servers[side] = stack.enter_context(start)
-        bed.rate = options.load * capacity(bed)
+        bed.rate = LOAD * capacity(bed)
         busy_us = run_turn(bed, OURS, UNDISTURBED)["loop_us"] - run_turn(bed, NULL, UNDISTURBED)["loop_us"]
         np.memmap(stamps[NULL] / BUSY, np.int64, "r+")[0] = max(0, int(busy_us * 1e3))
         console.print(f"{layout}: {bed.rate:.0f} requests/s, of which the null server is busy {busy_us:.0f} us each")
@@ -261,7 +263,6 @@ def main() -> int:
     add("--rounds", type=int, default=2)
     add("--seconds", type=float, default=6.0, help="of a turn")
     add("--rows", type=int, default=50_000, help="of each table")
-    add("--load", type=float, default=0.3, help="share of what the server reaches")
     add("--json-mib", type=float, default=16.0)
     add("--layouts", nargs="+", default=list(LAYOUTS), choices=list(LAYOUTS))
     add("--out", type=Path, default=RESULTS)

@@ -86,9 +86,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.load.replay", description=__doc__)
     parser.add_argument("recordings", type=Path, help="folder that the server recorded to, or one file of it")
     parser.add_argument("out", type=Path, help="folder of the payload")
-    parser.add_argument("--most", type=int, default=MAX_REQUESTS, help=f"requests at most [{MAX_REQUESTS}]")
     options = parser.parse_args()
-    payload = recorded_payload(options.recordings, options.most)
+    payload = recorded_payload(options.recordings)
     payload.save(options.out)
     print(f"{len(payload.bodies)} requests to {payload.path} in {options.out}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shlex
@@ -49,6 +50,12 @@ def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, st
     _, kept = parser.parse_known_args(arguments)
     command = f"make {target}" + (f' {variable}="{shlex.join(kept)}"' if kept else "")
     return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
+
+
+def store(out: Path, name: str, results: Any, page: str) -> None:
+    """Write a report into a folder: NAME.json with its figures, and its page NAME.md."""
+    (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    (out / f"{name}.md").write_text(page)
 
 
 def opening(title: str, doc: str, results: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,8 @@ LABEL_KIND = "label"
 """Kind of a column that is not read as one, but as a label."""
 MAX_BOUNDARIES = 65_536
 MAX_CROSSED_FEATURES = 16
+EQUALS = 18
+"""Ids of a cross with `equal`: 0, 1, 2 or 3, 4 to 7, up to a history's most events."""
 MAX_NAME = 120
 MAX_MARKER = 256
 
@@ -116,6 +118,14 @@ class FeatureConfig:
             "of a `cross` with a column of a history: `position` keeps events of different distances from the newest"
             " apart, so that the network learns how much each counts; `age` those of an hour, day, week, month",
             empty="all events count alike",
+        ),
+    )
+    equal: bool = field(
+        default=False,
+        metadata=option(
+            "of a `cross` of a history's column and a feature: how many events have the row's value (0, 1, 2 or 3, 4 to"
+            " 7, ...), whatever it is; beside the values of further features",
+            empty="every pair has an id",
         ),
     )
     wide: bool = field(
@@ -212,6 +222,11 @@ def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[s
         if "cross" in section:
             _check_cross(feature, kinds[name], sections, kinds, histories, where)
             feature = dataclasses.replace(feature, buckets=section.get("buckets", _DEFAULT_BUCKETS))
+        if feature.equal:
+            require("cross" in section, f"{where}.equal", "a cross of a column of a history and a feature", "none")
+            if len(feature.cross) == 2:
+                require("buckets" not in section, f"{where}.buckets", "none beside equal", feature.buckets)
+                feature = dataclasses.replace(feature, buckets=EQUALS)
         if feature.transform in CLOCK_TRANSFORMS and not feature.from_:
             require(data.clock != "", f"{where}.from", "the time column, because data.time is not set", "")
             feature = dataclasses.replace(feature, from_=data.clock)
@@ -229,6 +244,8 @@ def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[s
 def _kind(section: dict[str, Any], sections: dict[str, Any], lists: Collection[str]) -> str:
     """Return the kind that a section's transform or cross implies; "" if the section must state it."""
     if isinstance(crossed := section.get("cross"), list):
+        if section.get("equal") is True:
+            return "id"
         kinds = [str(other.get("kind", "")) for name in crossed if (other := _section(sections, name))]
         return "ids" if set(kinds) & set(RAGGED) or any(name in lists for name in crossed) else "id"
     return "id" if section.get("transform") in MADE else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of, require_positive
+from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option, type_name
 
@@ -16,8 +16,8 @@ GATES = ("on", "warn", "off")
 class GateConfig:
     """The section [publish.gate].
 
-    A figure is out of bounds if it is worse by more than its bound here, by more than `sigmas` times its sampling
-    error, and by more than `sigmas` times what it usually moves by from one version to the next.
+    A figure is out of bounds if it is worse by more than its bound here, by more than six times its sampling
+    error, and by more than six times what it usually moves by from one version to the next.
     """
 
     mode: str = field(
@@ -43,10 +43,6 @@ class GateConfig:
         default=0.1, metadata=option("ignore a fall of the share of ids that have a row, other than zeros, below this")
     )
     rows: float = field(default=0.5, metadata=option("least rows trained on, as a share of the version's before"))
-    units: float = field(
-        default=5.0, metadata=option("a feature has other units if its values are larger or smaller by this factor")
-    )
-    sigmas: float = field(default=6.0, metadata=option("ignore what lies within this many sampling errors"))
 
 
 def read_gate(raw: Any) -> GateConfig:
@@ -59,6 +55,4 @@ def read_gate(raw: Any) -> GateConfig:
         require_between(getattr(gate, key), 0.0, 1.0, f"publish.gate.{key}")
     for key in ("loss_rise", "calibration"):
         require_between(getattr(gate, key), 0.0, 100.0, f"publish.gate.{key}")
-    require_between(gate.units, 1.0, 1e6, "publish.gate.units")
-    require_positive(gate.sigmas, "publish.gate.sigmas")
     return gate

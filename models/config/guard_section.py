@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import parse_section, require_between, require_positive
+from freshet_serving.models.config.toml_sections import parse_section, require_between
 from freshet_serving.processor.options import option
 
 OF_LABELS = ("auc_drop", "calibration", "loss_rise")
@@ -16,7 +16,7 @@ OF_LABELS = ("auc_drop", "calibration", "loss_rise")
 class GuardConfig:
     """The section [guard].
 
-    A window is an outlier if one of its figures deviates by more than `sigmas` of its usual spread and by more than the
+    A window is an outlier if one of its figures deviates by more than six times its usual spread and by more than the
     limit of that figure.
     """
 
@@ -28,16 +28,6 @@ class GuardConfig:
     loss_rise: float = field(
         default=0.1, metadata=option("ignore a rise of the log-loss on earlier rows below this share")
     )
-    ndcg_drop: float = field(
-        default=0.3,
-        metadata=option("next-item networks, in place of these three: ignore a fall of the NDCG below this share"),
-    )
-    sigmas: float = field(
-        default=6.0, metadata=option("a figure is abnormal if it is off by this many times its usual spread")
-    )
-    first_windows: int = field(
-        default=5, metadata=option("without held-out rows, use this many first windows only to learn what is normal")
-    )
     release_windows: int = field(
         default=2, metadata=option("release what is held after this many normal windows in a row; 0: only by hand")
     )
@@ -48,8 +38,5 @@ def read_guard(raw: dict[str, Any]) -> GuardConfig:
     guard = parse_section(GuardConfig, raw, "guard")
     for key in OF_LABELS:
         require_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")
-    require_between(guard.ndcg_drop, 0.0, 0.99, "guard.ndcg_drop")
-    require_positive(guard.sigmas, "guard.sigmas")
-    require_between(guard.first_windows, 2, 10_000, "guard.first_windows")
     require_between(guard.release_windows, 0, 10_000, "guard.release_windows")
     return guard

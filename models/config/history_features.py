@@ -74,6 +74,10 @@ def with_history_features(
         if f.decay:
             require_one_of(f.decay, DECAYS, f"{where}.decay")
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
+        if f.equal:
+            others = [other for other in made if other.name in f.cross and other.name not in read]
+            fits = len(read) == 1 and all(other.kind in LISTS for other in others)
+            require(fits, f"{where}.equal", "a cross of a column of a history and ids or strings", ", ".join(f.cross))
         if read:
             require_between(f.take, -MAX_EVENTS, 0, f"{where}.take")
             require(not (f.take and f.decay == AGE), f"{where}.take", "none beside decay = 'age'", f.take)
@@ -95,13 +99,17 @@ def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[Fea
     Args:
         features: The features, as with_history_features returns them.
     """
-    by_name = {c.name: c for c in columns}
+    by_name, named = {c.name: c for c in columns}, {f.name: f for f in features}
     for f in features:
         if f.decay == AGE and (times := age_times(f, by_name)) not in by_name:
             raise BadInput(
                 f"features.{f.name}.decay: expected sequences.{times.partition('.')[0]}.time, the column of the"
                 " events' times, got nothing"
             )
+        if f.equal:
+            events, other, *_ = sorted(f.cross, key=lambda name: name not in by_name)
+            alike = (by_name[events].kind in HASHED) == (named[other].kind in HASHED)
+            require(alike, f"features.{f.name}.equal", f"{events} and {other} of one kind, ids or strings", other)
         if not f.window or f.cross:
             continue
         column, where = by_name[f.column], f"features.{f.name}"

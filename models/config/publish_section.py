@@ -15,7 +15,7 @@ from freshet_serving.processor.package import ROW_TYPES
 from freshet_serving.processor.repository import is_address, storage_of
 
 PRECISIONS = ("float32", "int8", "auto")
-DELTAS = ("delta_rows", "delta_seconds", "delta_movement")
+DELTAS = ("delta_rows", "delta_seconds")
 LEAST_KEPT = 2
 """Fewest versions that are kept, whatever the file says: the newest, and the one that servers use until they have
 loaded it.
@@ -57,10 +57,6 @@ class PublishConfig:
         metadata=option("row type in which tables are published: `float32`, `float16`, `bfloat16`, `int8`"),
     )
     snapshot_after: int = field(default=1000, metadata=option("write a snapshot after this many deltas; 0: never"))
-    delta_movement: float = field(
-        default=0.0,
-        metadata=option("publish a delta once the network's weights have moved by this share of their norm; 0: never"),
-    )
     dense_every: int = field(
         default=0,
         metadata=option(
@@ -139,7 +135,6 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     require_one_of(publish.precision, PRECISIONS, "publish.precision")
     for name in ("max_error", "max_auc_change"):
         require_between(getattr(publish, name), 0.0, 1.0, f"publish.{name}")
-    require_between(publish.delta_movement, 0.0, 1.0, "publish.delta_movement")
     require_between(publish.dense_every, 0, 2**63 - 1, "publish.dense_every")
     require_between(publish.version_rows, 0, 2**63 - 1, "publish.version_rows")
     keep = publish.keep_versions

@@ -12,8 +12,7 @@ from freshet_serving.models.config.toml_sections import parse_section, require_b
 from freshet_serving.models.config.train_section import TrainSettings, check_rows
 from freshet_serving.models.embedding.multi_hash import MOST_CODES, NO_HASH
 from freshet_serving.models.embedding.optimizer import RowOptions
-from freshet_serving.models.embedding.row_budget import CACHES, LFU
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, nearest, option_hint
 from freshet_serving.processor.options import option, type_name
 from freshet_serving.processor.package import HASHES, MAX_HASHED_ROWS
 
@@ -31,7 +30,6 @@ class TableConfig:
 
     Attributes:
         memory_mb: Budget of models.embedding.tiered_rows.
-        cache: Policy of models.embedding.tiered_rows.
         hash: Of models.embedding.multi_hash; "" with hash_rows: chosen by the data.
         hash_rows: Of models.embedding.multi_hash.
         hash_codes: Of models.embedding.multi_hash.
@@ -49,11 +47,11 @@ class TableConfig:
             " counters of a fixed size, which forget nothing"
         ),
     )
-    admit_ids: int = field(default=1_000_000, metadata=option("number of different ids that `bloom` is sized for"))
-    admit_error: float = field(
-        default=0.01,
+    admit_ids: int = field(
+        default=1_000_000,
         metadata=option(
-            "share of ids that `bloom` may admit too early; it admits none too late. A million ids at 0.01 take 23 MB"
+            "number of different ids that `bloom` is sized for, 23 MB a million; it admits 1 in 100 too early, none "
+            "too late"
         ),
     )
     evict_after_steps: int = field(
@@ -74,15 +72,9 @@ class TableConfig:
     memory_mb: int = field(
         default=0,
         metadata=option(
-            "MiB of memory for rows, slots and bookkeeping; other rows are on disk "
+            "MiB of memory for rows, slots and bookkeeping; rows that are read less often are on disk "
             "([training.md](../concepts/training.md#tables-larger-than-memory)); 0: all in memory. May "
             "change between two runs"
-        ),
-    )
-    cache: str = field(
-        default=LFU,
-        metadata=option(
-            "with `memory_mb`, which rows stay in memory: `lfu`, those read most often; `lru`, those read last"
         ),
     )
     hash: str = field(
@@ -129,7 +121,9 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
         keys = [*(key for key in TableConfig.__dataclass_fields__ if key != "train"), *ROW_KEYS]
         for key in section:
             if key not in keys:
-                raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{nearest(key, keys)}")
+                raise BadInput(
+                    f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{option_hint(key, keys, 'tables')}"
+                )
         own = {key: value for key, value in section.items() if key not in ROW_KEYS}
         given = {key: value for key, value in section.items() if key in ROW_KEYS}
         settings = parse_section(TrainSettings, given, where)
@@ -148,19 +142,15 @@ def _check_table(table: TableConfig, section: Collection[str], where: str) -> No
     require_between(table.admit_after, 1, 65_535, f"{where}.admit_after")
     require_one_of(table.admit_by, ADMISSIONS, f"{where}.admit_by")
     require_between(table.admit_ids, 1, 1 << 32, f"{where}.admit_ids")
-    require_between(table.admit_error, 1e-9, 0.5, f"{where}.admit_error")
     require_between(table.evict_after_steps, 0, 2**53, f"{where}.evict_after_steps")
     require_between(table.evict_below_norm, 0, 1e6, f"{where}.evict_below_norm")
     require_one_of(table.init, INITS, f"{where}.init")
     require_between(table.init_scale, 0, 1e6, f"{where}.init_scale")
     require_between(table.memory_mb, 0, 1 << 30, f"{where}.memory_mb")
-    require_one_of(table.cache, CACHES, f"{where}.cache")
     _check_hash(table, section, where)
     for key, other, needed, holds in (
         ("admit_by", "admit_after", "2 or more", table.admit_after > 1),
         ("admit_ids", "admit_by", "'bloom'", table.admit_by == "bloom"),
-        ("admit_error", "admit_by", "'bloom'", table.admit_by == "bloom"),
-        ("cache", "memory_mb", "1 or more", table.memory_mb > 0),
         ("init_scale", "init", "'uniform' or 'normal'", table.init != "zeros"),
     ):
         if key in section and not holds:

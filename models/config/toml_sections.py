@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, option_hint
 from freshet_serving.processor.options import TYPE_NAMES, type_name
 
 T = TypeVar("T")
@@ -65,7 +65,9 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     values = dict(made)
     for key, value in raw.items():
         if key not in hints:
-            raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{nearest(key, list(hints))}")
+            raise BadInput(
+                f"{where}.{key}: unknown key; expected one of {', '.join(hints)}{option_hint(key, list(hints), where)}"
+            )
         name, hint = hints[key]
         values[name] = _value(hint, value, f"{where}.{key}")
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
@@ -122,9 +124,8 @@ def require(condition: bool, where: str, wanted: str, got: Any) -> None:
 
 def require_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:
     if value not in choices:
-        raise BadInput(
-            f"{where}: expected one of {', '.join(choices)}{more}, got {value[:80]!r}{nearest(value, list(choices))}"
-        )
+        hint = option_hint(value, list(choices), where)
+        raise BadInput(f"{where}: expected one of {', '.join(choices)}{more}, got {value[:80]!r}{hint}")
 
 
 def require_between(value: float, low: float, high: float, where: str) -> None:

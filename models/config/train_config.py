@@ -88,7 +88,7 @@ class TrainConfig:
     publish: PublishConfig = field(
         default_factory=PublishConfig,
         metadata=about(
-            "Where to publish versions, and when deltas. One of the three rules for deltas is enough; a followed "
+            "Where to publish versions, and when deltas. One of the two rules for deltas is enough; a followed "
             "stream without any uses `delta_seconds = 10`."
         ),
     )

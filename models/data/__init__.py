@@ -14,7 +14,6 @@ parquet_copy  conversion of any source to one Parquet file
 ordered_prefetch  tasks on threads with results in order
 prefetch   stages of a step that run ahead: threads with bounded queues between them
 tfrecord   TFRecord files of Examples, one row a record
-libsvm     lines of a label and indices
 criteo     Criteo's display advertising logs
 movielens  MovieLens as a click stream
 next_item_rows    one history a user, whose events are targets

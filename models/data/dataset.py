@@ -14,7 +14,7 @@ from freshet_serving.models.data.open_data import default_features, open_source
 from freshet_serving.models.data.shards import Shard, SplitRows
 from freshet_serving.models.data.source import LIST_SEPARATOR, ONE_OF, Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, nearest
+from freshet_serving.processor.errors import BadInput, option_hint
 
 KINDS = ("id", "float", "string", "ids", "strings", "floats", "seconds")
 
@@ -86,9 +86,8 @@ class Dataset:
         if columns is not None and not columns and not labels:
             raise BadInput("columns: expected at least one, got none")
         if format and format not in FORMATS:
-            raise BadInput(
-                f"format: expected one of {', '.join(FORMATS)}, got {format[:40]!r}{nearest(format, FORMATS)}"
-            )
+            hint = option_hint(format, FORMATS, "data.format")
+            raise BadInput(f"format: expected one of {', '.join(FORMATS)}, got {format[:40]!r}{hint}")
         data = DataConfig(str(path), format or format_of(str(path)), labels, time, weight, list_separator)
         if data.format not in TABLES and (data.labels or time or weight):
             raise BadInput(f"label, time, weight: expected only for {', '.join(TABLES)}; {data.format} defines its own")
@@ -204,8 +203,7 @@ def _fields(data: DataConfig, columns: Sequence[str] | Mapping[str, str] | None)
     if data.format not in TABLES:
         kinds = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
         kinds |= {data.clock: "seconds"}
-        other = "float" if data.format == "libsvm" else ""
-        return [Field(name, kinds.get(name, other), f"columns[{name!r}]") for name in columns or ()]
+        return [Field(name, kinds.get(name, ""), f"columns[{name!r}]") for name in columns or ()]
     from freshet_serving.models.data.tabular import infer_fields
 
     return infer_fields(data, columns)

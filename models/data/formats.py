@@ -11,7 +11,7 @@ from freshet_serving.models.data.source import LIST_SEPARATOR
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
 from freshet_serving.processor.options import option
 
-FORMATS = ("parquet", "csv", "tfrecord", "libsvm", "criteo", "movielens")
+FORMATS = ("parquet", "csv", "tfrecord", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
 """Formats with columns of the user's own, so [data] names the label, the time and the weight."""
 STREAMS = ("redis", "kafka")
@@ -20,7 +20,7 @@ SCHEMES = {"redis": "redis", "rediss": "redis", "kafka": "kafka"}
 """Stream formats by URL scheme."""
 STORES = ("s3", "gs", "az")
 """Object stores listed in messages."""
-TEXTS = ("csv", "libsvm", "criteo", "movielens")
+TEXTS = ("csv", "criteo", "movielens")
 """Formats whose strings are UTF-8 after reading."""
 CLOCKS = {"movielens": "timestamp"}
 """Time columns of formats that define their own."""
@@ -29,7 +29,6 @@ OUTCOMES = {"movielens": "rating"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
 PACKED = ("", ".gz", ".bz2", ".zst")
 CSV_SUFFIXES = tuple(name + packed for name in (".csv", ".tsv") for packed in PACKED)
-LIBSVM_SUFFIXES = tuple(name + packed for name in (".libsvm", ".svm") for packed in PACKED)
 TFRECORD_SUFFIXES = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MOVIELENS_EVENTS = ("events.csv.gz", "events.csv", "ratings.dat")
 """Event files of a MovieLens folder; the first one that exists is read."""
@@ -62,7 +61,7 @@ class DataConfig:
     format: str = field(
         default="",
         metadata=option(
-            "`parquet`, `csv`, `tfrecord`, `libsvm`, `criteo`, `movielens`, `redis`, `kafka`",
+            "`parquet`, `csv`, `tfrecord`, `criteo`, `movielens`, `redis`, `kafka`",
             empty="determined by the suffix or the URL",
         ),
     )
@@ -111,7 +110,7 @@ def _stored_names(path: str) -> list[str]:
 
     Raises BadInput for other URLs.
     """
-    known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *LIBSVM_SUFFIXES, *TFRECORD_SUFFIXES)
+    known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *TFRECORD_SUFFIXES)
     if not is_object_url(path):
         scheme = path.partition("://")[0]
         wanted = ", ".join((*SCHEMES, *STORES))
@@ -141,8 +140,7 @@ def format_of(path: str) -> str:
         if any((Path(path) / name).is_file() for name in MOVIELENS_EVENTS):
             return "movielens"
         names = [p.name for p in Path(path).rglob("*") if p.is_file()]
-    suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES}
-    suffixes |= {"tfrecord": TFRECORD_SUFFIXES, "libsvm": LIBSVM_SUFFIXES}
+    suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "tfrecord": TFRECORD_SUFFIXES}
     found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
     if len(found) != 1 and not (separator or glob.has_magic(path) or Path(path).exists()):
         raise BadInput(nothing_there(path))

@@ -14,7 +14,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """Return sections [features.*] of a format with known columns (criteo, movielens, libsvm); {} for any other.
+    """Return sections [features.*] of a format with known columns (criteo, movielens); {} for any other.
 
     Args:
         form: The format.
@@ -28,8 +28,6 @@ def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
         from freshet_serving.models.data.movielens import default_features as movielens_features
 
         return movielens_features()
-    if form == "libsvm":
-        return {"features": {"kind": "ids", "dim": 16}}
     return {}
 
 
@@ -78,10 +76,6 @@ def _open(data: DataConfig, fields: tuple[Field, ...], threads: int) -> Source:
         from freshet_serving.models.data.movielens import MovieLensSource
 
         return MovieLensSource(data.path, fields, data.labels)
-    if data.format == "libsvm":
-        from freshet_serving.models.data.libsvm import open_libsvm
-
-        return open_libsvm(data.path, fields, threads)
     from freshet_serving.models.data.tabular import open_table
 
     return open_table(data, fields, threads)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.cold_rows import ColdRows
 from freshet_serving.models.embedding.id_rows import Column, IdRows
-from freshet_serving.models.embedding.row_budget import LFU, RowBudget
+from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.rows import LOGGED
 from freshet_serving.processor.tables.scratch_file import ScratchFile
@@ -274,9 +274,8 @@ class TieredRows(IdRows):
 
     def _coldest(self, rows: int) -> Int64s:
         books = self.columns["books"][: self._bump]
-        heat = books[:, 0].copy()
-        if self._budget.cache == LFU:
-            heat = np.minimum(books[:, 1], 1 << 30) << 32 | (heat & 0xFFFFFFFF)
+        # The least often read, ties by oldest read.
+        heat = np.minimum(books[:, 1], 1 << 30) << 32 | (books[:, 0] & 0xFFFFFFFF)
         heat[self._free] = _NEVER
         heat[self.columns["wanted"][: self._bump] == self._window] = _NEVER
         rows = min(rows, int(np.count_nonzero(heat < _NEVER)))

@@ -52,7 +52,7 @@ class GenerationScorer(Predictor):
             number = generation.version if generation is not None else None
             repository = open_repository(repository).version(model, number)
         self._version = _opened(repository, generation)
-        super().__init__(Groups(SessionConfig(max_queue_rows=MOST, max_queue_ids=MOST), clock), clock, _limits())
+        super().__init__(Groups(SessionConfig(max_queue_rows=MOST), clock), clock, _limits())
         options = self.groups.of(model).options
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs

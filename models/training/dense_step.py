@@ -113,6 +113,10 @@ class DenseStep:
         options = read_options(resolve_arch(manifest.arch), network.options, "model")
         sequences = dense_sequences(manifest.sequences)
         layout = DenseInput.from_features(manifest.features, sequences)
+        equal = set[str]()
+        for t in manifest.transforms:
+            equal |= {t.name} if t.op == "equal" or not equal.isdisjoint(t.inputs) else set()
+        equals = [f.name for f in manifest.features if f.input in equal]
         self.arch = with_wide_weights(
             layout,
             network.wide,
@@ -120,6 +124,7 @@ class DenseStep:
                 rest,
                 network.counts,
                 lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+                equals,
             ),
         )
         self._labels = network.labels

@@ -15,12 +15,12 @@ from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.processor.package import HASHES
 
-ADMISSION = ("admit_after", "admit_by", "admit_ids", "admit_error")
+ADMISSION = ("admit_after", "admit_by", "admit_ids")
 HASHING = ("hash", "hash_rows", "hash_codes")
 
 MADE_OF = (
     *("from_", "boundaries", "cross", "buckets", "unsigned", "column_kind", "sequence", "padding"),
-    *("take", "where", "decay", "window", "wide", "counts"),
+    *("take", "where", "decay", "equal", "window", "wide", "counts"),
 )
 SOFTMAX = "softmax"
 """What a checkpoint calls the loss of towers that learn to retrieve."""

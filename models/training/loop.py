@@ -315,7 +315,7 @@ class TrainingRun:
             stop_row: Row to end at; by default the end of the data.
         """
         publish = self.config.publish
-        if not (publish.delta_rows or publish.delta_seconds or publish.delta_movement or self._repeated):
+        if not (publish.delta_rows or publish.delta_seconds or self._repeated):
             return
         # After the weights went back, or a new version was published, reading restarts at the state's position.
         while not (yield from self._stream_on(before, stop_row)):
@@ -326,9 +326,9 @@ class TrainingRun:
     ) -> Generator[Generation, None, bool]:
         """Train and publish from the state's position on; return False if reading has to restart."""
         lineage, self._in_order = self._open_chain(), True
-        rules = DeltaRules(self.config.publish, self.trainer.dense.weights, time.monotonic, lineage.entities_changed)
+        rules = DeltaRules(self.config.publish, time.monotonic, lineage.entities_changed)
         if self._repeated is not None:
-            rules = self._repeated.rules(self.config.publish, self.trainer.dense.weights, self.state)
+            rules = self._repeated.rules(self.config.publish, self.state)
         rows = None if self._endless else self.source.count_rows()
         left = None if rows is None else rows - self.state.position
         self._report.begin("streaming", left)

@@ -37,6 +37,8 @@ LEAST_GAIN = 25.0
 LEAST_NDCG = 1e-3
 LEAST_EVENTS = 30
 """So many events are needed to say that most items are new."""
+NDCG_DROP = 0.3
+"""Share of the NDCG by which a fall is ignored."""
 LOST_LIFT = 0.5
 """Share of the usual gain over popularity whose loss is ignored."""
 OTHER_ITEMS = 0.5
@@ -119,19 +121,19 @@ class RankGuard(WindowVerdicts[RankFigures]):
             self._usual["lift"].note(figures.lift, figures.lift_error)
 
     def _out_of_line(self, figures: RankFigures) -> str:
-        config, least = self._config, -math.log1p(-self._config.ndcg_drop)
+        least = -math.log1p(-NDCG_DROP)
         ndcg, new, earlier = (self._usual[name] for name in ("ndcg", "new", "earlier"))
         every = figures.events + figures.unranked
-        if new.is_known(config) and every >= LEAST_EVENTS and figures.new - new.mean > OTHER_ITEMS:
+        if new.is_known and every >= LEAST_EVENTS and figures.new - new.mean > OTHER_ITEMS:
             return (
                 f"{figures.new:.0%} of {every:,} events have an item without a row, usually {new.mean:.0%}:"
                 f" expected at most {new.mean + OTHER_ITEMS:.0%}"
             )
-        if ndcg.is_known(config) and figures.events:
+        if ndcg.is_known and figures.events:
             usual = math.exp(ndcg.mean)
             # The spread is that of windows with enough events.
             short = max(1.0, math.sqrt(LEAST_GAIN / (figures.events * usual)))
-            most = ndcg.bound(config, figures.error(usual), least, short)
+            most = ndcg.bound(figures.error(usual), least, short)
             if ndcg.mean - figures.level > most:
                 return (
                     f"NDCG@{figures.top} {figures.ndcg:.4f} over {figures.events:,} events ranked before they were"
@@ -139,8 +141,8 @@ class RankGuard(WindowVerdicts[RankFigures]):
                 )
             if reason := self._lost_lift(figures, usual - figures.ndcg, short):
                 return reason
-        if figures.fall is not None and earlier.is_known(config):
-            most = earlier.bound(config, figures.fall_error, least)
+        if figures.fall is not None and earlier.is_known:
+            most = earlier.bound(figures.fall_error, least)
             if figures.fall - earlier.mean > most:
                 return (
                     f"the NDCG@{figures.top} of earlier events fell by {-math.expm1(-figures.fall):.0%}:"
@@ -156,9 +158,9 @@ class RankGuard(WindowVerdicts[RankFigures]):
             short: How much larger the spread is than that of windows with enough events.
         """
         lift = self._usual["lift"]
-        if figures.lift is None or not lift.is_known(self._config) or lift.mean <= 0:
+        if figures.lift is None or not lift.is_known or lift.mean <= 0:
             return ""
-        most = lift.bound(self._config, figures.lift_error, LOST_LIFT * lift.mean, short)
+        most = lift.bound(figures.lift_error, LOST_LIFT * lift.mean, short)
         if min(lift.mean - figures.lift, fall) <= most:
             return ""
         return (

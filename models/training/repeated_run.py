@@ -10,14 +10,14 @@ when a row arrived, which nobody can repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.source import Batch, Source, join_batches
 from freshet_serving.models.training.batch_borders import BORDERS, CLOSED, Entry, parse_entries, read_entries
 from freshet_serving.models.training.checkpoint import RunState, newest_state
-from freshet_serving.models.training.delta_rules import DeltaRules, Weights
+from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.processor.errors import BadInput, Corrupt
 
 READ_ROWS = 1 << 13
@@ -81,14 +81,13 @@ class RepeatedRun:
             if parts:
                 yield join_batches(parts)
 
-    def rules(self, publish: PublishConfig, weights: Callable[[], Weights], state: RunState) -> DeltaRules:
+    def rules(self, publish: PublishConfig, state: RunState) -> DeltaRules:
         """Return rules by which deltas are due where the run published them.
 
         Args:
-            weights: Returns the network's current weights.
             state: State of the run that repeats it.
         """
-        return RepeatedRules(publish, weights, self._published(), state)
+        return RepeatedRules(publish, self._published(), state)
 
     def entries(self) -> Iterator[Entry]:
         """Yield what the run has written down, in order."""
@@ -116,17 +115,14 @@ class RepeatedRun:
 class RepeatedRules(DeltaRules):
     """Deltas are due where another run published them."""
 
-    def __init__(
-        self, publish: PublishConfig, weights: Callable[[], Weights], rows: Iterator[int], state: RunState
-    ) -> None:
+    def __init__(self, publish: PublishConfig, rows: Iterator[int], state: RunState) -> None:
         """Start at a position.
 
         Args:
-            weights: Returns the network's current weights.
             rows: The rows after which deltas are due, ascending.
             state: State of the run that repeats it.
         """
-        super().__init__(publish, weights, lambda: 0.0)
+        super().__init__(publish, lambda: 0.0)
         self._rows, self._next, self._state = rows, next(rows, None), state
 
     def due(self) -> bool:

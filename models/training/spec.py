@@ -193,6 +193,7 @@ def _transforms(
     taken = inputs | {f.name for f in features}
     sources = {name: name for name in inputs} | {f.name: f.column for f in features if not f.cross}
     made: list[Transform] = []
+    equals: dict[tuple[str, ...], str] = {}
 
     def free(name: str, own: str) -> str:
         while name in taken and name != own:
@@ -202,19 +203,26 @@ def _transforms(
 
     for f in sorted(features, key=lambda f: bool(f.cross)):
         steps = _steps(f)
-        reads = [sources[name] for name in f.cross] or events_read(f)
+        # The events first, which `equal` compares with the other.
+        crossed = sorted(f.cross, key=lambda name: name not in histories) if f.equal else f.cross
+        reads = [sources[name] for name in crossed] or events_read(f)
         if f.cross and f.window:
             # The events of one distance from the newest, or of one age, of a cross that keeps these apart.
-            at = first_of(n for n, name in enumerate(f.cross) if name in histories)
+            at = first_of(n for n, name in enumerate(crossed) if name in histories)
             name = free(f"{f.name}.events", "")
-            op, taken_from, integers = window_step(f, reads[at], histories, histories[f.cross[at]])
+            op, taken_from, integers = window_step(f, reads[at], histories, histories[crossed[at]])
             made.append(Transform(name, op, taken_from, integers))
             reads[at] = name
+        if f.equal:
+            if (pair := tuple(reads[:2])) not in equals:
+                equals[pair] = free(f"{f.name}.equal" if steps else f.name, f.name)
+                made.append(Transform(equals[pair], "equal", reads[:2]))
+            reads = [equals[pair], *reads[2:]]
         for i, (op, integers, floats, texts) in enumerate(steps):
             name = free(f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}", f.name)
             made.append(Transform(name, op, reads, integers, floats, texts))
             reads = [name]
-        if steps:
+        if steps or f.equal:
             sources[f.name] = reads[0]
     return sources, made
 
@@ -223,6 +231,8 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str
     """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] if they are the column's own."""
     if f.window and not f.cross:
         return event_steps(f)
+    if f.equal and len(f.cross) == 2:
+        return []
     if f.cross:
         return [("cross", [f.buckets, CROSS_KEY], [], [])]
     if f.transform == "hour":

@@ -64,6 +64,8 @@ from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
 FEW_IDS = 1 << 14
+BLOOM_ERROR = 0.01
+"""Share of ids that a Bloom filter may admit too early."""
 """Number of ids below which waking another thread does not pay.
 
 With 2,048 rows of 8 ids the parts take a millisecond.
@@ -440,7 +442,7 @@ class Trainer:
 def _budget(config: TableConfig, scratch: Path | None, processes: int) -> RowBudget | None:
     if not config.memory_mb:
         return None
-    return RowBudget((config.memory_mb << 20) // processes, config.cache, scratch or Path(tempfile.gettempdir()))
+    return RowBudget((config.memory_mb << 20) // processes, scratch or Path(tempfile.gettempdir()))
 
 
 def _admission(config: TableConfig, shards: range) -> Admission:
@@ -448,4 +450,4 @@ def _admission(config: TableConfig, shards: range) -> Admission:
         return AdmitAll()
     if config.admit_by == "counts":
         return ExactCounts(config.admit_after)
-    return CountingBloom(config.admit_after, config.admit_ids, config.admit_error, shards)
+    return CountingBloom(config.admit_after, config.admit_ids, BLOOM_ERROR, shards)

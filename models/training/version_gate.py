@@ -33,6 +33,10 @@ from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.window_guard import auc_error, row_losses
 
 AUC = "held-out AUC"
+SIGMAS = 6.0
+"""What lies within this many sampling errors is ignored."""
+UNITS = 5.0
+"""A feature has other units if its values are larger or smaller by this factor."""
 LEAST_ROWS = 100
 """Fewer newest rows than this are not judged by their labels and scores."""
 ONE_CLASS_ROWS = 1000
@@ -250,10 +254,10 @@ class _Judgement:
             self._judge_ids(name, share, before.coverage.get(name, math.nan), served.coverage.get(name, math.nan))
         for name, (median, spread) in figures.values.items():
             factor = _factor((median, spread), before.values.get(name, (math.nan, math.nan)))
-            if factor > self._bounds.units or factor < 1 / self._bounds.units:
+            if factor > UNITS or factor < 1 / UNITS:
                 refused.append(
                     f"feature {name!r} has other units: its values are {factor:.3g} times those of {self._name},"
-                    f" expected less than a factor of {self._bounds.units:g}"
+                    f" expected less than a factor of {UNITS:g}"
                 )
 
     def _judge_ids(self, name: str, share: float, usual: float, known: float) -> None:
@@ -317,10 +321,10 @@ class _Judgement:
         bound, shown = self._bounds.calibration, "log of mean score over mean label"
         self._check("calibration", shown, off, calibration, further, bound, error, same_rows=True)
         order, noise = _rank_correlation(served.scores, scores), 1 / math.sqrt(len(scores))
-        if order < min(OPPOSITE, -self._bounds.sigmas * noise):
+        if order < min(OPPOSITE, -SIGMAS * noise):
             self._verdict.refused.append(
                 f"it orders the rows against {self._name} (rank correlation {order:.2f}, expected at least"
-                f" {min(OPPOSITE, -self._bounds.sigmas * noise):.2f}): labels may be inverted"
+                f" {min(OPPOSITE, -SIGMAS * noise):.2f}): labels may be inverted"
             )
 
     def _compare_ranks(self, ranked: RankedEvents) -> None:
@@ -350,7 +354,7 @@ class _Judgement:
             return
         positive = float((self._labels > 0.5).sum())
         noise = math.hypot(before.error, auc_error(old, positive, len(self._labels) - positive))
-        bound = max(self._bounds.held_out_drop, self._bounds.sigmas * noise)
+        bound = max(self._bounds.held_out_drop, SIGMAS * noise)
         if before.value - old > bound and before.value - now.value > self._bounds.held_out_drop:
             self._verdict.refused.append(
                 f"the labels fit neither {self._name} (AUC {old:.4f}, expected at least {before.value - bound:.4f}) nor"
@@ -390,10 +394,10 @@ class _Judgement:
         """
         if math.isnan(worse):
             return
-        learned, sigmas = self._usual_move(figure), self._bounds.sigmas
+        learned = self._usual_move(figure)
         if not same_rows and not learned:
             noise *= DEPENDENT
-        bound = max(floor, sigmas * noise, sigmas * learned)
+        bound = max(floor, SIGMAS * noise, SIGMAS * learned)
         if worse > bound:
             where = f" on the same {self._rows:,} rows" if same_rows else ""
             self._verdict.refused.append(

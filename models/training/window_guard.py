@@ -43,6 +43,10 @@ from freshet_serving.models.evaluation.quality import ScoredRows
 MOST_AUC_ERROR = 0.02
 """Largest sampling error of the AUC of uninformative scores; a window with fewer rows is extended."""
 MEMORY_WINDOWS = 50
+SIGMAS = 6.0
+"""A figure is abnormal if it is off by this many times its usual spread."""
+FIRST_WINDOWS = 5
+"""Without held-out rows, so many first windows are used only to learn what is normal."""
 MISSING_SHARE, LEAST_EXPECTED = 0.05, 36.0
 """A label is missing if there is at most this share of what is expected, and at least so many were: six times the
 sampling error of a count."""
@@ -99,15 +103,15 @@ class RunningSpread:
         """
         self.windows, self.mean, self.mean_error, self.compared = 1, value, error, True
 
-    def is_known(self, config: GuardConfig) -> bool:
-        """Return True if there are enough windows to judge by."""
-        return self.compared or self.windows >= config.first_windows
+    @property
+    def is_known(self) -> bool:
+        """True if there are enough windows to judge by."""
+        return self.compared or self.windows >= FIRST_WINDOWS
 
-    def bound(self, config: GuardConfig, error: float, least: float, shortness: float = 1.0) -> float:
+    def bound(self, error: float, least: float, shortness: float = 1.0) -> float:
         """Return how far from the mean a window may be.
 
         Args:
-            config: Its `sigmas` is the multiple of the spread.
             error: Sampling error of the window, if its rows were independent.
             least: Minimum bound.
             shortness: See WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
@@ -117,7 +121,7 @@ class RunningSpread:
             The distance from the mean. The spread includes the sampling error of other windows, so the larger of the
             two counts.
         """
-        return max(least, config.sigmas * math.hypot(max(self.spread * shortness, error), self.mean_error))
+        return max(least, SIGMAS * math.hypot(max(self.spread * shortness, error), self.mean_error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +265,9 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
         config, usual, short = self._config, self._usual, figures.shortness
         if figures.lost:
             return f"{figures.lost:,} of {figures.rows:,} scores are not numbers"
-        if usual["auc"].is_known(config):
+        if usual["auc"].is_known:
             auc, calibration = usual["auc"], usual["calibration"]
-            drop, most = auc.mean - figures.auc, auc.bound(config, figures.auc_error, config.auc_drop, short)
+            drop, most = auc.mean - figures.auc, auc.bound(figures.auc_error, config.auc_drop, short)
             if drop > most:
                 return (
                     f"AUC {figures.auc:.4f} over {figures.rows:,} rows scored before training on them,"
@@ -272,7 +276,7 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
             if reason := _missing_label(figures, calibration.mean):
                 return reason
             off = abs(figures.calibration - calibration.mean)
-            most = calibration.bound(config, figures.calibration_error, math.log1p(config.calibration), short)
+            most = calibration.bound(figures.calibration_error, math.log1p(config.calibration), short)
             if off > most:
                 return (
                     f"mean score {math.exp(figures.calibration):.3f} times the mean label over {figures.rows:,} rows"
@@ -280,8 +284,8 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
                     f" expected a deviation of at most {math.expm1(most):.0%}"
                 )
         loss = usual["loss"]
-        if figures.rise is not None and loss.is_known(config):
-            most = loss.bound(config, figures.rise_error, config.loss_rise)
+        if figures.rise is not None and loss.is_known:
+            most = loss.bound(figures.rise_error, config.loss_rise)
             if figures.rise - loss.mean > most:
                 return (
                     f"the log-loss of earlier rows rose by {figures.rise:.0%}, usually by {loss.mean:.1%}:"

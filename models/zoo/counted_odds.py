@@ -10,6 +10,10 @@ a and p are weights of each feature, so that the data say how far few rows are t
 id that was never seen. Trees with such columns lead on small tables (Prokhorenkova et al., 2018: ordered target
 statistics); a row counts after it was learned from, so it never sees its own label. Embeddings beside them have gates
 (models.zoo.field_gates).
+
+Of a cross with `equal`, whose few ids all rows have, the network reads the first number alone, times a gate that begins
+as 0: how much is known of such an id only tells the time. A log in which users come back to items opens the gate by its
+gradient; another has little to lose (with an open gate and both numbers AUC fell by 0.004 on 20,000 rows of one).
 """
 
 from __future__ import annotations
@@ -26,16 +30,21 @@ PRIOR_ROWS, PRIOR = 6.0, 0.3
 """First values of a and p."""
 FASTER = 10.0
 """Adam moves each weight by its rate, which is too little for a and p: they move by as many times that."""
+GATES_FASTER = 3.0
+"""Likewise for gates."""
 LOGS_SCALE = 0.3
 """Factor of log(1 + n), which is large beside the other inputs."""
 
 
-def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callable[[DenseInput], Arch]) -> Arch:
+def with_counted_odds(
+    layout: DenseInput, counts: Collection[str], build: Callable[[DenseInput], Arch], equals: Collection[str] = ()
+) -> Arch:
     """Build a network over the other features and the numbers that stand for the counts.
 
     Args:
         layout: The dense input; the features of counts are its last columns.
         build: Builds the network.
+        equals: Those of `counts` that say how many events equal the candidate.
     """
     if not counts:
         return build(layout)
@@ -45,7 +54,10 @@ def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callab
     others = tuple(span for span in layout.embeddings if span.name not in counts)
     counted = [span for span in layout.embeddings if span.name in counts]
     width = layout.width - 2 * len(counted)
-    spans = [ColumnSpan(f"{span.name}.{number}", 0, 1, 0, span.side) for number in ("odds", "rows") for span in counted]
+    gates = [n for n, span in enumerate(counted) if span.name in equals]
+    known_of = [n for n in range(len(counted)) if n not in gates]
+    spans = [ColumnSpan(f"{span.name}.odds", 0, 1, 0, span.side) for span in counted]
+    spans += [ColumnSpan(f"{counted[n].name}.rows", 0, 1, 0, counted[n].side) for n in known_of]
     plain = replace(layout, width=width, embeddings=others)
     floats = tuple(replace(span, offset=width + i) for i, span in enumerate(spans))
     own = build(replace(plain, width=width + len(floats), floats=(*layout.floats, *floats)))
@@ -67,8 +79,14 @@ def with_counted_odds(layout: DenseInput, counts: Collection[str], build: Callab
     prior_rows, prior = ops.softplus(rows), ops.sigmoid(odds)
     against = seen - positive + prior_rows * (1 - prior)
     said = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
-    known = LOGS_SCALE * ops.log(1 + seen)
-    read = ops.concatenate([gated(x[:, :width], plain), said, known], 1)
+    if gates:
+        opened = keras.layers.Dense(len(gates), use_bias=False, kernel_initializer="zeros", name="equal_gates")(one)
+        columns = [gates.index(n) + 1 if n in gates else 0 for n in range(len(counted))]
+        said = said * ops.take(ops.concatenate([one, GATES_FASTER * opened], 1), columns, axis=1)
+    read = [gated(x[:, :width], plain), said]
+    if known_of:
+        read.append(LOGS_SCALE * ops.log(1 + (ops.take(seen, known_of, axis=1) if gates else seen)))
+    read = ops.concatenate(read, 1)
     logits = own.logits([read, *histories] if histories else read)
     inputs = [x, *histories] if histories else x
     return Arch.of(keras.Model(inputs, logits, name=f"{own.logits.name}_counts"))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Executable,
         IoSpec,
         Matrix,
+        PartialRun,
         Program,
         Weights,
         aligned,
@@ -51,7 +52,7 @@ else:
         __name__,
         {
             "base": (
-                "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix Program Weights "
+                "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix PartialRun Program Weights "
                 "aligned check_buffers failed missing refused shapes_text sized weights_hash"
             ),
             "capsule": "pack sha256 unpack",
@@ -60,8 +61,8 @@ else:
     )
 
 __all__ = [
-    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix", "Program",
-    "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend", "missing",
-    "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt", "unpack",
-    "weights_hash", "xla",
+    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix", "PartialRun",
+    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend",
+    "missing", "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt",
+    "unpack", "weights_hash", "xla",
 ]  # fmt: skip

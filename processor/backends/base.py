@@ -113,6 +113,20 @@ class EndableRun:
         raise NotImplementedError
 
 
+class PartialRun:
+    """A bound run that copies its inputs to a device, and of the next run only the rows that count.
+
+    Attributes:
+        rows: Rows of the next run that count, the first ones; all those of the bucket unless set before each run.
+    """
+
+    rows: int
+
+    def __call__(self) -> None:
+        """Compute all rows."""
+        raise NotImplementedError
+
+
 class Executable(Protocol):
     """A dense graph with its weights, ready to run batches of `bucket` rows. Shared by all threads."""
 

@@ -42,6 +42,7 @@ from freshet_serving.processor.backends.base import (
     Executable,
     IoSpec,
     Matrix,
+    PartialRun,
     Program,
     Weights,
     aligned,
@@ -125,19 +126,29 @@ class XlaProgram(Program):
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights; those of one device share one copy of the weights."""
-        placed: dict[tuple[int, str], Any] = {}
+        kept: dict[int, KeptWeights] = {}
         executables: dict[int, Executable] = {}
         for bucket, (artefact, on, loaded) in self._loaded.items():
-            arguments = []
-            for name in artefact.weights:
-                if (id(on), name) not in placed:
-                    if name not in weights:
-                        raise BadInput(f"dense weight {name[:64]!r} is missing")
-                    placed[id(on), name] = on.keep(weights[name])
-                arguments.append(placed[id(on), name])
+            arguments = kept.setdefault(id(on), KeptWeights(on, weights)).arguments(artefact.weights)
             executables[bucket] = executable = _Executable(loaded, on, arguments, bucket, self._spec)
             executable.check()
         return executables
+
+
+class KeptWeights:
+    """The weights of one flip on a device: one copy of each that is asked for, for all buckets."""
+
+    def __init__(self, on: Device, weights: Weights) -> None:
+        self._on, self._weights, self._kept = on, weights, dict[str, Any]()
+
+    def arguments(self, names: Sequence[str]) -> list[Any]:
+        """Return the arguments of these weights; raise BadInput if there is none of a name."""
+        for name in names:
+            if name not in self._kept:
+                if name not in self._weights:
+                    raise BadInput(f"dense weight {name[:64]!r} is missing")
+                self._kept[name] = self._on.keep(self._weights[name])
+        return [self._kept[name] for name in names]
 
 
 class _Loaded:
@@ -147,6 +158,10 @@ class _Loaded:
 
     def __init__(self, executable: Any) -> None:
         self.executable = executable
+
+
+Refill = Callable[[int], Any]
+"""Makes an argument of so many first rows of its input; those behind are those of earlier runs, or of the input."""
 
 
 class Device(Protocol):
@@ -166,7 +181,7 @@ class Device(Protocol):
     def keep(self, array: Array) -> Any:
         """Return a copy of the array as an argument."""
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         """Return x as the argument of all runs, or a function that makes the argument of one run."""
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
@@ -237,14 +252,14 @@ class _Cpu:
         copy[...] = array
         return self._view(copy)
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         if x.ctypes.data % ALIGNMENT == 0 and x.flags.writeable:
             return self._view(x), None
         copy = aligned(x.shape)
         buffer = self._view(copy)
 
-        def refill() -> Any:
-            np.copyto(copy, x)
+        def refill(rows: int) -> Any:
+            np.copyto(copy[:rows], x[:rows])
             return buffer
 
         return buffer, refill
@@ -373,16 +388,16 @@ class JaxDevice:
         # Copy, and wait for it: the caller may change the array as soon as this returns.
         return self._put(array.copy(), self._place).block_until_ready()
 
-    def argument(self, x: Matrix) -> tuple[Any, Callable[[], Any] | None]:
+    def argument(self, x: Matrix) -> tuple[Any, Refill | None]:
         cuda = self._copying
         if cuda is None:
-            return None, lambda: self._put(x, self._place)
+            return None, lambda rows: self._put(x, self._place)
         held = self._held(x)
-        address = held.unsafe_buffer_pointer()
+        address, source, row_nbytes = held.unsafe_buffer_pointer(), x.ctypes.data, x.nbytes // len(x)
 
-        def refill() -> Any:
+        def refill(rows: int) -> Any:
             # The owner of x runs one binding of it at a time, so nobody reads what this overwrites.
-            cuda.copy(address, x.ctypes.data, x.nbytes, cuda.to_device)
+            cuda.copy(address, source, rows * row_nbytes, cuda.to_device)
             return held
 
         return held, refill
@@ -440,15 +455,15 @@ class _Executable:
         given = tuple([inputs[name] for name in self._spec.inputs])
         ends = [outputs[name] for name in sorted(outputs)]
         arguments, refills = [], []
-        for number, array in enumerate(given):
+        for number, (array, dims) in enumerate(zip(given, self._spec.inputs.values())):
             argument, refill = self._on.argument(array)
             arguments.append(argument)
             if refill is not None:
-                refills.append((number, refill))
+                refills.append((number, refill, 0 if None in dims else len(array)))
         handlers = [self._on.handler(end.shape) for end in ends]
-        return _Run(
-            self._loaded.executable, self._on, self.bucket, [*arguments, *self._weights], refills, given, ends, handlers
-        )
+        arguments += self._weights
+        parts = self._loaded.executable, self._on, self.bucket, arguments, given, ends, handlers
+        return _SendingRun(*parts, refills, self.bucket) if refills else _Run(*parts)
 
     def check(self) -> None:
         """Run once; raise BadInput unless inputs and outputs have the expected sizes."""
@@ -465,13 +480,12 @@ class _Executable:
             raise BadInput(f"executable b{bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """One prepared run.
 
     Attributes:
         arguments: One for each input, then the weights.
-        refills: Number of an argument, and what makes it again before each run; none for a view of its input.
         inputs: The session's buffers, kept alive here.
     """
 
@@ -479,14 +493,11 @@ class _Run:
     on: Device
     bucket: int
     arguments: list[Any]
-    refills: Sequence[tuple[int, Callable[[], Any]]]
     inputs: tuple[Matrix, ...]
     ends: list[Matrix]
     handlers: list[Any]
 
     def results(self) -> list[Any]:
-        for number, refill in self.refills:
-            self.arguments[number] = refill()
         arrays: list[Any] = self.executable.execute_sharded(self.arguments).consume_with_handlers(self.handlers)
         return arrays
 
@@ -496,6 +507,24 @@ class _Run:
                 self.on.fetch(result, end)
         except Exception as error:
             raise failed(self.bucket, "xla", error) from error
+
+
+@dataclass(slots=True)
+class _SendingRun(_Run, PartialRun):
+    """A run whose inputs are copied.
+
+    Attributes:
+        refills: Number of an argument, what makes it before each run, and its rows; 0 for those of the run.
+    """
+
+    refills: Sequence[tuple[int, Refill, int]]
+    rows: int
+
+    def results(self) -> list[Any]:
+        for number, refill, fixed in self.refills:
+            self.arguments[number] = refill(fixed or self.rows)
+        self.rows = self.bucket
+        return _Run.results(self)
 
 
 BACKEND = Xla

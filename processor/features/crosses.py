@@ -168,6 +168,24 @@ def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     return FlatColumn(ids, rows, len(ids) // max(rows, 1))
 
 
+def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
+    """Return how many values of a row's list are the row's value of the other column, as a number of bits.
+
+    It takes the time of sorting one list, or of reading each row's, whatever the number of rows beside it.
+    """
+    (listed, one), rows = given, rows_of(t, given)
+    events, value = _hashed(listed), _hashed(one)
+    if listed.rows == 1:
+        events = np.sort(events)
+        counts = np.searchsorted(events, value, "right") - np.searchsorted(events, value, "left")
+    else:
+        before = np.zeros(len(events) + 1, np.int64)
+        np.cumsum(events == np.repeat(np.broadcast_to(value, rows), np.diff(listed.bounds)), out=before[1:])
+        counts = np.diff(before[listed.bounds])
+    # frexp has the bits of a whole number as the exponent, exactly.
+    return FlatColumn(np.frexp(counts.astype(np.float64))[1].astype(np.int64), len(counts))
+
+
 def _hashed(f: FlatColumn) -> NDArray[np.uint64]:
     """Return a column's values as crosses hash them."""
     if isinstance(f.values, Strings):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings, take_rows
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.crosses import combinations, cross, pair_crosses, within_limit
+from freshet_serving.processor.features.crosses import combinations, cross, equal, pair_crosses, within_limit
 from freshet_serving.processor.features.flat_columns import FlatColumn, check_count, named, rows_of
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.features.limits import RequestLimits
@@ -363,5 +363,6 @@ OPS: dict[str, Op] = {
     "tally": _tally,
     "mask": _mask,
     "cross": cross,
+    "equal": equal,
     **dict.fromkeys(HASHES, _codes),
 }

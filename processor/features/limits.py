@@ -13,6 +13,7 @@ name:
     max_cells        by processor.features.stage_runs, from the rows and the longest list, before the stage of an
                      imported model runs
 
+Those of JSON and of inflation are no options: what they refuse can be sent as bytes, which cost less to read.
 A model may have its own limits of rows, ids and cells (processor.versions.policy); the others apply before the
 request's model is known.
 
@@ -40,7 +41,14 @@ FREE_NBYTES = 256 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class RequestLimits:
-    """The limits and their defaults."""
+    """The limits and their defaults.
+
+    Attributes:
+        max_inflation: Largest ratio of a body's decompressed to its compressed size, above FREE_NBYTES.
+        max_json_bytes: Largest JSON of a request; binary tensors do not count.
+        max_nodes: Most values and names of a JSON document, or fields and values of a message; a string counts twice,
+            a nested list, object or message four times.
+    """
 
     max_rows: int = field(
         default=65_536,
@@ -73,35 +81,9 @@ class RequestLimits:
             heading=REQUESTS,
         ),
     )
-    max_inflation: int = field(
-        default=100,
-        metadata=option(
-            f"Largest ratio of a body's decompressed to its compressed size, above {FREE_NBYTES >> 10} kB",
-            between(1, 1 << 31),
-            heading=REQUESTS,
-            folded=True,
-        ),
-    )
-    max_json_bytes: int = field(
-        default=16 << 20,
-        metadata=option(
-            "Largest JSON of a request; binary tensors do not count",
-            between(1, 1 << 32),
-            unit="bytes",
-            heading=REQUESTS,
-            folded=True,
-        ),
-    )
-    max_nodes: int = field(
-        default=4_000_000,
-        metadata=option(
-            "Most values and names of a JSON document, or fields and values of a message; a string counts twice, a "
-            "nested list, object or message four times",
-            between(1, 1 << 31),
-            heading=REQUESTS,
-            folded=True,
-        ),
-    )
+    max_inflation: int = 100
+    max_json_bytes: int = 16 << 20
+    max_nodes: int = 4_000_000
 
     @classmethod
     def of(cls, options: RequestLimits) -> RequestLimits:

@@ -109,6 +109,8 @@ class Manifest:
         edition: Number of times it was signed again.
         fillers: What fills the inputs that a request may leave out, by input; not part of the file.
         texts: Labels by output of strings, as replies take them; not part of the file.
+        plain: Whether all outputs are float32 [n, columns], as the engine computes them, and there is one signature;
+            not part of the file.
     """
 
     model: str
@@ -141,8 +143,11 @@ class Manifest:
     vouched: TrustedRecordPrefix | None = None
     fillers: dict[str, InputFiller] = field(init=False, repr=False, compare=False, default_factory=dict)
     texts: dict[str, NDArray[Any]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    plain: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
+        as_computed = all(o.dims is None and o.dtype == "float32" and not o.flat for o in self.outputs)
+        object.__setattr__(self, "plain", as_computed and not self.signatures)
         self.texts.update({o.name: texts(o.labels) for o in self.outputs if o.labels})
         if self.sections or self.entities or self.sequences:
             read = {f.input for f in self.features} | {name for t in self.transforms for name in t.inputs}
@@ -197,7 +202,7 @@ class Manifest:
         document: dict[str, Any] = {}
         for key, value in dataclasses.asdict(dataclasses.replace(self, sections={})).items():
             document |= written if key == "sections" else {key: value}
-        del document["fillers"], document["texts"]
+        del document["fillers"], document["texts"], document["plain"]
         if self.format == FORMAT_1:
             from freshet_serving.processor.package import format1
 

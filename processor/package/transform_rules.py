@@ -192,6 +192,12 @@ def _cross(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     return ColumnShape("int64", 0 if combinations == 1 else combinations) if combinations <= MAX_CROSSED else None
 
 
+def _equal(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
+    fits = len(shapes) == 2 and shapes[0].ragged and not shapes[1].ragged and shapes[1].width == 1
+    fits = fits and shapes[0].dtype == shapes[1].dtype != "float32"
+    return ColumnShape("int64") if fits else None
+
+
 def _codes(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
     if len(shapes) != 1 or shapes[0].dtype == "float32" or len(t.integers) != 3:
         return None
@@ -245,5 +251,6 @@ OPS: dict[str, Rule] = {
     "tally": _tally,
     "mask": _mask,
     "cross": _cross,
+    "equal": _equal,
     **dict.fromkeys(HASHES, _codes),
 }

@@ -72,6 +72,9 @@ class Transform:
     cross          columns or ragged rows -> for every combination of a row's values, a hash as of TensorFlow's
                    SparseCross: integers [buckets, key]; ragged where one of them is, else [n, combinations]
 
+    equal          ragged rows and a column of their type -> how many values of a row are the column's, in bits: 0, 1, 2
+                   for 2 or 3, 3 for 4 to 7, ...
+
     Attributes:
         name: Its name, like an input's.
         op: One of transform_rules.OPS, listed above.

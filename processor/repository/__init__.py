@@ -120,7 +120,6 @@ if TYPE_CHECKING:
     from freshet_serving.processor.repository.warmup import (
         GENERATION,
         INPUT,
-        MAX_REQUESTS,
         METADATA,
         OUTPUT,
         REQUEST,
@@ -164,15 +163,13 @@ else:
             "version_record": "WITHDRAW VersionRecord",
             "version_records": "WITHDRAWN",
             "version_writer": "VersionWriter add_file sealed",
-            "warmup": (
-                "GENERATION INPUT MAX_REQUESTS METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"
-            ),
+            "warmup": ("GENERATION INPUT METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"),
         },
     )
 
 __all__ = [
     "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "FOR_GOOD",
-    "GENERATION", "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_REQUESTS", "MAX_TRAINER_NBYTES",
+    "GENERATION", "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_TRAINER_NBYTES",
     "METADATA", "MOST_KEY_NBYTES", "NO_KEYS", "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK",
     "ROW", "SAVED_MODEL", "SCHEMES", "SIZES", "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN",
     "ChainLink", "ChainRecord", "ChangeLog", "Difference", "DroppedDeltas", "DurableDelta", "Erasures", "Float32s",

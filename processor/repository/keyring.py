@@ -115,9 +115,7 @@ class Keyring:
         """
         if self.signer is None and (self.trusted or signed):
             why = f"is signed by key {signed}" if signed else "accepts only signed files"
-            raise SigningKeyRequired(
-                f"{what}: the repository {why}, and this process has no key; set --key or {KEY_VARIABLE}"
-            )
+            raise SigningKeyRequired(f"{what}: the repository {why}, and this process has no key; set {KEY_VARIABLE}")
         return self.signer
 
 

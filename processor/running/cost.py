@@ -117,9 +117,13 @@ class CostTable:
             ids: Ids of the batch.
         """
         plan = self._plan
-        whole, rest = self._divided(rows)
-        runs = whole + len(plan.bucket_plan(rest))
-        return self.dense_s(rows) + runs * self.run_s + rows * self.row_s + ids * self.id_s
+        if rows <= self.max_rows:
+            # Asked several times a request.
+            dense_s, runs = plan.dense_s[rows], len(plan.bucket_plan(rows))
+        else:
+            whole, rest = self._divided(rows)
+            dense_s, runs = plan.dense_s[rest] + whole * self.cost[self.max_rows], whole + len(plan.bucket_plan(rest))
+        return dense_s + runs * self.run_s + rows * self.row_s + ids * self.id_s
 
     def dense_s(self, rows: int) -> float:
         """Return the predicted seconds of the executables' runs alone."""

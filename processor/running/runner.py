@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.backends import EndableRun, Executable, Matrix
+from freshet_serving.processor.backends import EndableRun, Executable, Matrix, PartialRun
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.features.bound_request import BatchView, BoundRequest
 from freshet_serving.processor.running.buffers import Buffers, Tensors
@@ -177,6 +177,8 @@ class Runner:
     def _run_filled_user(self, batch: RunningBatch, user: SubgraphRun) -> Tensors:
         bucket = user.costs.bucket_plan(1)[0]
         _, computed, call = batch.buffers.get(batch.executables[user.name][bucket], user.name)
+        if isinstance(call, PartialRun):
+            call.rows = 1
         started_s = self._clock.now_s()
         call()
         batch.dense_s += self._clock.now_s() - started_s
@@ -193,6 +195,8 @@ class Runner:
                 for name, filled in buffers.inputs(run.name, at, stop).items():
                     if name not in run.user_tensors:
                         inputs[name][: stop - at] = filled
+            if isinstance(call, PartialRun):
+                call.rows = stop - at
             started_s = self._clock.now_s()
             call()
             taken_s = self._clock.now_s() - started_s
@@ -403,6 +407,8 @@ class Runner:
             for name, behind in batch.buffers.inputs(run.name, rows, bucket).items():
                 if None in run.spec.inputs[name]:
                     behind[...] = 0
+        if isinstance(call, PartialRun):
+            call.rows = rows
         crowded, began_s = self._crowding.crowded, timer_s()
         if batch.limit is None or not isinstance(call, EndableRun):
             call()

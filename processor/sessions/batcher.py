@@ -22,7 +22,7 @@ of arrival, each run to its end; a smaller one that arrives later overtakes, unl
 much work as the larger one needs in total.
 
 Invariants
-- Every row leaves exactly once: in a batch, as expired, or by drain(). The rest of a divided ticket leaves whole when
+- Every row leaves exactly once: in a batch or as expired. The rest of a divided ticket leaves whole when
   it expires or is drained.
 - A batch has at most `max_rows` rows, unless it is one larger ticket (its session runs several buckets); a chunk has at
   most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids. In front of a
@@ -47,7 +47,6 @@ slower (batches of a row each, whose overhead makes them slower still: a tenth o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
@@ -455,14 +454,6 @@ class Batcher(Generic[T]):
                 return NextBatch(batch, expired)
         return NextBatch([], expired)
 
-    def drain(self) -> Iterator[tuple[T, BatchTarget]]:
-        """Remove every ticket, the most urgent of each key and target first; yield each with its target."""
-        self._share_alone()
-        for target_queue in list(self._target_queues.values()):
-            while target_queue.lanes:
-                yield self._pop(target_queue, target_queue.lane), target_queue.target
-            self._close(target_queue)
-
     def _close(self, target_queue: _TargetQueue[T]) -> None:
         del self._target_queues[target_queue.key]
         self._shares.models.close(target_queue.share)
@@ -475,7 +466,8 @@ class Batcher(Generic[T]):
         if len(self._target_queues) == 1 and not self._window_s:
             return first_of(self._target_queues.values()), None
         for target_queue in self._target_queues.values():
-            if self._window_s > 0 and not hurry and target_queue.rows < self._max_rows and not target_queue.divided:
+            full = self.turn_rows(target_queue.target, now_s) if self.grows else self._max_rows
+            if self._window_s > 0 and not hurry and target_queue.rows < full and not target_queue.divided:
                 earliest_s = min([lane.heap[0][0] for lane in target_queue.lanes.values()])
                 last_s = earliest_s - self.predict_s(target_queue.target, target_queue.rows, 0)
                 go_s = min(target_queue.since_s + self._window_s, last_s)

@@ -224,7 +224,7 @@ class FairShares:
             return ""
         if total.rows + rows > self._max_rows:
             return f"queue: no room: {total.rows} rows wait (max_queue_rows = {self._max_rows})"
-        return f"queue: no room: {total.ids} ids wait (max_queue_ids = {self._max_ids})"
+        return f"queue: no room: {total.ids} ids wait, at most {self._max_ids} may (max_queue_rows = {self._max_rows})"
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float, chunk_s: float) -> float:
         """Return the work that goes before an undivided request.
@@ -238,12 +238,12 @@ class FairShares:
         of_model, of_sender = self.find(model, sender)
         before_s = 0.0
         if of_model is not None:
-            others_s, divided_s = of_model.work_s(False), of_model.work_s(True)
             if of_sender is not None:
                 before_s = of_sender.work_before_s(slack_s)
-                others_s -= of_sender.backlogs[0].work_s
-            before_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, before_s + own_s)
-            if divided_s:
+            if others := _others(of_model.senders.waiting, of_sender):
+                own_work_s = 0.0 if of_sender is None else of_sender.backlogs[0].work_s
+                before_s += min(of_model.work_s(False) - own_work_s, others * (before_s + own_s))
+            if self.backlogs[1].rows and (divided_s := of_model.work_s(True)):
                 before_s += min(before_s + chunk_s, divided_s)
         return self._among_models_s(of_model, before_s, own_s)
 
@@ -257,25 +257,27 @@ class FairShares:
         """
         of_model, of_sender = self.find(model, sender)
         if of_model is not None:
-            others_s = of_model.work_s(True) - (0.0 if of_sender is None else of_sender.backlogs[1].work_s)
-            ahead_s += _given_meanwhile(others_s, of_model.senders.waiting, of_sender, ahead_s + own_s)
+            if others := _others(of_model.senders.waiting, of_sender):
+                others_s = of_model.work_s(True) - (0.0 if of_sender is None else of_sender.backlogs[1].work_s)
+                ahead_s += min(others_s, others * (ahead_s + own_s))
             if of_model.work_s(False):
                 ahead_s += own_s
         return self._among_models_s(of_model, ahead_s, own_s)
 
     def _among_models_s(self, of_model: ModelShare | None, before_s: float, own_s: float) -> float:
+        """Return the work before a request with what other models are given until its end."""
+        others = _others(self.models.waiting, of_model)
+        if not others:
+            return before_s
         others_s = self.work_s - (0.0 if of_model is None else of_model.work_s(False) + of_model.work_s(True))
-        return before_s + _given_meanwhile(others_s, self.models.waiting, of_model, before_s + own_s)
+        return before_s + min(others_s, others * (before_s + own_s))
 
 
-def _given_meanwhile(work_s: float, waiting: int, own: Share | None, span_s: float) -> float:
-    """Return how much of the other shares' work is done while a share is given `span_s`.
+def _others(waiting: int, own: Share | None) -> int:
+    """Return how many other shares wait: while a share is given some seconds, each of them is given as many.
 
     Args:
-        work_s: Work that waits of the others.
         waiting: Number of shares that wait.
         own: The share; None if it is not among them.
-        span_s: Seconds of work.
     """
-    others = waiting - (own is not None and own.queues > 0)
-    return min(work_s, others * span_s) if others > 0 else 0.0
+    return waiting - (own is not None and own.queues > 0)

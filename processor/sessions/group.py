@@ -1,11 +1,10 @@
-"""Run a session group: N sessions over one copy of the variables, and the queues in front of them.
+"""Run a session group: N sessions over one copy of the variables, and the queue in front of them.
 
-The policy decides which queue a request joins: `shared` is one queue that idle sessions pull from; `round-robin`, `mod`
-(by caller) and `least-loaded` (by predicted work) have one queue per session.
+Idle sessions pull from one queue. A queue for each session was no faster, in turns up to a quarter slower, and is gone.
 
 A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows; while
-several models are asked, Batcher.turn_rows), is split (processor.sessions.split_request): it is queued as one ticket,
-or one per queue, and leaves in chunks. Inline, the owner's event loop runs between two chunks, so that other requests
+several models are asked, Batcher.turn_rows), is split (processor.sessions.split_request): it is queued as one ticket
+and leaves in chunks. Inline, the owner's event loop runs between two chunks, so that other requests
 are read, answered and take their turns while a large one is computed.
 
 Sessions compute on their own threads, or `inline`: one session without a thread, driven through run_once() by an owner
@@ -44,7 +43,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,8 +54,8 @@ from freshet_serving.processor.errors import BadInput, Expired, FreshetError, No
 from freshet_serving.processor.running.cost import FREE, WORTH, CostTable
 from freshet_serving.processor.sessions.batcher import LIGHT_IDS, WAIT_MARGIN, Batcher, NextBatch
 from freshet_serving.processor.sessions.request import Done, PredictReply, Work, answer
-from freshet_serving.processor.sessions.session import Queue, Session, counted_refusals
-from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupOptions
+from freshet_serving.processor.sessions.session import Queue, Session, count_refusal
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, QUEUE_ROWS, ROW_IDS, GroupOptions
 from freshet_serving.processor.sessions.session_thread import SessionThread
 from freshet_serving.processor.sessions.split_request import SplitRequest, SubRequest
 from freshet_serving.processor.versions.control import RANKING_READER
@@ -92,10 +90,9 @@ class SessionGroup:
         self._clock, self._occupancy = clock, occupancy or Occupancy(options.sessions)
         self._lock = threading.Lock()
         self._closing = False
-        self._queues: list[Queue] = []
+        self._queue = _queue(options)
         self._threads: list[SessionThread] = []
         self._count = 0
-        self._turns = count()
         self._free_readers = list(range(SESSION_READERS, RANKING_READER))
         stages = options.device_stages
         self._stages: Stages | None = None
@@ -109,7 +106,6 @@ class SessionGroup:
         self._past = SessionStats()
         self._past_counts: weakref.WeakKeyDictionary[Replica, NDArray[np.int64]] = weakref.WeakKeyDictionary()
         self._past_sketches: weakref.WeakKeyDictionary[Replica, Sketch] = weakref.WeakKeyDictionary()
-        self._responses: Histogram | None = None
         self._inline: Session | None = None
         self._apart: Queue | None = None
         self._turn = threading.RLock()
@@ -119,8 +115,7 @@ class SessionGroup:
         self._run_requested = False
         if options.compute == "inline":
             self._inline = Session(0, clock, self._occupancy)
-            self._queues.append(_queue(options))
-            self._queues[0].sessions = self._count = 1
+            self._queue.sessions = self._count = 1
         self.resize(options.sessions)
 
     def __len__(self) -> int:
@@ -128,14 +123,13 @@ class SessionGroup:
 
     @property
     def queue_rows(self) -> int:
-        return sum([queue.batcher.queue_rows for queue in self._queues])
+        return self._queue.batcher.queue_rows
 
     @property
     def spare(self) -> bool:
         """True if nothing waits and a session is idle, as far as can be seen without the lock."""
-        queues = self._queues
-        idle = self._inline is not None or any(queue.idle for queue in queues)
-        return idle and not any(queue.batcher for queue in queues)
+        queue = self._queue
+        return (self._inline is not None or bool(queue.idle)) and not queue.batcher
 
     def check_room(self, timeout_s: float | None, waited_s: float = 0.0, model: str = "", sender: str = "") -> None:
         """Shed load before a request is read: refuse what enqueue() would refuse if it costs as much as recent ones.
@@ -159,11 +153,14 @@ class SessionGroup:
                 raise Overloaded(
                     "queue: most of the request's time limit had passed before the request was read", late=True
                 )
-        queues = self._queues
-        if len(queues) == 1 and not queues[0].batcher:
+        if not self._queue.batcher:
             return
-        with self._lock, counted_refusals(self._past):
-            min(queues, key=attrgetter("load_s")).check_typical(timeout_s, model, sender)
+        with self._lock:
+            try:
+                self._queue.check_typical(timeout_s, model, sender)
+            except Overloaded as error:
+                count_refusal(self._past, error)
+                raise
 
     def enqueue(self, work: Work) -> None:
         """Queue a work item; its deadline is on the group's clock.
@@ -180,8 +177,11 @@ class SessionGroup:
             queue = self._route(work)
             scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
-                with counted_refusals(self._past):
+                try:
                     queue.check(work, splits, now_s, scattered)
+                except Overloaded as error:
+                    count_refusal(self._past, error)
+                    raise
                 self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
             self._past.predicted_wait_s += queue.running_s / queue.sessions
             if not scattered:
@@ -189,10 +189,8 @@ class SessionGroup:
                 if queue.idle and not self._is_helper(queue):
                     queue.wake()
             else:
-                self._enqueue_split(work, splits, self._turn_rows(work, queue, now_s), now_s)
-            if queue is self._apart:
-                return
-            if self._wake is not None and not self._run_requested:
+                self._enqueue_split(work, queue, splits, self._turn_rows(work, queue, now_s), now_s)
+            if self._wake is not None and not self._run_requested and queue is not self._apart:
                 self._request_run(0.0)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
@@ -209,7 +207,7 @@ class SessionGroup:
             if self._inline is None:
                 return False
             self._wake, self._post, self._owner, self._run_requested = wake, post, threading.get_ident(), False
-            if self._queues[0].batcher:
+            if self._queue.batcher:
                 self._request_run(0.0)
             return True
 
@@ -231,7 +229,7 @@ class SessionGroup:
         Returns:
             True if there was a batch.
         """
-        session, queue = self._inline, self._queues[0]
+        session, queue = self._inline, self._queue
         if session is None:
             raise RuntimeError("the sessions of this group run in their own threads")
         with self._turn:
@@ -311,7 +309,7 @@ class SessionGroup:
     def resize(self, sessions: int) -> None:
         """Change the number of sessions.
 
-        Surplus sessions finish their batch; tickets in their queues move to the others. Raises BadInput.
+        Surplus sessions finish their batch. Raises BadInput.
         """
         if not 1 <= sessions <= SESSION_READERS:
             raise BadInput(f"sessions: expected 1 to {SESSION_READERS}, got {sessions}")
@@ -319,14 +317,10 @@ class SessionGroup:
             if self._closing:
                 raise NotReady("the processor is closed")
             self.options = replace(self.options, sessions=sessions)
-            shared = self.options.policy == "shared" or self._inline is not None
             while len(self) < sessions:
-                if not shared or not self._queues:
-                    self._queues.append(_queue(self.options))
-                    self._queues[-1].responses = self._responses
-                self._start(self._queues[-1])
+                self._start()
             while len(self) > sessions:
-                self._retire(self._queues[-1])
+                self._retire()
 
     def place(self, sessions: int, cpus: frozenset[int]) -> None:
         """Move all sessions to the same cores, each at the end of its batch, and change their number.
@@ -341,12 +335,10 @@ class SessionGroup:
         self.resize(sessions)
 
     def measure_responses(self) -> Histogram:
-        """Have queues record what requests take, waiting and computing as predicted; return the counts in seconds."""
+        """Have the queue record what requests take, waiting and computing as predicted; return it, in seconds."""
         with self._lock:
-            self._responses = self._responses or Histogram(SHORT_S)
-            for queue in self._queues:
-                queue.responses = self._responses
-            return self._responses
+            responses = self._queue.responses = self._queue.responses or Histogram(SHORT_S)
+            return responses
 
     def cost_tables(self) -> list[CostTable]:
         """Return the costs of the versions that sessions have computed."""
@@ -394,13 +386,13 @@ class SessionGroup:
         with self._lock:
             self._closing = True
             self._wake = None
-            for queue in (*self._queues, *([self._apart] if self._apart else [])):
+            for queue in (self._queue, *([self._apart] if self._apart else [])):
                 queue.waking += len(queue.idle)
                 for thread in queue.idle:
                     thread.gate.release()
                 queue.idle.clear()
             threads = list(self._threads)
-        while self._inline is not None and self._queues[0].batcher:
+        while self._inline is not None and self._queue.batcher:
             self.run_once(hurry=True)
         for thread in threads:
             thread.join()
@@ -410,11 +402,10 @@ class SessionGroup:
     def _sessions(self) -> list[Session]:
         return [*([self._inline] if self._inline else []), *(thread.session for thread in self._threads)]
 
-    def _start(self, queue: Queue) -> None:
+    def _start(self) -> None:
         numbers = {session.number for session in self._sessions()}
         number = first_of(n for n in count() if n not in numbers)
-        cpus = self.options.cpus
-        stages = self._stages
+        queue, cpus, stages = self._queue, self.options.cpus, self._stages
         session = Session(number, self._clock, self._occupancy) if stages is None else stages.session(number)
         thread = SessionThread(session, self.serve, queue, cpus[number % len(cpus)] if cpus else frozenset())
         # Helpers do not count: predicted waits assume none.
@@ -423,7 +414,8 @@ class SessionGroup:
         self._threads.append(thread)
         thread.start()
 
-    def _retire(self, queue: Queue) -> None:
+    def _retire(self) -> None:
+        queue = self._queue
         thread = first_of(t for t in reversed(self._threads) if t.queue is queue and not t.retired)
         thread.retired = True
         queue.sessions -= self._inline is None
@@ -432,12 +424,6 @@ class SessionGroup:
             queue.idle.remove(thread)
             queue.waking += 1
             thread.gate.release()
-        if not queue.sessions:
-            self._queues.remove(queue)
-            for work, target in queue.batcher.drain():
-                new_queue = self._route(work)
-                new_queue.batcher.put(work, target, work.arrived_s)
-                new_queue.wake()
 
     def _end(self, thread: SessionThread) -> None:
         """Keep the counts of an ended session."""
@@ -457,18 +443,17 @@ class SessionGroup:
         As many as there are, if the extra cost is worth the shorter latency, or if splitting is free when no session is
         idle.
         """
-        sessions = 1 if self._runs_apart(work) else self._count
-        if sessions == 1 or work.rows == 1 or not self._free_readers:
+        sessions = self._count
+        if sessions == 1 or work.rows == 1 or not self._free_readers or self._runs_apart(work):
             return 1
         if self._stages is not None:
             return min(sessions, -(-work.rows // work.replica.costs.max_rows))
         if self._inline is not None:
-            queue = self._queues[0]
+            queue = self._queue
             if queue.batcher or work.replica.costs.batch_s(work.rows, work.ids) < 2 * HANDOVER_S:
                 return 1
             return work.replica.costs.splits(work.rows, max(1, min(len(queue.idle) + 1, self._occupancy.spare)))
-        idle = sum([len(queue.idle) for queue in self._queues])
-        return work.replica.costs.splits(work.rows, sessions, WORTH if idle > 1 else FREE)
+        return work.replica.costs.splits(work.rows, sessions, WORTH if len(self._queue.idle) > 1 else FREE)
 
     def _most_rows(self, work: Work) -> int:
         """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
@@ -493,18 +478,15 @@ class SessionGroup:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         return True
 
-    def _enqueue_split(self, work: Work, splits: int, rows: int, now_s: float) -> None:
+    def _enqueue_split(self, work: Work, queue: Queue, splits: int, rows: int, now_s: float) -> None:
         """Queue a request that leaves in chunks of at most so many rows, for `splits` sessions at a time."""
         if self._inline is not None:
             work.done = partial(self.deliver, work.done)
         split_request = SplitRequest(work, splits, rows, self._free_readers)
-        tickets = split_request.splits(min(splits, len(self._queues)))
-        for sub_request in tickets:
-            queue = self._route(sub_request)
-            queue.batcher.put(sub_request, work.replica, now_s)
-            # Inline, the owner is one of the sessions that compute it.
-            for _ in range(splits // len(tickets) - self._is_helper(queue)):
-                self._wake_session(queue)
+        queue.batcher.put(split_request.ticket(), work.replica, now_s)
+        # Inline, the owner is one of the sessions that compute it.
+        for _ in range(splits - self._is_helper(queue)):
+            self._wake_session(queue)
 
     def _route(self, work: Work) -> Queue:
         """Return the queue that a request joins."""
@@ -513,14 +495,7 @@ class SessionGroup:
                 self._start_apart()
             assert self._apart is not None, "it was started"
             return self._apart
-        queues, policy = self._queues, self.options.policy
-        if len(queues) == 1:
-            return queues[0]
-        if policy == "least-loaded":
-            return min(queues, key=attrgetter("load_s"))
-        if policy == "mod" and work.caller is not None and not isinstance(work, SubRequest):
-            return queues[work.caller % len(queues)]
-        return queues[next(self._turns) % len(queues)]
+        return self._queue
 
     def _runs_apart(self, work: Work) -> bool:
         """Report whether a request has a stage that others would wait for."""
@@ -589,7 +564,7 @@ class SessionGroup:
 
 
 def _queue(options: GroupOptions) -> Queue:
-    rows, ids, window_s = options.max_queue_rows, options.max_queue_ids, options.batch_window_us / 1e6
-    batcher = Batcher[Work](options.max_batch_rows, rows, window_s, ids)
+    rows, window_s = options.max_queue_rows, options.batch_window_us / 1e6
+    batcher = Batcher[Work](options.max_batch_rows, rows, window_s, ROW_IDS * max(rows, QUEUE_ROWS))
     batcher.grows = options.device_stages > 0
     return Queue(batcher)

@@ -70,17 +70,12 @@ def plan(
             if cpu in dedicated:
                 raise BadInput(f"groups: core {cpu} is in both {dedicated[cpu][:64]!r} and {name[:64]!r}")
             dedicated[cpu] = name
-    shared = parse_cpusets(config.cpus)
-    for cpu in frozenset(dedicated).union(*shared) - allowed:
+    for cpu in frozenset(dedicated) - allowed:
         raise BadInput(f"cpus: expected cores that this process may run on, got {cpu}")
     rest = allowed - frozenset(dedicated)
     plans = {}
     for name, group in groups.items():
-        cpus = cpu_sets[name]
-        if not cpus and shared:
-            cpus = tuple(cpuset - frozenset(dedicated) for cpuset in shared if cpuset - frozenset(dedicated))
-        elif not cpus:
-            cpus = spread(rest, nodes) or ((rest,) if dedicated else ())
+        cpus = cpu_sets[name] or spread(rest, nodes) or ((rest,) if dedicated else ())
         if dedicated and not frozenset().union(*cpus):
             raise BadInput(f"groups.{name[:64]}: no core is left for this group")
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
@@ -184,7 +179,7 @@ class Groups:
             group.resize(sessions)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return a JSON-able description of a group: its models, sessions, cores, policy and queue."""
+        """Return a JSON-able description of a group: its models, sessions, cores and queue."""
         group = self._groups[name]
         options = group.options
         models = sorted(model for model, model_group in self._by_model.items() if model_group is group)
@@ -193,7 +188,6 @@ class Groups:
             "sessions": len(group),
             "threads_per_session": options.threads_per_session,
             "cpus": [sorted(cpus) for cpus in options.cpus],
-            "policy": options.policy,
             "compute": options.compute,
             "device_stages": options.device_stages,
             "device_rows_mb": options.device_rows_mb,

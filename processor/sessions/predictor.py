@@ -15,7 +15,7 @@ Invariants
   they go on when routes change.
 - After refuse(), no request is routed, whatever is pushed later.
 
-Costs: a push makes one entry for each model; a request looks up one.
+Costs: a push makes one entry for each model, with the session group that computes it; a request looks up one.
 
 Rejected: asking the host for a model, the model for its routes, and the version for its replica (a request then reads
 what four owners change, and a worker needs a second way); a lock (requests would wait for pushes).
@@ -40,7 +40,7 @@ from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import unknown_model
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
-from freshet_serving.processor.sessions.group import Post, Wake
+from freshet_serving.processor.sessions.group import Post, SessionGroup, Wake
 from freshet_serving.processor.sessions.observers import Observers
 from freshet_serving.processor.sessions.placement import Groups
 from freshet_serving.processor.sessions.request import (
@@ -72,11 +72,13 @@ class ModelRoute:
 
     Attributes:
         sticky_input: Name of the input by whose first value requests are split; "" for none.
+        group: The session group that computes them.
     """
 
     routes: Routes[Replica]
     limits: RequestLimits
     sticky_input: str
+    group: SessionGroup
 
 
 class Predictor:
@@ -101,7 +103,9 @@ class Predictor:
         self.groups, self._clock, self._limits = groups, clock, limits
         self.users = users
         self._table: Mapping[str, ModelRoute] = {}
-        self._gone = ModelRoute(Routes(""), limits, "")
+        self._gone = ModelRoute(Routes(""), limits, "", groups.of(""))
+        # What an owner drives, if there is such a group.
+        self._inline = groups.inline
         # Why no request is answered any more; "" while they are.
         self._refusal = ""
         self.observers = Observers(groups, clock)
@@ -224,7 +228,7 @@ class Predictor:
 
     def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0, sender: str = "") -> None:
         """Raise Overloaded if there is no room for a request like the last ones; arguments as of select_replica()."""
-        self.groups.of(model).check_room(timeout_s, waited_s, model, sender)
+        self._table.get(model, self._gone).group.check_room(timeout_s, waited_s, model, sender)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
         """Look up what a request leaves out, without waiting; return False if a store would have to be asked.
@@ -276,7 +280,7 @@ class Predictor:
             completed = user_requests.complete(request, replica, self.users)
             done = user_requests.released_before(request, self.users, done)
             if completed is not None and not completed.computes:
-                self.groups.of(request.model).deliver(done, user_requests.empty_reply(replica, request.model))
+                route.group.deliver(done, user_requests.empty_reply(replica, request.model))
                 return
         if route.sticky_input:
             replica = _by_input(route, request) or replica
@@ -330,8 +334,8 @@ class Predictor:
             done = without_unknown(bound, done)
         for observe in self.observers.watching:
             done = observe(request, replica, bound, done)
-        self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done, caller=request.caller,
+        route.group.enqueue(
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=work_bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 
@@ -350,8 +354,8 @@ class Predictor:
             from freshet_serving.processor.features.user_bounds import UserBounds
 
             bound = bound._replace(user_bounds=UserBounds(oldest).exact())
-        self.groups.of(request.model).enqueue(
-            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=request.caller,
+        route.group.enqueue(
+            Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done,
                  sender=request.sender)
         )  # fmt: skip
 
@@ -365,14 +369,12 @@ class Predictor:
         Returns:
             False if sessions have threads of their own: done() is then called on those.
         """
-        inline = self.groups.inline
-        return inline is not None and inline.set_owner(wake, post)
+        return self._inline is not None and self._inline.set_owner(wake, post)
 
     def run_once(self) -> None:
         """Compute the next batch inline, in this thread."""
-        inline = self.groups.inline
-        if inline is not None:
-            inline.run_once()
+        if self._inline is not None:
+            self._inline.run_once()
 
     def process(self, request: PredictRequest) -> PredictReply:
         """Score one request and wait for its reply; raises FreshetError."""
@@ -383,7 +385,7 @@ class Predictor:
 
     def batch_process(self, requests: Sequence[PredictRequest]) -> list[PredictReply | FreshetError]:
         """Score requests together and return a reply or an error for each, in order."""
-        inline = self.groups.inline
+        inline = self._inline
         replies: list[PredictReply | FreshetError | None] = [None] * len(requests)
         # The list's length is the counter: append() is atomic, and done() comes from several threads.
         answered: list[None] = []
@@ -435,7 +437,8 @@ class Predictor:
     def _route_of(self, routes: Routes[Replica]) -> ModelRoute:
         traffic = routes.traffic
         limits = self._limits.over(traffic.limits) if traffic.limits else self._limits
-        return ModelRoute(routes, limits, traffic.sticky_input if traffic.split is not None else "")
+        sticky_input = traffic.sticky_input if traffic.split is not None else ""
+        return ModelRoute(routes, limits, sticky_input, self.groups.of(routes.model))
 
 
 def _by_input(route: ModelRoute, request: PredictRequest) -> Replica | None:

@@ -59,7 +59,6 @@ class PredictRequest:
         version: The requested version; None to route by label or traffic.
         label: The requested label; None to route by version or traffic.
         timeout_s: Seconds after which an answer is worthless; None for no deadline.
-        caller: Number of the caller, for the policy "mod".
         key: Sticky key: requests with the same key are answered by one version of a split.
         request_id: The client's id, or "".
         filled: What was looked up of the inputs that it left out; set when it is submitted.
@@ -78,7 +77,6 @@ class PredictRequest:
     version: int | None = None
     label: str | None = None
     timeout_s: float | None = None
-    caller: int | None = None
     key: bytes | None = None
     request_id: str = ""
     filled: FilledInputs | None = None
@@ -166,14 +164,12 @@ class Work(Ticket):
 
     Attributes:
         done: Called once with the reply or error.
-        caller: Number of the caller, for the policy "mod".
         first: First row.
     """
 
     replica: Replica
     bound: BoundRequest
     done: Done
-    caller: int | None = None
     first: int = field(default=0)
 
 

@@ -25,8 +25,7 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -301,17 +300,12 @@ class Sleeper(Protocol):
     def gate(self) -> threading.Lock: ...
 
 
-@contextmanager
-def counted_refusals(stats: SessionStats) -> Iterator[None]:
-    """Count the request that is refused within, if one is."""
-    try:
-        yield
-    except Overloaded as error:
-        if error.late:
-            stats.refused_late += 1
-        else:
-            stats.refused_full += 1
-        raise
+def count_refusal(stats: SessionStats, error: Overloaded) -> None:
+    """Count a request that is refused."""
+    if error.late:
+        stats.refused_late += 1
+    else:
+        stats.refused_full += 1
 
 
 class Queue:
@@ -325,11 +319,6 @@ class Queue:
         # By model: the smoothed seconds of a request that found others queued, and whether the last one was divided.
         self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
-
-    @property
-    def load_s(self) -> float:
-        """Predicted session-seconds of all waiting and running work."""
-        return self.batcher.work_s + self.running_s
 
     def check(self, work: Work, splits: int, now_s: float, divided: bool) -> None:
         """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().

@@ -11,11 +11,12 @@ from typing import Any, Literal, Self, get_args
 
 from freshet_serving.processor.options import between, one_of, option
 
-Policy = Literal["shared", "round-robin", "mod", "least-loaded"]
 Compute = Literal["threads", "inline"]
 COMPUTES: tuple[str, ...] = get_args(Compute)
 MAX_SESSIONS = 1024
 COMPUTING = "Computing"
+# Rows that may wait by default, and ids for each row that may, which bound the memory of long lists.
+QUEUE_ROWS, ROW_IDS = 65_536, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +55,6 @@ class SessionOptions:
             folded=True,
         ),
     )
-    policy: Policy = field(
-        default="shared",
-        metadata=option(
-            "How requests are assigned to sessions", one_of(*get_args(Policy)), heading=COMPUTING, folded=True
-        ),
-    )
     batch_window_us: float = field(
         default=0.0,
         metadata=option(
@@ -71,19 +66,10 @@ class SessionOptions:
         ),
     )
     max_queue_rows: int = field(
-        default=65536,
+        default=QUEUE_ROWS,
         metadata=option(
-            "Candidate rows that may wait; the server refuses requests beyond that (load shedding)",
+            "Candidate rows that may wait, and their ids; the server refuses requests beyond that (load shedding)",
             between(1, 1 << 31),
-            heading=COMPUTING,
-            folded=True,
-        ),
-    )
-    max_queue_ids: int = field(
-        default=64 * 65536,
-        metadata=option(
-            "Candidates' ids that may wait; the server refuses requests beyond that (load shedding)",
-            between(1, 1 << 40),
             heading=COMPUTING,
             folded=True,
         ),
@@ -106,10 +92,8 @@ class GroupConfig:
     sessions: int | None = None
     threads_per_session: int | None = None
     cpus: str | None = None
-    policy: Policy | None = None
     batch_window_us: float | None = None
     max_queue_rows: int | None = None
-    max_queue_ids: int | None = None
     device_stages: int | None = None
     device_rows_mb: int | None = None
     p99_ms: float | None = None
@@ -140,9 +124,8 @@ class ProcessOptions(SessionOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionConfig(ProcessOptions):
-    """The options of a process's sessions, with the groups that override them. For cpus see GroupConfig."""
+    """The options of a process's sessions, with the groups that override them."""
 
-    cpus: str = ""
     compute: Compute = field(
         default="threads",
         metadata=option("Where sessions run: in their own threads or inline in the event loop", one_of(*COMPUTES)),

@@ -110,33 +110,23 @@ class SplitRequest:
         """True if it may be run as a user's part and candidates: its shared ids are few enough for one run."""
         return not self.lookup_chunks
 
-    def splits(self, count: int) -> list[SubRequest]:
-        """Return the tickets to queue, one for each of `count` queues, in the order of their rows."""
-        whole, tickets, first, invariant_ids = self._whole, [], 0, self._invariant_ids
-        lookup_chunks = self.lookup_chunks
-        for n in range(count, 0, -1):
-            rows = -(-(whole.rows - first) // n)
-            ids = (whole.ids - self._invariant_ids) * rows // whole.rows
-            tickets.append(
-                SubRequest(
-                    rows,
-                    ids + invariant_ids,
-                    whole.deadline_s,
-                    self._chunk_rows,
-                    invariant_ids,
-                    lookup_chunks,
-                    whole.sender,
-                    replica=whole.replica,
-                    bound=whole.bound,
-                    done=whole.done,
-                    caller=whole.caller,
-                    first=first,
-                    split_request=self,
-                )
-            )
-            first, invariant_ids, lookup_chunks = first + rows, 0, 0
-        self._unfinished = count
-        return tickets
+    def ticket(self) -> SubRequest:
+        """Return the ticket to queue, from which chunks are taken."""
+        whole = self._whole
+        self._unfinished = 1
+        return SubRequest(
+            whole.rows,
+            whole.ids,
+            whole.deadline_s,
+            self._chunk_rows,
+            self._invariant_ids,
+            self.lookup_chunks,
+            whole.sender,
+            replica=whole.replica,
+            bound=whole.bound,
+            done=whole.done,
+            split_request=self,
+        )
 
     def add_part(self) -> None:
         """Count one more chunk as unfinished."""

@@ -34,7 +34,6 @@ from freshet_serving.processor.versions.changes import ApplyResult, FailureMessa
 from freshet_serving.processor.versions.host_readiness import HostReadiness
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.poll_rounds import PollRounds
 from freshet_serving.processor.versions.replica import Replicas
 from freshet_serving.processor.versions.routes import Routes, VersionStatus, find
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.tables.budgets import Budgets
     from freshet_serving.processor.tables.remote_rows import RemoteTables
     from freshet_serving.processor.versions.erasure import Erased, ErasedUser
+    from freshet_serving.processor.versions.poll_rounds import PollRounds
     from freshet_serving.processor.versions.score_watch import ScoreWatch
 
 log = logging.getLogger("freshet.host")
@@ -123,7 +123,8 @@ class ModelHost(ABC):
         # Time at which a model whose poll() failed is polled again.
         self._resting: dict[str, float] = {}
         self.upkeep = Upkeep(self)
-        self._rounds = PollRounds(self._poll_model)
+        # Loaded by the first poll that does not wait for slow models.
+        self._rounds: PollRounds | None = None
         self.readiness = HostReadiness(
             repository, lambda: self._models, models or (), clock, max_staleness_s, ready_when_empty
         )
@@ -178,7 +179,8 @@ class ModelHost(ABC):
         """
         self._closed = self._closed or CLOSED
         self.repository.close()
-        self._rounds.close()
+        if self._rounds is not None:
+            self._rounds.close()
         self._beside.close()
         if self.score_watch is not None:
             self.score_watch.close()
@@ -284,6 +286,11 @@ class ModelHost(ABC):
                 are returned by a later call. None: wait as long as it takes.
         """
         with self._changing:
+            if patience_s is not None and self._rounds is None:
+                from freshet_serving.processor.versions.poll_rounds import PollRounds
+
+                self._rounds = PollRounds(self._poll_model)
+            # Asked after that: close() sees the rounds, or this sees that the host is closed.
             if self._closed:
                 return []
             if not self.upkeep.threads:
@@ -298,14 +305,17 @@ class ModelHost(ABC):
                 self.readiness.unseen, self._unseen_routes = False, True
                 self.readiness.expected |= frozenset(self._wanted or self._models)
             names = list(self._models)
-        if patience_s is None:
+        rounds = self._rounds
+        if patience_s is None or rounds is None:
             events = [line for name in names for line in self._poll_model(name)]
         else:
-            events = self._rounds.go(names, patience_s)
+            events = rounds.go(names, patience_s)
         if self._unseen_routes:
             with self._changing:
                 self._excuse()
-        return events + self.trainers.poll(names)
+        if self._clock.now_s() >= self.trainers.due_s:
+            events += self.trainers.poll(names)
+        return events
 
     def _find_models(self) -> None:
         """Register models that have appeared, and drop those that are gone."""
@@ -316,7 +326,7 @@ class ModelHost(ABC):
                 self._root.again()
                 raise
             removed = (self._models.keys() | self.readiness.expected) - set(present)
-            if late := {name for name in removed if self._rounds.at_work(name)}:
+            if late := {name for name in removed if self._rounds is not None and self._rounds.at_work(name)}:
                 # A version that is loading may be served in a moment: the folder is listed again then.
                 self._root.again()
             self._drop(removed - late)

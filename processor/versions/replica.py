@@ -25,7 +25,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -343,8 +343,8 @@ class Replica:
             if first or after.get(undivided) != before.get(undivided):
                 self._price(executables)
             else:
-                # Run once, in buffers that no session has.
-                self._new_buffers().bind_ahead(executables, run=True)
+                with self._unused_buffers() as buffers:
+                    buffers.bind_ahead(executables, run=True)
             if first or after != before:
                 self.graphs.endable = endable(executables)
             if self._states is not None:
@@ -477,6 +477,18 @@ class Replica:
             self._borrowed.add(buffers)
             return buffers
 
+    @contextmanager
+    def _unused_buffers(self) -> Iterator[Buffers]:
+        """Yield buffers that no session has meanwhile: of the stock, while there are any."""
+        with self._lending:
+            stocked = self._buffer_pool.pop() if self._buffer_pool else None
+        try:
+            yield stocked or self._new_buffers()
+        finally:
+            if stocked is not None:
+                with self._lending:
+                    self._buffer_pool.append(stocked)
+
     def _all_buffers(self) -> list[Buffers]:
         with self._lending:
             return [*self._buffer_pool, *self._borrowed]
@@ -522,7 +534,7 @@ class Replica:
 
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
         executables: dict[str, dict[int, Executable]] = {}
-        with on(self._cpus):
+        with on(self._cpus) if self._cpus else nullcontext():
             for name, programs in self._programs.items():
                 part: dict[int, Executable] = {}
                 for program in programs:

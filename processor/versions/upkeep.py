@@ -6,7 +6,7 @@ when the host is closed; closing does not wait for one that hangs.
 Trainers are watched by the poll, from their first report on. Most servers have none, or none any more: what reads
 reports (processor.versions.trainer_watch) is loaded once there is one, and then every report is read as often as the
 files are looked at. A stat of a file for each model each LOOK_S is all that it costs before. Trainers.poll() is called
-by one thread; standings() by any.
+by one thread, once `due_s` has come; standings() by any.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ class Upkeep:
 
 
 class Trainers:
-    """The trainers of one repository."""
+    """The trainers of one repository.
+
+    Attributes:
+        due_s: Time of the next look at them.
+    """
 
     def __init__(self, repository: Repository, now_s: Callable[[], float]) -> None:
         """Look at nothing yet.
@@ -142,18 +146,15 @@ class Trainers:
         """
         self._repository, self._now_s = repository, now_s
         self._watch: TrainerWatch | None = None
-        self._next_s = -1e9
+        self.due_s = -1e9
 
     def poll(self, models: Collection[str]) -> list[str]:
-        """Return a line for each trainer that ended, failed or fell silent (TrainerWatch.poll), once each LOOK_S.
+        """Return a line for each trainer that ended, failed or fell silent (TrainerWatch.poll).
 
         Args:
             models: Names of the models to watch; the others are forgotten.
         """
-        now_s = self._now_s()
-        if now_s < self._next_s:
-            return []
-        self._next_s = now_s + LOOK_S
+        self.due_s = self._now_s() + LOOK_S
         root = self._repository.root
         if self._watch is None and any(os.path.lexists(root / model / TRAINER) for model in models):
             from freshet_serving.processor.versions.trainer_watch import TrainerWatch

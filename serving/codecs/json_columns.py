@@ -35,6 +35,10 @@ from freshet_serving.serving.codecs.tensor_types import declared, row_of, span, 
 from freshet_serving.serving.codecs.wire import Body
 
 FORMATS = {"int64": "q", "float32": "f", "uint64": "Q"}
+# Declared types that hold whatever the engine's type holds.
+WHOLE = ("", "uint64")
+SHORT_NBYTES = 512
+"""Bytes up to which Python finds two words sooner than it calls a kernel."""
 PACKED_AT_ONCE = 1 << 16
 """Values that are packed without giving up Python's lock: a millisecond or two."""
 
@@ -65,7 +69,7 @@ def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | 
         try:
             pack, rows = struct.Struct(f"={spec.columns}{_format(spec)}").pack, max(1, PACKED_AT_ONCE // spec.columns)
             packed = b"".join([b"".join(starmap(pack, part)) for part in _parts(values, rows)])
-            return within(spec, np.frombuffer(packed, spec.dtype)).reshape(-1, spec.columns)
+            return _fitting(spec, np.frombuffer(packed, spec.dtype)).reshape(-1, spec.columns)
         except (struct.error, OverflowError, TypeError):
             # The slower path below produces the error message.
             pass
@@ -132,7 +136,9 @@ def _ragged(spec: Input, rows: list[Any], plain: bool, extent: RequestSize | Non
 
 
 def has_booleans(body: Body) -> bool:
-    """Return whether a body may contain true or false: two of their letters occur side by side, maybe in a name."""
+    """Return whether a body may contain true or false: the words, or two of their letters, maybe in a name."""
+    if len(body) <= SHORT_NBYTES and type(body) is bytes:
+        return b"true" in body or b"false" in body
     return bool(has_boolean_letters(np.frombuffer(body, np.uint8)))
 
 
@@ -150,7 +156,7 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         try:
             form = _format(spec)
             packed = b"".join([struct.pack(f"={len(part)}{form}", *part) for part in _parts(flat, PACKED_AT_ONCE)])
-            return within(spec, np.frombuffer(packed, spec.dtype))
+            return _fitting(spec, np.frombuffer(packed, spec.dtype))
         except (struct.error, OverflowError):
             # The slower path below produces the error message.
             pass
@@ -174,6 +180,11 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
             return wide.astype(np.float32)
     except (OverflowError, FloatingPointError):
         raise BadInput(f"{spec.name}: Cannot convert JSON value to float without loss of precision") from None
+
+
+def _fitting(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values unchanged; raise BadInput if the declared type of the input does not hold them."""
+    return values if spec.declared in WHOLE else within(spec, values)
 
 
 def _parts(values: list[Any], length: int) -> Iterator[list[Any]]:

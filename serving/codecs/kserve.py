@@ -28,6 +28,7 @@ from freshet_serving.serving.codecs.kserve_header import (
 )
 from freshet_serving.serving.codecs.tensor_types import datatype_of, declared, raw_values
 from freshet_serving.serving.codecs.wire import (
+    JSON_TYPE,
     MAX_DIGITS,
     Body,
     Headers,
@@ -41,7 +42,6 @@ from freshet_serving.serving.codecs.wire import (
 )
 
 HEADER_LENGTH = b"inference-header-content-length"
-JSON_TYPE = (b"content-type", b"application/json")
 BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 

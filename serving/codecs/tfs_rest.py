@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column
-from freshet_serving.processor.errors import BadInput, first_of, json_kind
+from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.package import Input, Manifest, expected_lists
 from freshet_serving.serving.codecs import examples, user_calls
 from freshet_serving.serving.codecs.json_columns import column, has_booleans, is_base64
 from freshet_serving.serving.codecs.tensor_types import flat_outputs
 from freshet_serving.serving.codecs.wire import (
+    IGNORED_INPUTS,
+    JSON_TYPE,
     Body,
     Headers,
     dump_json,
@@ -29,7 +31,13 @@ from freshet_serving.serving.codecs.wire import (
     show,
 )
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.request import PredictReply
+
+RawHeaders = tuple[tuple[bytes, bytes], ...]
+
 MAX_IGNORED = 10
+NONE: frozenset[str] = frozenset()
 
 
 class PredictOptions(NamedTuple):
@@ -49,26 +57,30 @@ class PredictOptions(NamedTuple):
     method: str = "predict"
     ignored: bytes = b""
     signature: str = ""
-    flat: frozenset[str] = frozenset()
+    flat: frozenset[str] = NONE
 
 
 def decode(
-    body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS
+    body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS, regions: Any = None
 ) -> tuple[dict[str, Column], PredictOptions]:
     """Decode an inflated predict body to the model's inputs.
 
     Args:
         body: The JSON document.
+        regions: Not used: only other dialects have shared memory.
 
     Raises:
         BadInput: The body does not fit the model; messages use TensorFlow Serving's wording.
         TooLarge: The body exceeds a limit.
     """
     document = load_json(body, limits)
-    call = user_calls.take_from_document(document, manifest)
-    if call is not None:
-        inputs, options = _decode(document, body, headers, user_calls.readable(manifest), limits)
-        return user_calls.UserInputs(inputs, call), options
+    sent = document.get("instances") or document.get("inputs")
+    first = sent[0] if sent and type(sent) is list else sent
+    if type(first) is dict and user_calls.ID in first:
+        call = user_calls.take_from_document(document, manifest)
+        if call is not None:
+            inputs, options = _decode(document, body, headers, user_calls.readable(manifest), limits)
+            return user_calls.UserInputs(inputs, call), options
     return _decode(document, body, headers, manifest, limits)
 
 
@@ -83,18 +95,18 @@ def _decode(
             raise BadInput("Not formatted correctly expecting only one of 'inputs' or 'instances' keys to exist")
         rows = document["instances"]
         inputs = _rows(rows, manifest, plain, extent)
-        flat = flat_outputs(manifest, signature)
+        flat = NONE if manifest.plain else flat_outputs(manifest, signature)
         if flat and any(list in map(type, row.values()) if type(row) is dict else type(row) is list for row in rows):
-            flat = frozenset()
+            flat = NONE
         return inputs, PredictOptions(True, timeout_s, signature=signature, flat=flat)
     if "inputs" not in document:
         raise BadInput("Missing 'inputs' or 'instances' key")
     sent = document["inputs"]
     inputs = _columns(sent, manifest, plain, extent)
     ignored = _ignored(manifest.by_input(sent), inputs) if type(sent) is dict and len(sent) > len(inputs) else b""
-    flat = flat_outputs(manifest, signature)
+    flat = NONE if manifest.plain else flat_outputs(manifest, signature)
     if flat and any(list in map(type, values) for values in (sent.values() if type(sent) is dict else [sent])):
-        flat = frozenset()
+        flat = NONE
     return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 
 
@@ -133,7 +145,7 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
         return {inputs[0].name: _of_instances(inputs[0], instances, plain, extent)}
     if manifest.own_names:
         instances = [manifest.by_input(instance) if type(instance) is dict else instance for instance in instances]
-    inputs = manifest.expected_inputs(instances[0])
+    inputs = manifest.expected_inputs(instances[0]) if manifest.fillers else inputs
     names = {i.name for i in inputs}
     if set(map(type, instances)) != {dict} or set(map(len, instances)) != {len(names)}:
         _refuse_rows(instances, names, manifest)
@@ -175,8 +187,10 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
                 + ", ".join(i.name for i in inputs)
             )
         return {inputs[0].name: column(inputs[0], values, plain, extent)}
-    values = manifest.by_input(values)
-    inputs = manifest.expected_inputs(values)
+    if manifest.own_names:
+        values = manifest.by_input(values)
+    if manifest.fillers:
+        inputs = manifest.expected_inputs(values)
     for spec in inputs:
         if spec.name not in values:
             expected = expected_lists(spec.name, manifest.sequences) or "."
@@ -235,11 +249,23 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
         outputs = {name: array.reshape(-1) if name in options.flat else array for name, array in outputs.items()}
     arrays = {name: json_values(np.ascontiguousarray(array)) for name, array in outputs.items()}
     if len(outputs) == 1:
-        return dump_json({key: first_of(arrays.values())})
+        (values,) = arrays.values()
+        return dump_json({key: values})
     if not options.row:
         return dump_json({key: arrays})
     rows = zip(*(_rows_of(np.ascontiguousarray(array)) for array in outputs.values()))
     return dump_json({key: [dict(zip(outputs, row)) for row in rows]})
+
+
+def encode_reply(reply: PredictReply, options: PredictOptions, regions: Any = None) -> tuple[bytes, RawHeaders]:
+    """Return the body and the headers of a predict reply.
+
+    Args:
+        options: The options that decoding returned.
+        regions: Not used: only other dialects have shared memory.
+    """
+    named = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
+    return encode(reply.outputs, options), (JSON_TYPE, *named)
 
 
 def _rows_of(array: NDArray[Any]) -> list[Any]:

@@ -52,6 +52,8 @@ BUFFER_PER_BYTE, MOST_PER_NODE, TEXT_PER_BYTE = 12, 48, 4
 # Digits of a whole number in a header.
 MAX_DIGITS = 18
 CONTENT_ENCODING = b"content-encoding"
+IGNORED_INPUTS = b"x-ignored-inputs"
+JSON_TYPE = (b"content-type", b"application/json")
 MEMBERS, PIECE_NBYTES = 64, 1 << 16
 """Most members of a gzip stream, and the bytes that a later one is read by: each copies what follows its end."""
 CODINGS = ((b"gzip", zlib.MAX_WBITS | 16), (b"deflate", zlib.MAX_WBITS))

@@ -18,6 +18,8 @@ from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.serving.client.client_credentials import ClientCredentials
 
 MAX_REPLY_NBYTES = 16 << 20
+TOKEN_VARIABLE = "FRESHET_ADMIN_TOKEN"
+"""The environment has the token: every user of a machine can read its command lines."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -32,15 +34,15 @@ class AdminClient:
 
     Args:
         base: Address, such as http://127.0.0.1:8502.
-        token: Bearer token; "" for none.
+        token: Bearer token, or an API key with admin scopes; None for FRESHET_ADMIN_TOKEN, "" for none.
         timeout_s: Time limit of a call.
     """
 
-    def __init__(self, base: str, token: str = "", timeout_s: float = 300.0) -> None:
+    def __init__(self, base: str, token: str | None = None, timeout_s: float = 300.0) -> None:
         if not base.startswith(("http://", "https://")):
             raise BadInput(f"admin: expected an http:// or https:// address, got {base[:64]!r}")
         self._base = base.rstrip("/")
-        self._token = token
+        self._token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         self._timeout_s = timeout_s
         handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects]
         if base.startswith("https://"):

@@ -1,11 +1,13 @@
 """Implement `freshet key`: API keys of a server's clients (docs/how-to/access.md).
 
+The file is that of `freshet serve --api-keys` in the environment, FRESHET_API_KEYS, or api-keys.toml.
 Signing keys are managed by `freshet keys`.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,11 +15,11 @@ from typing import Annotated
 
 import typer
 
-key_app = typer.Typer(help="API keys of a server's clients (docs/how-to/access.md).", no_args_is_help=True)
+key_app = typer.Typer(
+    help="API keys of a server's clients (docs/how-to/access.md), in FRESHET_API_KEYS or api-keys.toml.",
+    no_args_is_help=True,
+)
 
-FileOption = Annotated[
-    Path, typer.Option("--keys", envvar="FRESHET_API_KEYS", help="File of keys; serve's --api-keys.")
-]
 RateOption = Annotated[float, typer.Option(help="Requests per second, and the burst size. 0: unlimited.", min=0)]
 ConcurrencyOption = Annotated[int, typer.Option(help="Concurrent requests. 0: unlimited.", min=0)]
 DAYS = re.compile(r"([0-9]{1,5})d")
@@ -27,7 +29,6 @@ DAYS = re.compile(r"([0-9]{1,5})d")
 def key_create(
     name: Annotated[str, typer.Argument(help="Name of the client, shown in logs and messages.")],
     scope: Annotated[list[str], typer.Option(help="Scope to grant; repeatable.")],
-    keys: FileOption = Path("api-keys.toml"),
     expires: Annotated[str, typer.Option(help="90d, a date, or a time with time zone. [never]")] = "",
     rate: RateOption = 0.0,
     concurrency: ConcurrencyOption = 0,
@@ -36,17 +37,17 @@ def key_create(
     from freshet_serving.serving.access.key_file import RateLimits, changing
 
     until_s = _until_s(expires)
-    with changing(keys) as held:
+    with changing(_file()) as held:
         held[0], secret = held[0].added(name, scope, until_s, RateLimits(rate, concurrency))
     print(secret)
 
 
 @key_app.command("list")
-def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
+def key_list() -> None:
     """Prints the keys of a file, one per line."""
     from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
 
-    found = ApiKeys.parse(read_private(keys, "keys", MAX_FILE_NBYTES))
+    found = ApiKeys.parse(read_private(_file(), "keys", MAX_FILE_NBYTES))
     for key in found.keys:
         expires = "never" if key.expires_s == math.inf else f"{datetime.fromtimestamp(key.expires_s, UTC):%Y-%m-%d}"
         limits = f"rate={key.limits.rate or 'any'} concurrency={key.limits.concurrency or 'any'}"
@@ -57,26 +58,28 @@ def key_list(keys: FileOption = Path("api-keys.toml")) -> None:
 
 @key_app.command("revoke")
 def key_revoke(
-    name: Annotated[str, typer.Argument(help="The key's name.")], keys: FileOption = Path("api-keys.toml")
+    name: Annotated[str, typer.Argument(help="The key's name.")],
 ) -> None:
     """Removes a key from the file. Servers reject it within two seconds; requests in flight are answered."""
     from freshet_serving.serving.access.key_file import changing
 
-    with changing(keys) as held:
+    with changing(_file()) as held:
         held[0] = held[0].without(name)
     print(f"{name}: revoked")
 
 
 @key_app.command("address")
-def key_address(
-    keys: FileOption = Path("api-keys.toml"), rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0
-) -> None:
+def key_address(rate: RateOption = 0.0, concurrency: ConcurrencyOption = 0) -> None:
     """Limits the requests of one client address, whatever key it uses, and how fast it can guess keys."""
     from freshet_serving.serving.access.key_file import ApiKeys, RateLimits, changing
 
-    with changing(keys) as held:
+    with changing(_file()) as held:
         held[0] = ApiKeys.parse(ApiKeys(held[0].keys, RateLimits(rate, concurrency)).text().encode())
     print(f"each address: rate={rate or 'any'} concurrency={concurrency or 'any'}")
+
+
+def _file() -> Path:
+    return Path(os.environ.get("FRESHET_API_KEYS") or "api-keys.toml")
 
 
 def _until_s(text: str) -> float:

@@ -10,7 +10,6 @@ import typer
 from freshet_serving.compiler.progress import output, progress_bars
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.commands.completion import models
-from freshet_serving.serving.commands.key_commands import KeyOption
 
 
 def compile_command(
@@ -32,7 +31,6 @@ def compile_command(
     sample: Annotated[
         Path | None, typer.Option(help="Derive the buckets from this Parquet file: column `rows`, one row per request.")
     ] = None,
-    max_buckets: Annotated[int, typer.Option(help="With --sample: maximum number of buckets.")] = 6,
     precision: Annotated[
         str,
         typer.Option(
@@ -56,7 +54,6 @@ def compile_command(
         ),
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="Print costs and errors of every backend.")] = False,
-    key: KeyOption = "",
 ) -> None:
     """Compiles a version for every installed backend, measures each, and keeps the fastest for each batch size.
 
@@ -71,7 +68,6 @@ def compile_command(
         precision=_precision(precision),
         buckets=_numbers(buckets or ""),
         sample=sample,
-        most=max_buckets,
         data=data,
         label=label,
         bound=Tolerance(max_error, max_auc_change),
@@ -84,7 +80,7 @@ def compile_command(
     found = find_version(target, repository, version)
     console = output(highlight=False)
     with progress_bars(console) as reporter:
-        done = compile_version(found.folder, options, reporter, found.storage, Keyring.of_writer(key))
+        done = compile_version(found.folder, options, reporter, found.storage, Keyring.of_writer())
     if report:
         from freshet_serving.compiler.building.compile_report import print_report
 

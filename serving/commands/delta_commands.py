@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet_serving.serving.commands.completion import generations, models
-from freshet_serving.serving.commands.key_commands import KeyOption
 
 if TYPE_CHECKING:
     from freshet_serving.models.publishing.publisher import Publisher
@@ -17,14 +16,6 @@ if TYPE_CHECKING:
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
-TokenOption = Annotated[
-    str,
-    typer.Option(
-        "--admin-token",
-        envvar="FRESHET_ADMIN_TOKEN",
-        help="Bearer token, or an API key with admin scopes; prefer the environment variable.",
-    ),
-]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
 SHOWN = 20
 
@@ -47,33 +38,24 @@ def delta_list(
 @delta_app.command("apply")
 def delta_apply(
     model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
-    file: Annotated[
-        str, typer.Argument(help="The delta file; with --on-server, its path inside the server's repository.")
-    ],
-    on_server: Annotated[
-        bool, typer.Option("--on-server", help="The file is already in the server's repository.")
-    ] = False,
+    file: Annotated[str, typer.Argument(help="The delta file.")],
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Applies one delta on a running server and waits until it is served."""
     from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, nearest_file
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
-    route, server = f"/admin/models/{quoted(model)}/deltas", AdminClient(admin, admin_token)
-    if on_server:
-        applied = server.send_json("POST", route, {"path": file})
-    else:
-        try:
-            data = Path(file).read_bytes()
-        except OSError as error:
-            raise BadInput(f"{file}: {error.strerror}{nearest_file(file)}") from None
-        try:
-            applied = server.upload(route, data)
-        except NotReady:
-            raise
-        except FreshetError as error:
-            raise FreshetError(f"{Path(file).name}: {error}") from None
+    route, server = f"/admin/models/{quoted(model)}/deltas", AdminClient(admin)
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file}: {error.strerror}{nearest_file(file)}") from None
+    try:
+        applied = server.upload(route, data)
+    except NotReady:
+        raise
+    except FreshetError as error:
+        raise FreshetError(f"{Path(file).name}: {error}") from None
     print(
         f"{applied['model']} {applied['generation']}: {applied['rows']} rows, {applied['removed']} removed, "
         f"{applied['apply_ms']:.1f} ms"
@@ -85,7 +67,6 @@ def delta_compact(
     model: Annotated[str, typer.Argument(help="A model of the repository.", autocompletion=models)],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
-    key: KeyOption = "",
 ) -> None:
     """Folds a version's deltas into a snapshot that servers read at start. Safe while servers are running."""
     from rich.console import Console
@@ -94,7 +75,7 @@ def delta_compact(
     from freshet_serving.processor.repository import ChangeLog, Keyring, open_repository
     from freshet_serving.processor.tables.compaction import compact
 
-    files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
+    files = open_repository(repository).with_keys(Keyring.of_writer()).version(model, version)
     change_log = ChangeLog.of(files)
     number, console = files.manifest.version, Console()
     with progress_bars(console) as reporter:
@@ -118,7 +99,6 @@ def delta_repair(
     trust: Annotated[
         list[Path] | None, typer.Option(help="Trusted public key for records, in addition to FRESHET_TRUST.")
     ] = None,
-    key: KeyOption = "",
 ) -> None:
     """Finds the first damaged record of a version's change log and, with --yes, writes a record that cuts the log
     there. Removes no file and never cuts a valid record. Names a damaged file of a delta that is served; no cut
@@ -133,7 +113,7 @@ def delta_repair(
         repair,
     )
 
-    keyring = Keyring.of_writer(key, trust or ())
+    keyring = Keyring.of_writer(trust=trust or ())
     change_log = ChangeLog(open_repository(repository).with_keys(keyring).version(model, version))
     damage = find_damage(change_log)
     history = change_log.history
@@ -185,15 +165,12 @@ def delta_rollback(
         ),
     ] = None,
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Goes back to an earlier generation or version; the same as `freshet rollback`."""
-    send_rollback(model, generation, reason, only, admin, admin_token)
+    send_rollback(model, generation, reason, only, admin)
 
 
-def send_rollback(
-    model: str, generation: str | None, reason: str, only: str | None, admin: str, admin_token: str
-) -> None:
+def send_rollback(model: str, generation: str | None, reason: str, only: str | None, admin: str) -> None:
     """Have a server go back, and print what follows.
 
     Args:
@@ -202,7 +179,6 @@ def send_rollback(
         reason: Reason for the records.
         only: The part to take back alone; None for both.
         admin: Address of the admin port.
-        admin_token: Its bearer token.
     """
     from freshet_serving.processor.errors import BadInput
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
@@ -212,7 +188,7 @@ def send_rollback(
         if value == "":
             raise BadInput(f"{name}: expected a value {examples}, got an empty one; leave it out for the default")
     route = f"/admin/models/{quoted(model)}/rollback"
-    answer: dict[str, Any] = AdminClient(admin, admin_token).send_json(
+    answer: dict[str, Any] = AdminClient(admin).send_json(
         "POST", route, {"generation": generation or "", "reason": reason, "only": only or ""}
     )
     print(f"{answer['model']} {answer['generation']}")
@@ -227,10 +203,9 @@ def delta_release(
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Releases held deltas: every server of the repository serves them."""
-    reached = _decide("release", model, version, reason, admin, admin_token)
+    reached = _decide("release", model, version, reason, admin)
     print(f"{reached['model']} {reached['generation']}")
 
 
@@ -242,22 +217,19 @@ def delta_reject(
         str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
     ] = "",
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Rejects held deltas on every server of the repository. Deltas that do not depend on the first of them are
     published again."""
-    reached = _decide("reject", model, version, reason, admin, admin_token)
+    reached = _decide("reject", model, version, reason, admin)
     print(f"{reached['model']} {reached['generation']}")
     print(reached["note"])
 
 
-def _decide(what: str, model: str, version: int | None, reason: str, admin: str, admin_token: str) -> dict[str, Any]:
+def _decide(what: str, model: str, version: int | None, reason: str, admin: str) -> dict[str, Any]:
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     body = {"version": version, "reason": reason}
-    decided: dict[str, Any] = AdminClient(admin, admin_token).send_json(
-        "POST", f"/admin/models/{quoted(model)}/{what}", body
-    )
+    decided: dict[str, Any] = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/{what}", body)
     return decided
 
 
@@ -279,11 +251,10 @@ def delta_make(
     entity: Annotated[
         str, typer.Option(help="Entity whose features to publish, of a table in Parquet, CSV or TFRecord.")
     ] = "",
-    key: KeyOption = "",
 ) -> None:
     """Publishes the difference between a retrained model, or an entity's table, and what is served as one delta."""
     if entity:
-        _make_features(model, from_export, repository, version, entity, key)
+        _make_features(model, from_export, repository, version, entity)
         return
     from freshet_serving.compiler.imports.importing import ImportOptions
     from freshet_serving.compiler.imports.retrained import read_retrained
@@ -294,7 +265,7 @@ def delta_make(
     opened = open_repository(repository).version(model, version)
     options = ImportOptions(signature, groups(ragged, "--ragged"), groups(sparse, "--sparse"))
     export = read_retrained(from_export, opened, options)
-    publisher = Publisher(repository, model, opened.manifest.version, key=key)
+    publisher = Publisher(repository, model, opened.manifest.version)
     # The difference is taken to the generation that is served now, whatever was rolled back before.
     publisher.take_served()
     before = publisher.generation
@@ -321,14 +292,13 @@ def delta_follow(
     every: Annotated[float, typer.Option(help="Longest time in seconds that a row waits for others.")] = 1.0,
     rows: Annotated[int, typer.Option(min=1, help="Most rows of a delta.")] = 10_000,
     once: Annotated[bool, typer.Option("--once", help="End with the rows that are there.")] = False,
-    key: KeyOption = "",
 ) -> None:
     """Publishes an entity's features as their rows arrive. Run it again after a crash to continue."""
     from freshet_serving.models.streams.feature_feed import FeatureFeed
     from freshet_serving.serving.commands.shutdown_signals import stop_on_signal
 
     feed = FeatureFeed(
-        repository, model, entity, source, state, follow=not once, every_s=every, rows=rows, key=key,
+        repository, model, entity, source, state, follow=not once, every_s=every, rows=rows,
         note=lambda line: print(line, flush=True),
     )  # fmt: skip
     stop_on_signal(feed.stop)
@@ -336,11 +306,11 @@ def delta_follow(
     print(f"{feed.published} rows published, {feed.skipped} skipped")
 
 
-def _make_features(model: str, path: Path, repository: str, version: int | None, entity: str, key: str) -> None:
+def _make_features(model: str, path: Path, repository: str, version: int | None, entity: str) -> None:
     from freshet_serving.models.data.entity_table import read_entity
     from freshet_serving.models.publishing.publisher import Publisher
 
-    publisher = Publisher(repository, model, version, key=key)
+    publisher = Publisher(repository, model, version)
     publisher.take_served()
     before = publisher.generation
     keys, columns = read_entity(publisher.manifest, entity, str(path)).newest()

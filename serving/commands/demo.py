@@ -46,19 +46,16 @@ def demo(
     exit_after: Annotated[
         float, typer.Option(help="Seconds of streaming before the demo stops; 0: until Ctrl-C.")
     ] = 0.0,
-    folder: Annotated[Path, typer.Option(help="Folder of the demo's repository; emptied at the start.")] = Path(
-        ".demo"
-    ),
-    http_port: Annotated[int, typer.Option(help="Data port; the next free one if taken.")] = 8501,
-    admin_port: Annotated[int, typer.Option(help="Admin port; the next free one if taken.")] = 8502,
 ) -> None:
-    """Trains, publishes, serves and keeps a model fresh, with a live view. Ctrl-C stops it."""
-    console = Console()
+    """Trains, publishes, serves and keeps a model fresh, with a live view. Ctrl-C stops it.
+
+    The repository is in .demo, which is emptied at the start; the ports are 8501 and 8502, or the next free ones."""
+    console, folder = Console(), Path(".demo")
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     config, source = choose(data, folder / "repository")
-    show = Demo(console, config, source, folder, *free_ports(http_port, admin_port))
+    show = Demo(console, config, source, folder, *free_ports(8501, 8502))
     try:
         show.run(exit_after)
     except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from freshet_serving.serving.commands.completion import models
-from freshet_serving.serving.commands.delta_commands import TokenOption
 
 
 def erase(
@@ -27,7 +26,6 @@ def erase(
     user_input: Annotated[
         str, typer.Option("--input", help="With --server: the input with users' keys, where there are several.")
     ] = "",
-    admin_token: TokenOption = "",
 ) -> None:
     """Makes a model's trainer forget a user's events, with its next checkpoint, or a server what it keeps."""
     from freshet_serving.processor.errors import BadInput
@@ -42,7 +40,7 @@ def erase(
         from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
         body = {"key": key} | ({"input": user_input} if user_input else {})
-        reply = AdminClient(server, admin_token).send_json("POST", f"/admin/models/{quoted(model)}/erase", body)
+        reply = AdminClient(server).send_json("POST", f"/admin/models/{quoted(model)}/erase", body)
         counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in reply["erased"].items())
         asked = "; its trainer forgets the user with its next checkpoint" if reply["trainer"] else ""
         print(f"{model}: the server has erased {counts or 'nothing'}{asked}")

@@ -17,7 +17,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.processor.errors import nearest
+from freshet_serving.processor.errors import nearest, option_hint
 
 COMMAND = re.compile(r"No such command '(.*?)'")
 HINTS = {
@@ -65,7 +65,7 @@ def _option(error: Any, option: str, context: Any, command: str) -> str:
     there = [name for each in context.command.params for name in each.opts] if context is not None else []
     if not hasattr(error, "possibilities"):
         return f"{option}: {_line(error.message)}"
-    return f"{option}: no option of {command}{nearest(option, there) or f'; {command} --help lists them'}"
+    return f"{option}: no option of {command}{option_hint(option, there) or f'; {command} --help lists them'}"
 
 
 def _name(parameter: Any) -> str:

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 
 from freshet_serving.processor.errors import BadInput, nearest_file
-from freshet_serving.serving.commands.key_commands import KeyOption
 
 RepositoryOption = Annotated[str, typer.Option("--repository", envvar="FRESHET_REPOSITORY", help="Folder of models.")]
 
@@ -39,7 +38,6 @@ def import_command(
     translate: Annotated[
         bool, typer.Option("--translate", help="Translate an ONNX file to TensorFlow, for its passes and backends.")
     ] = False,
-    key: KeyOption = "",
 ) -> None:
     """Imports a TensorFlow SavedModel, Keras or ONNX file: compiles and tests it, then commits a version."""
     from freshet_serving.compiler.imports.importing import ImportOptions, import_model
@@ -50,7 +48,7 @@ def import_command(
     options = ImportOptions(signature, *together, _samples(samples), user=user or (), translate=translate)
     console = Console()
     with console.status("importing"):
-        imported = import_model(source, repository, name, version, options, Keyring.of_writer(key))
+        imported = import_model(source, repository, name, version, options, Keyring.of_writer())
     passes, unjudged = (f"  pass {line}" for line in imported.passes), (f"  gate {line}" for line in imported.unjudged)
     for line in (*lines(imported.report), *passes, *unjudged):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -58,14 +58,15 @@ def inspect(
     graph: Annotated[
         Path | None, typer.Option(help="Show the partition of this version's folder, SavedModel, .keras or .onnx file.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="With --graph: SVG file to draw the partition to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="SVG file of the partition (--graph), or HTML file of the tables (--tables).")
+    ] = None,
     signature: Annotated[str, typer.Option(help="With --graph: signature of a SavedModel.")] = "serving_default",
     tables: Annotated[
         bool, typer.Option("--tables", help="Describe the tables of MODEL (docs/how-to/table-memory.md).")
     ] = False,
     generation: Annotated[str, typer.Option(help="With --tables: generation, such as 3.17. [newest]")] = "",
     since: Annotated[str, typer.Option(help="With --tables: generation to compare with. [step 0]")] = "",
-    html: Annotated[Path | None, typer.Option(help="With --tables: HTML file to write.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Write versions, executables and choices of each model as JSON.")
     ] = False,
@@ -74,8 +75,8 @@ def inspect(
     the partition of their graph."""
     if as_json and (tables or trust or verify or graph is not None):
         raise BadInput("--json: expected no --tables, --trust, --verify or --graph beside it")
-    if not tables and (generation or since or html is not None):
-        raise BadInput("--generation, --since, --html: require --tables")
+    if not tables and (generation or since):
+        raise BadInput("--generation, --since: require --tables")
     if graph is not None:
         draw(graph, out, signature)
         return
@@ -87,7 +88,7 @@ def inspect(
 
         if model is None:
             raise BadInput("--tables: expected the name of a model, got none")
-        inspect_tables(repository, model, generation, since, html)
+        inspect_tables(repository, model, generation, since, out)
         return
     if trust:
         check_signed(repository, model, version, trust)

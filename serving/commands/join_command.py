@@ -53,9 +53,6 @@ def join(
     window: Annotated[float, typer.Option(help="Seconds per window of the report.")] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Keep running and join new data.")] = False,
     admin: Annotated[str, typer.Option(help="Admin port to report calibration to, such as http://host:8502.")] = "",
-    admin_token: Annotated[
-        str, typer.Option(envvar="FRESHET_ADMIN_TOKEN", help="Bearer token; prefer the environment variable.")
-    ] = "",
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that serves /metrics for Prometheus; 0: off.")
     ] = 0,
@@ -72,7 +69,7 @@ def join(
         window, file_rows, follow,
     )  # fmt: skip
     console = Console()
-    teller = CalibrationReporter(AdminClient(admin, admin_token, TELL_TIMEOUT_S), console) if admin else None
+    teller = CalibrationReporter(AdminClient(admin, timeout_s=TELL_TIMEOUT_S), console) if admin else None
     run = JoinRun(settings, tell=teller, note=lambda text: console.print(text, highlight=False, markup=False))
     stop_on_signal(run.stop)
     if metrics_port:

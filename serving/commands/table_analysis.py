@@ -65,7 +65,7 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
         Corrupt: A file is damaged.
     """
     if html is not None and html.is_dir():
-        raise BadInput("--html: expected a file, got a folder")
+        raise BadInput("--out: expected a file, got a folder")
     console = output()
     with progress_bars(console) as reporter:
         found = analyse_tables(root, model, generation, since, reporter)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
-from rich.table import Table
+from rich.console import Console
 
-from freshet_serving.compiler.progress import output, progress_bars
+from freshet_serving.compiler.progress import progress_bars
 from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.processor.ports import ENGINE
 from freshet_serving.serving.commands.shutdown_signals import exit_on_sigterm, stop_on_signal
 
 if TYPE_CHECKING:
     from freshet_serving.models.config.train_config import StartOptions
-    from freshet_serving.models.runs.step_profile import StageTime
 
 bench_app = typer.Typer(help="The benchmark's model and its deltas, without training.", no_args_is_help=True)
 
@@ -64,9 +62,6 @@ def train(
         int, typer.Option(min=0, max=65535, help="Port that serves /metrics for Prometheus; 0: off.")
     ] = 0,
     metrics_host: Annotated[str, typer.Option(help="Address to bind --metrics-port to.")] = "127.0.0.1",
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Print where the time of a step was spent; the report has a chart.")
-    ] = False,
     processes: Annotated[
         int, typer.Option(min=1, help="Training processes on this machine (docs/how-to/distributed-training.md).")
     ] = 1,
@@ -109,7 +104,7 @@ def train(
     sys.path.insert(0, str(config.resolve().parent))
 
     def run(make_trainer: Callable[..., Any] | None) -> None:
-        _train(config, changes, start_options, profile, make_trainer, (metrics_host, metrics_port))
+        _train(config, changes, start_options, make_trainer, (metrics_host, metrics_port))
 
     if started_by_mpi():
         take_part(run)
@@ -145,7 +140,6 @@ def _train(
     config: Path,
     overrides: Sequence[str],
     start_options: StartOptions,
-    profile: bool,
     make_trainer: Callable[..., Any] | None,
     metrics: tuple[str, int],
 ) -> None:
@@ -155,7 +149,6 @@ def _train(
         config: The training file.
         overrides: SECTION.KEY=VALUE settings.
         start_options: How to start or resume.
-        profile: Print where the time of a step went.
         make_trainer: Creates the trainer; None for the default.
         metrics: Host and port that serve /metrics; port 0 for none.
     """
@@ -201,8 +194,6 @@ def _train(
             if metrics[1]:
                 serve_metrics(TrainMetrics(settings.model.name, run.status), *metrics)
             summary = run.run()
-    if profile and summary.stage_times["step"].times:
-        output().print(_profile(summary.stage_times))
     if summary.report is not None:
         console.print(f"report: {summary.report}", highlight=False, markup=False, soft_wrap=True)
     console.print(
@@ -219,37 +210,18 @@ def _train(
         )
 
 
-def _profile(stage_times: Mapping[str, StageTime]) -> Group:
-    from freshet_serving.models.runs.step_profile import AHEAD, overlap
-    from freshet_serving.processor.cores import available
-
-    steps, cores = stage_times["step"].times, len(available())
-    table = Table(box=None, pad_edge=False)
-    for name in ("stage", "ms a step", "processor ms a step", "of all"):
-        table.add_column(name, justify="left" if name == "stage" else "right")
-    table.add_column("")
-    whole_s = sum(one.cpu_s for one in stage_times.values())
-    for name, one in stage_times.items():
-        share = one.cpu_s / whole_s
-        clock = "ahead" if name in AHEAD else f"{one.wall_s / steps * 1e3:.3f}"
-        table.add_row(name, clock, f"{one.cpu_s / steps * 1e3:.3f}", f"{share:.0%}", "█" * round(40 * share))
-    note = f"{overlap(stage_times, cores):.2f} times as long as with all {cores} cores always busy"
-    return Group(table, note)
-
-
 @bench_app.command("model")
 def bench_model(
     rows: Annotated[int, typer.Option(min=1, help="Rows of each of the 26 tables.")],
     repository: RepositoryOption,
-    dtype: Annotated[str, typer.Option(help="Data type of the rows: float32, float16, bfloat16 or int8.")] = "float32",
 ) -> None:
     """Writes the benchmark's DeepFM as the next version of model `bench`, without training."""
     from freshet_serving.models.bench import MODEL, write_model
 
     console = Console()
     with console.status("writing and compiling"):
-        generation = write_model(repository, rows, dtype=dtype)
-    console.print(f"{MODEL} {generation}: 26 tables of {rows} rows, {dtype}", highlight=False)
+        generation = write_model(repository, rows)
+    console.print(f"{MODEL} {generation}: 26 tables of {rows} rows", highlight=False)
 
 
 @bench_app.command("deltas")

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from freshet_serving.serving.commands.completion import generations, models
-from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption, send_rollback
-from freshet_serving.serving.commands.key_commands import KeyOption
+from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, send_rollback
 
 version_app = typer.Typer(help="List, release and reject full versions.", no_args_is_help=True)
 
@@ -27,7 +26,6 @@ def version_list(
     model: ModelArgument,
     repository: RepositoryOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Lists full versions, newest first: served, available, held, withdrawn or candidate, with the reason."""
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
@@ -40,7 +38,7 @@ def version_list(
         opened.check_models([model])
         entries: list[dict[str, Any]] = describe_versions(opened, model)
     else:
-        entries = AdminClient(admin, admin_token).get(f"/admin/models/{quoted(model)}/versions")["versions"]
+        entries = AdminClient(admin).get(f"/admin/models/{quoted(model)}/versions")["versions"]
     for entry in entries:
         print(version_line(model, entry))
 
@@ -51,12 +49,10 @@ def version_release(
     version: Annotated[int, typer.Argument(min=1, help="Version number.")],
     reason: ReasonOption = "",
     repository: RepositoryOption = "",
-    key: KeyOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Releases a version that is held, withdrawn or a candidate: servers choose it again, and no gate judges it."""
-    _decide("release", model, version, reason, repository, key, admin, admin_token)
+    _decide("release", model, version, reason, repository, admin)
     print(f"{model} {version}: released")
 
 
@@ -66,12 +62,10 @@ def version_reject(
     version: Annotated[int, typer.Argument(min=1, help="Version number.")],
     reason: ReasonOption = "",
     repository: RepositoryOption = "",
-    key: KeyOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Withdraws a version on every server of the repository, or removes a candidate."""
-    _decide("reject", model, version, reason, repository, key, admin, admin_token)
+    _decide("reject", model, version, reason, repository, admin)
     print(f"{model} {version}: rejected")
 
 
@@ -92,10 +86,9 @@ def rollback(
         ),
     ] = None,
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Goes back to an earlier generation or version on every server of the repository."""
-    send_rollback(model, generation, reason, only, admin, admin_token)
+    send_rollback(model, generation, reason, only, admin)
 
 
 def version_line(model: str, entry: Mapping[str, Any]) -> str:
@@ -131,18 +124,16 @@ def _listed(raw: Any) -> list[Any]:
     return raw if isinstance(raw, list) else []
 
 
-def _decide(
-    verb: str, model: str, version: int, reason: str, repository: str, key: str, admin: str, admin_token: str
-) -> None:
+def _decide(verb: str, model: str, version: int, reason: str, repository: str, admin: str) -> None:
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     if not repository:
         route = f"/admin/models/{quoted(model)}/versions/{version}/{verb}"
-        AdminClient(admin, admin_token).send_json("POST", route, {"reason": reason})
+        AdminClient(admin).send_json("POST", route, {"reason": reason})
         return
     from freshet_serving.processor.repository import Keyring, open_repository
     from freshet_serving.processor.versions.version_actions import reject_version, release_version
 
-    opened = open_repository(repository).with_keys(Keyring.of_writer(key))
+    opened = open_repository(repository).with_keys(Keyring.of_writer())
     act = release_version if verb == "release" else reject_version
     act(opened, model, version, reason)

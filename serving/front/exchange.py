@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.engine import PredictReply, PredictRequest
-from freshet_serving.processor.errors import Expired, FreshetError, first_of
+from freshet_serving.processor.errors import Expired, FreshetError, NotFound
 from freshet_serving.processor.features.limits import FREE_NBYTES
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.sessions.request import Done
@@ -57,14 +57,15 @@ from freshet_serving.serving.request_headers import (
     FEATURES_MISSING,
     ITEM_GENERATION,
     LOOKED_UP,
+    REQUEST_ID,
     RETURN_FEATURES,
     SEQUENCE_VERSION,
     STATE_GENERATION,
     STICKY_KEY,
     TIMED_EVERY,
+    TOP_ITEMS,
     UNFILLED,
     UNKNOWN_ROWS,
-    caller_of,
     list_defaulted,
     list_rows,
     request_id_of,
@@ -218,10 +219,13 @@ class Exchange(ABC):
         timeout_s = shared.left_s(timeout_s, unread_s)
         key = self.headers.get(STICKY_KEY)
         sender = "" if shared.guard is None else shared.guard.name_of(self.headers.get(b"authorization"))
-        if servable:
-            replica = queries.select_servable(processor, who, timeout_s, key, unread_s, sender)
-        else:
-            replica = processor.select_replica(who.model, who.version, who.label, timeout_s, key, unread_s, sender)
+        more = (timeout_s, key, unread_s, sender)
+        try:
+            replica = processor.select_replica(who.model, who.version, who.label, *more)
+        except NotFound as error:
+            if not servable:
+                raise
+            replica = queries.found_by_number(error, who, processor.select_replica, *more)
         self._who, self._key, self._sender, self._replica = who, key, sender, replica
         self.limits = processor.limits(who.model)
         # As the request is read and its outputs are declared.
@@ -298,7 +302,7 @@ class Exchange(ABC):
         spec, headers, guard = self._who, self.headers, self.shared.guard
         if RETURN_FEATURES in headers and guard is not None:
             guard.authorize(FEATURES, headers.get(b"authorization"))
-        top_items = top_items_of(headers)
+        top_items = top_items_of(headers) if TOP_ITEMS in headers else 0
         if top_items:
             self._reads = self._processor.answerer("top_items", "x-top-items").read_as(self._replica)
         inputs, own_s = self.read(source, self._reads)
@@ -306,9 +310,10 @@ class Exchange(ABC):
             self.call = inputs.call
             self.call.owner = self._sender.encode()
         timeout_s = self.remaining_s(own_s, waited_s)
+        request_id = request_id_of(headers) if REQUEST_ID in headers else ""
         return PredictRequest(
-            spec.model, inputs, spec.version, spec.label, timeout_s, caller_of(headers), self._key,
-            request_id_of(headers), shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
+            spec.model, inputs, spec.version, spec.label, timeout_s, self._key, request_id,
+            shows_features=RETURN_FEATURES in headers, top_items=top_items, user_call=self.call,
             sender=self._sender,
         )  # fmt: skip
 
@@ -364,7 +369,7 @@ class Exchange(ABC):
         if isinstance(result, FreshetError):
             shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
             return
-        rows = len(first_of(result.outputs.values()))
+        rows = max(map(len, result.outputs.values()))
         shared.metrics.predicted(result.model, rows)
         shared.dispatcher.served.succeeded(
             result.model, result.generation.version, rows, now_s - self.began_s, result.timing
@@ -381,8 +386,9 @@ class Exchange(ABC):
             signature: Name of the signature; "" for the default one.
             asked: Names of the outputs that the request asks for.
         """
-        outputs = as_declared(reply.outputs, self._reads, signature, asked)
-        return reply if outputs is reply.outputs else reply._replace(outputs=outputs)
+        if self._reads.plain:
+            return reply
+        return reply._replace(outputs=as_declared(reply.outputs, self._reads, signature, asked))
 
     def end(self, status: int) -> None:
         """End the exchange when its answer is about to be written.

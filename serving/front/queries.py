@@ -94,14 +94,31 @@ def servable(who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
     try:
         return find(who.model, who.version, who.label, *more)
     except NotFound as error:
-        if who.label is None:
-            raise _no_servable(who, who.version, error) from None
-        if not (who.label.isascii() and who.label.isdigit() and len(who.label) <= 18):
-            raise BadInput(f"Unrecognized servable version label: {who.label[:64]}{_instead(who, error)}") from None
+        return found_by_number(error, who, find, *more)
+
+
+def found_by_number(error: NotFound, who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
+    """Call find() again with a label that is a number as the version, as servable() does.
+
+    Args:
+        error: What find() raised for the request as it is.
+        who: The requested model, and its version or label.
+        find: The function.
+        more: Its further arguments.
+
+    Raises:
+        NotFound: The model or version does not exist, in TensorFlow Serving's words.
+        BadInput: The label is not set, in TensorFlow Serving's words.
+    """
+    label = who.label
+    if label is None:
+        raise _no_servable(who, who.version, error) from None
+    if not (label.isascii() and label.isdigit() and len(label) <= 18):
+        raise BadInput(f"Unrecognized servable version label: {label[:64]}{_instead(who, error)}") from None
     try:
-        return find(who.model, int(who.label) or None, None, *more)
+        return find(who.model, int(label) or None, None, *more)
     except NotFound as error:
-        raise _no_servable(who, int(who.label) or None, error) from None
+        raise _no_servable(who, int(label) or None, error) from None
 
 
 def _no_servable(spec: ModelSpec, version: int | None, error: NotFound) -> NotFound:
@@ -115,26 +132,6 @@ def _instead(spec: ModelSpec, error: NotFound) -> str:
     if isinstance(error, UnknownModel):
         return f"; the repository holds {error.known}"
     return f"; {spec.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
-
-
-def select_servable(
-    processor: PredictionEngine,
-    who: ModelSpec,
-    timeout_s: float | None,
-    key: bytes | None = None,
-    waited_s: float = 0.0,
-    sender: str = "",
-) -> Replica:
-    """Call Predictor.select_replica for TensorFlow Serving's clients.
-
-    Args:
-        who: The requested model, and its version or label.
-        timeout_s: Seconds that the request may still take; None for no limit.
-        key: The request's sticky key.
-        waited_s: Seconds that it has waited to be read.
-        sender: Name of the API key that sent it; "" where there are none.
-    """
-    return servable(who, processor.select_replica, timeout_s, key, waited_s, sender)
 
 
 def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Manifest, Generation]:

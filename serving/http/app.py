@@ -41,6 +41,7 @@ from freshet_serving.processor.versions.routes import AVAILABLE
 from freshet_serving.serving.access.access_guard import Forbidden
 from freshet_serving.serving.codecs.wire import (
     CONTENT_ENCODING,
+    JSON_TYPE,
     Body,
     Headers,
     SizeLimit,
@@ -58,7 +59,6 @@ from freshet_serving.serving.front.resource_limits import BodyMemory
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.http import origin_checks
 from freshet_serving.serving.http.asgi import (
-    JSON_TYPE,
     Disconnected,
     MethodNotAllowed,
     RawHeaders,
@@ -91,16 +91,18 @@ log = logging.getLogger("freshet.http")
 CLIENT_CLOSED = 499
 HTML_TYPE = (b"content-type", b"text/html; charset=utf-8")
 MAX_CONTROL_NBYTES = 64 << 10
+# Bodies that arrive in pieces may take so much memory in each process, and always as much as two of the largest.
+INFLIGHT_NBYTES = 128 << 20
 
 Answer = tuple[int, bytes, RawHeaders]
 
 
 @lru_cache(maxsize=1024)
-def generation_headers(generation: Generation) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+def generation_headers(version: int, step: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
     """Return the headers x-model-version and x-model-generation."""
     return (
-        (b"x-model-version", b"%d" % generation.version),
-        (b"x-model-generation", str(generation).encode()),
+        (b"x-model-version", b"%d" % version),
+        (b"x-model-generation", str(Generation(version, step)).encode()),
     )
 
 
@@ -179,17 +181,17 @@ class HttpExchange(Exchange):
             answer = error_reply(result)
         else:
             try:
-                signature, names = self.dialect.signature(self.options), self.dialect.asked(self.options)
-                content, kinds = self.dialect.encode(
-                    self.declared(result, signature, names), self.options, self.regions
-                )
+                options, asked = self.options, self.dialect.asked
+                signature, names = self.dialect.signature(options), () if asked is None else asked(options)
+                content, kinds = self.dialect.encode(self.declared(result, signature, names), options, self.regions)
                 if b"accept-encoding" in self.headers:
                     content, coding = deflate(content, self.headers)
                     kinds = (*kinds, *coding)
                 kinds = (*kinds, *self.feature_headers(result))
                 if MODEL_DIGEST in self.headers:
                     kinds = (*kinds, (MODEL_DIGEST, result.generation.digest.encode()))
-                answer = OK, content, (*kinds, *generation_headers(result.generation))
+                generation = result.generation
+                answer = OK, content, (*kinds, *generation_headers(generation.version, generation.step))
             except FreshetError as error:
                 answer = error_reply(error)
             except Exception:
@@ -227,7 +229,7 @@ class DataApp:
         # The route whose last request was refused for want of room or time; None once one is admitted, and on ports
         # that log or trace what they refuse.
         self.shed: Route | None = None
-        self.bodies = BodyMemory(max(options.max_inflight_body_bytes, options.max_body_bytes))
+        self.bodies = BodyMemory(max(INFLIGHT_NBYTES, 2 * options.max_body_bytes))
         self._control, self._regions = control, regions
         self._authorizer = ModelControlAuthorizer(options.model_control, "" if guarded else options.admin_token)
         self.access = access
@@ -517,7 +519,7 @@ class DataApp:
 
 
 def _json(document: Any, generation: Generation | None = None) -> Answer:
-    headers: RawHeaders = () if generation is None else generation_headers(generation)
+    headers: RawHeaders = () if generation is None else generation_headers(generation.version, generation.step)
     return 200, dump_json(document), (JSON_TYPE, *headers)
 
 

@@ -10,14 +10,13 @@ import orjson
 
 from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
 from freshet_serving.serving.access.access_guard import Unauthenticated
-from freshet_serving.serving.codecs.wire import Headers, SizeLimit, header_int
+from freshet_serving.serving.codecs.wire import JSON_TYPE, Headers, SizeLimit, header_int
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
-JSON_TYPE = (b"content-type", b"application/json")
 MAX_LENGTH_HEADER = 10**18 - 1
 
 

@@ -16,12 +16,11 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.ports import missing
 from freshet_serving.serving.codecs import kserve, tfs_rest
-from freshet_serving.serving.codecs.wire import Body, Headers, SizeLimit, body_limit, json_limit
+from freshet_serving.serving.codecs.wire import JSON_TYPE, Body, Headers, SizeLimit, body_limit, json_limit
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.http.asgi import JSON_TYPE, RawHeaders
+from freshet_serving.serving.http.asgi import RawHeaders
 from freshet_serving.serving.http.schemas import BINARY, Schema, json_of, named
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.request_headers import IGNORED_INPUTS
 
 
 class Dialect(NamedTuple):
@@ -44,7 +43,7 @@ class Dialect(NamedTuple):
         bound: (headers, limits) -> size limit of a body with these headers, as sent and inflated; raises BadInput,
             TooLarge.
         signature: The signature that options name; "" for the default one.
-        asked: The outputs that options name; () for all.
+        asked: The outputs that options name, () for all; None for a dialect that cannot name any.
         model_of: (body, limits) -> the model that a body names, of dialects that have a path without a model; raises
             BadInput.
     """
@@ -61,7 +60,7 @@ class Dialect(NamedTuple):
     validate_prefix: Callable[[bytes, Manifest, RequestLimits], None] | None = None
     bound: Callable[[Headers, RequestLimits], SizeLimit] = lambda headers, limits: json_limit(limits)
     signature: Callable[[Any], str] = lambda options: ""
-    asked: Callable[[Any], Collection[str]] = lambda options: ()
+    asked: Callable[[Any], Collection[str]] | None = None
     model_of: Callable[[Body, RequestLimits], str] | None = None
 
     @property
@@ -129,13 +128,6 @@ def _rerank() -> Dialect:
     )
 
 
-def _encode_predict(
-    reply: PredictReply, options: tfs_rest.PredictOptions, regions: Regions | None
-) -> tuple[bytes, RawHeaders]:
-    kinds = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
-    return tfs_rest.encode(reply.outputs, options), (JSON_TYPE, *kinds)
-
-
 def _encode_kserve(
     reply: PredictReply, options: kserve.InferOptions, regions: Regions | None
 ) -> tuple[bytes, RawHeaders]:
@@ -152,8 +144,8 @@ DIALECTS = {
             "Predict, with TensorFlow Serving's REST API",
             json_of(named("PredictRequest")),
             json_of(named("PredictReply")),
-            lambda body, headers, manifest, limits, regions: tfs_rest.decode(body, headers, manifest, limits),
-            _encode_predict,
+            tfs_rest.decode,
+            tfs_rest.encode_reply,
             signature=attrgetter("signature"),
         ),
         _examples("classify"),

@@ -18,7 +18,6 @@ WHERE = ("", "/versions/{version}", "/labels/{label}")
 # Request headers that set options, and reply headers that describe the reply.
 ASKING = {
     "x-request-timeout-ms": ("number", "Deadline in milliseconds; after it the server replies 504."),
-    "x-caller-id": ("string", "With the policy mod, all requests of one caller go to one session."),
     "x-sticky-key": ("string", "In a traffic split, one version answers all requests with the same key."),
     "x-top-items": ("integer", "Reply with so many best items, of the candidates or, without any, of all."),
     "x-model-digest": ("string", "With any value: the reply has the digest of the rows and weights that answered."),

@@ -125,7 +125,7 @@ class WorkerPoolHost(ModelHost):
         self._placements: Message = {}
         groups = {name: GroupConfig(**group) for name, group in config.groups.items()}
         if any(group.planned for group in groups.values()):
-            self.core_planning = self._plan_cores(SessionConfig(cpus=config.session_cpus, groups=groups), clock)
+            self.core_planning = self._plan_cores(SessionConfig(groups=groups), clock)
         worker_pool.start(self)
 
     # What ModelHost leaves to subclasses.

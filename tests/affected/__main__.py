@@ -23,10 +23,12 @@ def main() -> None:
     parser.add_argument("--mutants", action="store_true", help="stored mutants whose killer is not affected")
     parser.add_argument("--campaign", type=int, metavar="N", help="try N mutants of the product on affected tests")
     parser.add_argument("--minutes", type=float, default=600.0, help="no mutant is tried after that [600]")
+    parser.add_argument("--affected-only", action="store_true", help="of a campaign: do not run the other tests")
     parser.add_argument("--seed", type=int, default=1, help="which mutants a campaign tries [1]")
     arguments = parser.parse_args()
     if arguments.campaign:
-        for result, number in run(arguments.campaign, arguments.minutes, arguments.seed).items():
+        others = not arguments.affected_only
+        for result, number in run(arguments.campaign, arguments.minutes, arguments.seed, others).items():
             print(f"{number} mutants: {result}")
         return
     repository = Repository(ROOT)

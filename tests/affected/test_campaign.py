@@ -1,7 +1,7 @@
 import pytest
 
 from tests.affected import campaign
-from tests.affected.campaign import KILLED, MISSED, SURVIVED, Trial
+from tests.affected.campaign import Trial
 from tests.affected.changes import here
 from tests.mutants.operators import mutants
 
@@ -16,10 +16,10 @@ class Played(Trial):
         self._source = (campaign.ROOT / MODULE).read_text()
         self.fail, self.broken = fail, unsound
 
-    def first_failed(self, files):
+    def failed(self, files, *options):
         mutated = (self._copy / MODULE).read_text() != self._source
         failing = {*self.broken, *(self.fail if mutated else ())}
-        return next((f"{file}::test_one" for file in files if file in failing), "")
+        return [f"{file}::test_one" for file in files if file in failing]
 
 
 @pytest.fixture
@@ -29,19 +29,32 @@ def copy(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def mutant():
+    return mutants((campaign.ROOT / MODULE).read_text())[0]
+
+
 @pytest.mark.parametrize(
     ("fail", "unsound", "expected"),
     [
-        (["tests/a.py"], [], (KILLED, "tests/a.py::test_one")),
-        (["tests/b.py"], [], (MISSED, "tests/b.py::test_one")),
-        ([], [], (SURVIVED, "")),
-        ([], ["tests/a.py"], (SURVIVED, "")),
-        (["tests/b.py"], ["tests/a.py"], (MISSED, "tests/b.py::test_one")),
+        (["tests/a.py"], [], "tests/a.py::test_one"),
+        (["tests/b.py"], [], "tests/b.py::test_one"),
+        ([], [], ""),
+        ([], ["tests/a.py"], ""),
+        (["tests/b.py"], ["tests/a.py"], "tests/b.py::test_one"),
     ],
 )
-def test_outcome_says_which_tests_kill(copy, fail, unsound, expected):
-    mutant = mutants((campaign.ROOT / MODULE).read_text())[0]
-    assert Played(copy, fail, unsound).outcome(MODULE, mutant, (["tests/a.py"], ["tests/b.py"])) == expected
+def test_killer_fails_with_the_mutant_alone(copy, mutant, fail, unsound, expected):
+    assert Played(copy, fail, unsound).killer(MODULE, mutant, ["tests/a.py", "tests/b.py"]) == expected
+    assert (copy / MODULE).read_text() == (campaign.ROOT / MODULE).read_text()
+
+
+def test_others_run_once_for_all_that_are_left(copy):
+    several = mutants((campaign.ROOT / MODULE).read_text())[:2]
+    left = {f"m{number}": (MODULE, mutant) for number, mutant in enumerate(several)}
+    others = {"m0": ["tests/a.py"], "m1": ["tests/b.py"]}
+    found = dict(Played(copy, ["tests/b.py"]).killers(left, others))
+    assert found == {"m0": "", "m1": "tests/b.py::test_one"}
     assert (copy / MODULE).read_text() == (campaign.ROOT / MODULE).read_text()
 
 
@@ -53,6 +66,7 @@ def test_same_seed_draws_the_same_mutants():
 
 def test_own_tests_of_a_module_run_first():
     mutant = mutants((campaign.ROOT / MODULE).read_text())[0]
-    affected, others = campaign.divided(here(), MODULE, mutant)
-    assert affected[0] == "tests/processor/test_clock.py"
-    assert not set(affected) & set(others)
+    own, affected, others = campaign.divided(here(), MODULE, mutant)
+    assert own == ["tests/processor/test_clock.py"]
+    assert not set(own) & set(affected)
+    assert not {*own, *affected} & set(others)

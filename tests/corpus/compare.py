@@ -1,6 +1,6 @@
 """Scores the frozen corpus with two commits on this machine, and compares every score to the bit.
 
-    python -m tests.corpus.compare BASE [HEAD] [--base-python PYTHON] [--head-python PYTHON] [--only ENTRY ...]
+    python -m tests.corpus.compare BASE [HEAD] [--base-python PYTHON] [--only ENTRY ...]
     make -C loadtest corpus ARGS="HEAD~1 --base-python .venv/bin/python"
 
 Each commit is checked out into a git worktree of its own, under a folder for temporary files, and scored by an
@@ -57,7 +57,6 @@ def main() -> int:
     parser.add_argument("base", help="a commit")
     parser.add_argument("head", nargs="?", default="", help="a commit; this checkout as it stands where left out")
     parser.add_argument("--base-python", type=Path, help="the Python that scores BASE; `make install` where left out")
-    parser.add_argument("--head-python", type=Path, help="the Python that scores HEAD")
     parser.add_argument("--only", nargs="+", default=[], metavar="ENTRY", help="these entries")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="freshet-compare-") as held:
@@ -66,9 +65,9 @@ def main() -> int:
             before = score(base, given.base_python, aside / "base.json", given.only)
         if given.head:
             with checked_out(given.head, aside / "head") as head:
-                after = score(head, given.head_python, aside / "head.json", given.only)
+                after = score(head, None, aside / "head.json", given.only)
         else:
-            after = score(ROOT, given.head_python or Path(sys.executable), aside / "head.json", given.only)
+            after = score(ROOT, Path(sys.executable), aside / "head.json", given.only)
     found = [compared(name, *both) for name, both in _side_by_side(before["entries"], after["entries"]).items()]
     print(table(found, before["libraries"], after["libraries"], given.base, given.head or "this checkout"))
     return int(any(one.why for one in found) or not found)

@@ -61,13 +61,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="in all [60]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="setups, separated by commas: " + ", ".join(SETUPS))
-    parser.add_argument("--kinds", default="", help="only kinds with one of these words, separated by commas")
-    parser.add_argument("--keep", action="store_true", help="keep the folders of servers that saw a fault")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     given = parser.parse_args()
     names = [name.strip() for name in given.only.split(",") if name.strip()] or list(SETUPS)
-    words = [word for word in given.kinds.split(",") if word]
-    kinds = [k for k in INJECTIONS if not words or any(word in k.name for word in words)]
     whole = sum(SHARES[name] for name in names)
     root = Path(tempfile.mkdtemp(prefix="freshet-faults-"))
     outcomes = []
@@ -75,9 +71,8 @@ def main() -> int:
         folder = root / str(n)
         folder.mkdir()
         seconds = given.minutes * 60 * SHARES[name] / whole
-        outcomes.append(campaign(SETUPS[name], seconds, given.seed, folder, kinds))
-        if not (given.keep and outcomes[-1].faults):
-            shutil.rmtree(folder, ignore_errors=True)
+        outcomes.append(campaign(SETUPS[name], seconds, given.seed, folder))
+        shutil.rmtree(folder, ignore_errors=True)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "faults.md").write_text(page(outcomes, given.seed, "make faults"))
     print(page(outcomes, given.seed, "make faults"))

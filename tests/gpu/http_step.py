@@ -9,27 +9,26 @@ from collections.abc import Iterator
 import numpy as np
 
 from freshet_serving import Client
-from freshet_serving.processor.backends.xla import device
 from freshet_serving.processor.errors import Conflict
 from tests.e2e.servers import LiveServer
 from tests.gpu.bundled import Check, Figures, ms
-from tests.gpu.package import MODEL, made_ahead, only
+from tests.gpu.package import MODEL, made_ahead
 
-REQUEST_ROWS, ASKED = (1, 64, 500, 1000), 20
+REQUEST_ROWS = (1, 64, 500, 1000)
 
 
 def http(check: Check) -> Figures:
     """`freshet serve` asked over HTTP, one request after another, before and after a delta with all dense weights."""
-    target = device("cuda", 1).target if check.target == "cuda" else ""
-    ahead = any(made_ahead(e) and e.backend == "xla" and e.target == target for e in check.manifest.executables)
-    key = target if ahead else check.device_target
+    # Servers are processes of their own, in which a processor takes no GPU's place.
+    ahead = any(made_ahead(e) and (e.backend, e.target) == ("xla", check.kind) for e in check.manifest.executables)
+    key = (check.kind if ahead else "cuda") if check.target == "cuda" else ""
     sides = {
         "one process": ("xla", key, ahead, ["--workers", "1", "--device-stages", "2"]),
         "two workers": ("xla", key, ahead, ["--workers", "2", "--device-stages", "2"]),
         "onnxruntime on the CPU": ("onnxruntime", "", False, ["--workers", "1"]),
     }
     for name, (backend, served, code, options) in sides.items():
-        repository = only(check.bundle, check.folder / name, backend, served, code)
+        repository = check.repository(name, backend, served, code)
         log = check.folder / f"{name.replace(' ', '-')}.log"
         with (
             LiveServer(repository, *options, log=log) as server,
@@ -50,7 +49,7 @@ def _asked(check: Check, client: Client, name: str, step: int) -> Iterator[tuple
     for rows in (n for n in REQUEST_ROWS if n <= len(given["ids"])):
         inputs = {key: np.ascontiguousarray(given[key][:rows]) for key in ("ids", "floats")}
         took = []
-        for _ in range(ASKED):
+        for _ in range(check.sizes.asked):
             started_s = time.perf_counter()
             scores = client.predict(MODEL, inputs).outputs["score"]
             took.append(time.perf_counter() - started_s)

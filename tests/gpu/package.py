@@ -43,18 +43,20 @@ def made_ahead(entry: ExecutableEntry) -> bool:
     return entry.target.startswith("cuda")
 
 
-def only(
-    bundle: Path, repository: Path, backend: str, target: str = "", ahead: bool = False, model: str = MODEL
-) -> Path:
-    """A copy of the bundle's version that one backend serves alone. target: compiled for it while it is loaded, from
-    its portable form; "" for as it is. ahead: by the machine code for a target that was made without it, as it is."""
+def only(bundle: Path, repository: Path, backend: str, target: str, ahead: bool, model: str, largest: int) -> None:
+    """Copies the bundle's version, for one backend to serve it alone.
+
+    Args:
+        target: Compiled for it while it is loaded, from its portable form; "" for as it is.
+        ahead: By the machine code for a target that was made without it, as it is.
+        largest: The largest batch size.
+    """
     folder = folder_of(repository, model)
     shutil.copytree(folder_of(bundle / "repository", model), folder)
-    manifest = VersionReader(folder).manifest
-    entries = [e for e in manifest.executables if e.backend == backend and made_ahead(e) == ahead]
+    listed = [e for e in VersionReader(folder).manifest.executables if e.bucket <= largest]
+    entries = [e for e in listed if e.backend == backend and made_ahead(e) == ahead]
     if ahead:
         entries = [entry for entry in entries if entry.target == target]
     elif target:
         entries = [replace(e, target=target, features=[], library=e.library and ELSEWHERE) for e in entries]
     relist(folder, entries)
-    return repository

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.gpu.steps import Step
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -14,10 +18,10 @@ class Outcome:
     """One step. why: of one that was skipped or failed. figures: (what, value). log: its stderr, if it failed."""
 
     step: str
-    meaning: str
     result: str = PASSED
     why: str = ""
     seconds: float = 0.0
+    processor_s: float = 0.0
     figures: list[list[str]] = field(default_factory=list)
     log: str = ""
 
@@ -27,15 +31,20 @@ def file_name(device: str) -> str:
     return f"REPORT-{re.sub(r'[^A-Za-z0-9]+', '-', device).strip('-') or 'unknown'}.md"
 
 
-def markdown(device: str, about: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
+def markdown(device: str, about: Mapping[str, str], outcomes: Sequence[Outcome], steps: Mapping[str, Step]) -> str:
     lines = [f"# GPU check: {device}", "", "Written by `make gpu-check` (docs/how-to/gpu.md).", ""]
     lines += ["| | |", "|---|---|", *(f"| {_cell(what)} | {_cell(value)} |" for what, value in about.items()), ""]
-    lines += ["| step | result | seconds |", "|---|---|---|"]
+    lines += ["| step | what it answers | result | seconds | of at most | seconds of processors |"]
+    lines += ["|---|---|---|---|---|---|"]
     for o in outcomes:
-        why = f": {o.why}" if o.why else ""
-        lines.append(f"| {o.step} | {o.result}{_cell(why)} | {o.seconds:.0f} |")
+        answers, budget_s = steps[o.step].answers, steps[o.step].budget_s
+        result = f"{o.result}: {o.why}" if o.why else o.result
+        lines.append(f"| {o.step} | {answers} | {_cell(result)} | {o.seconds:.0f} | {budget_s} | {o.processor_s:.1f} |")
+    seconds, processor_s = sum(o.seconds for o in outcomes), sum(o.processor_s for o in outcomes)
+    budget_s = sum(steps[o.step].budget_s for o in outcomes)
+    lines.append(f"| all | | | {seconds:.0f} | {budget_s} | {processor_s:.1f} |")
     for o in outcomes:
-        if o.figures:
+        if o.figures and o.step != "about":
             lines += ["", f"## {o.step}", "", *_table(o.figures)]
     return "\n".join([*lines, ""])
 

@@ -13,7 +13,7 @@ from freshet_serving.processor.backends.tensorrt import EngineExecutable, Tensor
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry as Entry
 from freshet_serving.processor.repository.version import VersionReader
-from tests.gpu.bundled import Check, Figures, Skip, ms, timed
+from tests.gpu.bundled import Check, Figures, Skip, ms
 from tests.gpu.engines import Refittable, refit
 from tests.gpu.package import folder_of, relist
 
@@ -49,7 +49,7 @@ def tensorrt(check: Check) -> Figures:
         ms(time.perf_counter() - started_s),
     )
     for bucket, executable in sorted(program.with_weights(before).items()):
-        error, run_s = check.close(check.error(executable)), timed(check.bound(executable)[1])
+        error, run_s = check.close(check.error(executable)), check.timed(check.bound(executable)[1])
         yield f"b{bucket}", f"{run_s * 1e6:.0f} us a run, {bucket / run_s:,.0f} rows/s, error {error}"
     started_s = time.perf_counter()
     changed = program.with_weights(after)
@@ -67,7 +67,7 @@ def tensorrt_weights(check: Check) -> Figures:
     yield "weights inside, build anew", ms(time.perf_counter() - started_s)
     runtime = backend.module.Runtime(backend.logger)
     inside = EngineExecutable(runtime.deserialize_cuda_engine(built), backend.cuda, {}, bucket, check.spec)
-    yield "weights inside, a run", f"{timed(check.bound(inside)[1]) * 1e6:.0f} us"
+    yield "weights inside, a run", f"{check.timed(check.bound(inside)[1]) * 1e6:.0f} us"
     try:
         engine = Refittable().build(frozen, bucket, check.spec)
     except FreshetError as error:
@@ -79,7 +79,7 @@ def tensorrt_weights(check: Check) -> Figures:
         took_s = time.perf_counter() - started_s
         executable = EngineExecutable(copy, backend.cuda, {}, bucket, check.spec)
         error = check.close(check.error(executable, step))
-        run_s = timed(check.bound(executable, step)[1])
+        run_s = check.timed(check.bound(executable, step)[1])
         yield f"refitted, weights of step {step}", f"{ms(took_s)}, {run_s * 1e6:.0f} us a run, error {error}"
 
 

@@ -1,9 +1,11 @@
 """The GPU check on a processor: every step that has a counterpart there, and the reports of those that fail."""
 
 import gc
+import re
 import shutil
 import sys
-from argparse import Namespace
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +15,15 @@ pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
 from freshet_serving.compiler.backends import xla as compiling
 from freshet_serving.processor.backends import xla
+from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.extensions.device_rows import placed_rows
 from tests.gpu import __main__ as command
-from tests.gpu import bundled
-from tests.gpu.bundled import Check, Skip
+from tests.gpu import bundled, processes
+from tests.gpu.bundled import Check, Skip, device_of
 from tests.gpu.report import FAILED, PASSED, SKIPPED, Outcome, file_name, markdown
 from tests.gpu.steps import STEPS
 from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
+from tests.support.waiting import until
 
 # What the GPU side does is tested by its own modules with a played device; this is the check of the check.
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.campaign]
@@ -59,8 +64,9 @@ def gpu(request, monkeypatch):
     """A played GPU of this kind, with XLA and TensorRT."""
     runtime = put_cuda(monkeypatch, request.param)
     runtime.tensorrt, runtime.xla = put_tensorrt(monkeypatch, runtime), put_xla(monkeypatch, request.param)
-    # Products of the processor: no TF32.
+    # Products of the processor: no TF32, and nothing to measure.
     monkeypatch.setitem(bundled.CLOSE, "cuda", 1e-5)
+    monkeypatch.setitem(bundled.SIZES, "cuda", bundled.SIZES["cpu"])
     return runtime
 
 
@@ -71,7 +77,7 @@ def gpu(request, monkeypatch):
 )
 def test_step_runs_on_a_played_gpu_and_reports_figures(name, gpu, ahead, tmp_path):
     """The whole check, with a GPU whose memory is the host's."""
-    found = dict(STEPS[name](Check(ahead, "cuda", tmp_path, seconds=0.2)))
+    found = dict(STEPS[name].run(Check(ahead, "cuda", tmp_path)))
 
     assert found
     if name == "tensorrt":
@@ -86,30 +92,49 @@ def test_step_runs_on_a_played_gpu_and_reports_figures(name, gpu, ahead, tmp_pat
 def test_steps_after_the_last_minute_are_skipped_and_say_so(bundle, tmp_path, capsys):
     options = ["--bundle", str(bundle), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
     assert command.main(["check", "--minutes", "0", *options]) == 0
-    assert "boundary: skipped the check's 0 minutes were over" in capsys.readouterr().out
-    assert "| skipped: the check's 0 minutes were over |" in (tmp_path / "REPORT-CPU.md").read_text()
+    assert "boundary: skipped the check's time was over" in capsys.readouterr().out
+    assert "| skipped: the check's time was over |" in (tmp_path / "REPORT-CPU.md").read_text()
+
+
+def test_steps_fit_into_the_time_of_the_check():
+    assert sum(step.budget_s for step in STEPS.values()) <= 60 * command.MINUTES
+    assert max(step.budget_s for step in STEPS.values()) <= processes.ENOUGH_S / 2
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in NOT_ON_A_PROCESSOR])
 def test_step_runs_on_a_cpu_and_reports_figures(name, bundle, tmp_path):
-    found = list(STEPS[name](Check(bundle, "cpu", tmp_path, seconds=0.2)))
+    with device_of("cpu"):
+        found = list(STEPS[name].run(Check(bundle, "cpu", tmp_path)))
 
     assert found
     assert all(isinstance(part, str) for figure in found for part in figure)
 
 
+def test_machine_code_for_a_gpu_is_left_alone_on_a_processor(ahead, tmp_path):
+    with device_of("cpu"):
+        assert "made without a GPU" not in str(list(STEPS["pipeline"].run(Check(ahead, "cpu", tmp_path))))
+
+
 @pytest.mark.parametrize("name", sorted(NOT_ON_A_PROCESSOR))
 def test_step_without_its_hardware_says_what_is_missing(name, bundle, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed|no machine code for"):
-        list(STEPS[name](Check(bundle, "cpu", tmp_path)))
+    with pytest.raises(Skip, match=r"NVIDIA GPUs alone|cuda-python is not installed"):
+        list(STEPS[name].run(Check(bundle, "cpu", tmp_path)))
+
+
+def test_rows_that_stay_in_memory_fail_the_step_that_is_about_them(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(placed_rows, "open_device_rows", lambda *arguments: None)
+    with device_of("cpu"), pytest.raises(Conflict, match="expected rows on the device, got none"):
+        list(STEPS["device-rows"].run(Check(bundle, "cpu", tmp_path)))
 
 
 def test_check_runs_its_steps_in_processes_and_writes_a_report(bundle, tmp_path, capsys):
-    options = ["--bundle", str(bundle), "--out", str(tmp_path), "--seconds", "0.1"]
-    assert command.main(["check", "--device", "cpu", "--only", "about,boundary,tensorrt", *options]) == 0
+    options = ["--bundle", str(bundle), "--out", str(tmp_path)]
+    assert command.main(["check", "--device", "cpu", "--only", "about,boundary,device-rows,tensorrt", *options]) == 0
 
     said = capsys.readouterr().out
+    assert re.search(r"^rows by place, 500 candidates, device busy over wall: \d+%$", said, re.M)
+    assert re.search(r"^rows by place, 500 candidates, engine over executable: \d+\.\d\d$", said, re.M)
     assert "boundary: passed" in said
     assert "tensorrt: skipped TensorRT runs on NVIDIA GPUs alone" in said
     (report,) = tmp_path.iterdir()
@@ -132,53 +157,76 @@ def test_failed_step_is_reported_and_the_others_run(bundle, tmp_path, capsys):
     assert "| failed: freshet_serving.processor.errors.Corrupt: reference" in text
 
 
+def played(monkeypatch, code):
+    """Has the processes of steps run this code; returns the commands, in order."""
+    start, commands = processes.subprocess.Popen, []
+
+    def run(arguments, **options):
+        commands.append(arguments)
+        return start([sys.executable, "-c", code, *arguments[5:]], **options)
+
+    monkeypatch.setattr(processes.subprocess, "Popen", run)
+    return commands
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("import os; os.abort()", "ended with status -6"),
+        ("import os; os.abort()", "ended by SIGABRT"),
         ("import sys; print('x', file=sys.stderr); sys.exit(3)", "x"),
-        ("import sys; print('noise'); print('x', file=sys.stderr); sys.exit(3)", "x"),
-        ("print('no json')", "what it printed is no JSON"),
-        ("import time; time.sleep(60)", "no answer within 2 s"),
+        ("import sys; sys.exit(3)", "ended with status 3"),
+        ("import time; time.sleep(600)", "no answer within 1 s"),
     ],
 )
-def test_crashing_hanging_or_garbled_process_fails_its_step(code, why, bundle, monkeypatch):
-    """The step's process, played by another."""
-    real = command.subprocess.run
-
-    def run(arguments, **options):
-        return real([sys.executable, "-c", code], **options)
-
-    monkeypatch.setattr(command.subprocess, "run", run)
-    outcome = command.run_step("xla", "", Namespace(bundle=bundle, device="cpu", seconds=1.0), timeout_s=2)
-    assert (outcome.result, outcome.why) == (FAILED, why)
+def test_process_that_crashes_or_hangs_fails_one_step(code, why, bundle, monkeypatch):
+    if "sleep" in code:
+        monkeypatch.setattr(processes, "ENOUGH_S", 1.0)
+    commands = played(monkeypatch, code)
+    outcomes = list(processes.run_steps(["boundary", "xla"], bundle, "cuda", time.monotonic() + 240))
+    assert [(o.step, o.result, o.why) for o in outcomes] == [("boundary", FAILED, why), ("xla", FAILED, why)]
+    assert [command[6] for command in commands] == ["boundary,xla", "xla"]
 
 
-def test_step_that_the_end_of_the_check_cuts_off_is_skipped_unless_it_had_enough_time(monkeypatch, tmp_path):
-    def hang(arguments, *, timeout, **options):
-        raise command.subprocess.TimeoutExpired(arguments, timeout)
+def test_what_a_step_has_started_ends_with_its_process(bundle, monkeypatch):
+    code = (
+        "import os, subprocess, sys\n"
+        "run = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        'print(\'{"figure": ["pid", "%d"]}\' % run.pid, flush=True); os.abort()'
+    )
+    played(monkeypatch, code)
+    (outcome,) = processes.run_steps(["boundary"], bundle, "cpu", time.monotonic() + 60)
+    ((_, pid),) = outcome.figures
+    until(lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
 
-    monkeypatch.setattr(command.subprocess, "run", hang)
-    (tmp_path / "bundle.json").write_text("{}")
-    options = ["--bundle", str(tmp_path), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
-    assert command.main(["check", "--minutes", "1", *options]) == 0
-    assert "| skipped: the check's 1 minutes were over after 60 s of it |" in (tmp_path / "REPORT-CPU.md").read_text()
-    assert command.main(["check", "--minutes", "3", *options]) == 1
+
+def test_step_that_the_end_of_the_check_cuts_off_is_skipped_unless_it_had_enough_time(bundle, monkeypatch):
+    played(monkeypatch, "import time; time.sleep(600)")
+    outcomes = list(processes.run_steps(["boundary", "xla"], bundle, "cpu", time.monotonic() + 0.5))
+    assert [(o.result, o.why) for o in outcomes] == [
+        (SKIPPED, "the check's time was over after 0 s of it"),
+        (SKIPPED, "the check's time was over"),
+    ]
+
+
+def test_steps_that_set_how_a_library_is_loaded_have_processes_of_their_own(bundle):
+    order = ["boundary", "xla-recorded", "xla-unrecorded", "boundary"]
+    commands = []
+    with pytest.MonkeyPatch.context() as patch:
+        start = processes.subprocess.Popen
+        patch.setattr(processes.subprocess, "Popen", lambda c, **options: commands.append(c[6]) or start(c, **options))
+        outcomes = list(processes.run_steps(order, bundle, "cpu", time.monotonic() + 60))
+    assert commands == order
+    assert [o.result for o in outcomes] == [PASSED, SKIPPED, SKIPPED, PASSED]
 
 
 def test_failed_step_keeps_earlier_figures_and_its_output(bundle, tmp_path, monkeypatch):
-    run = command.subprocess.run
-
-    def fail(arguments, **options):
-        """The process of the step, with a step in it that fails."""
-        code = (
-            "import sys; from tests.gpu import __main__ as command; from tests.gpu.steps import STEPS\n"
-            "def step(check):\n    yield 'rows', '5'\n    raise ValueError('off by one')\n"
-            "STEPS['boundary'] = step; sys.exit(command.main(sys.argv[1:]))"
-        )
-        return run([sys.executable, "-c", code, *arguments[3:]], **options)
-
-    monkeypatch.setattr(command.subprocess, "run", fail)
+    played(
+        monkeypatch,
+        "import sys; from dataclasses import replace\n"
+        "from tests.gpu.__main__ import main; from tests.gpu.steps import STEPS\n"
+        "def step(check):\n    yield 'rows', '5'\n    raise ValueError('off by one')\n"
+        "STEPS['boundary'] = replace(STEPS['boundary'], run=step); sys.exit(main(sys.argv[1:]))",
+    )
     options = ["--bundle", str(bundle), "--out", str(tmp_path), "--device", "cpu", "--only", "boundary"]
     assert command.main(["check", *options]) == 1
     text = (tmp_path / "REPORT-CPU.md").read_text()
@@ -200,14 +248,15 @@ def test_check_without_a_bundle_says_how_to_make_one(tmp_path, capsys):
 
 def test_report_has_one_line_per_step_for_any_content():
     outcomes = [
-        Outcome("a", "what", PASSED, figures=[["x|y", "1"]]),
-        Outcome("b", "what", FAILED, "E: line\none | two"),
-        Outcome("c", "what", SKIPPED, "none here"),
+        Outcome("xla", PASSED, seconds=2.4, processor_s=1.23, figures=[["x|y", "1"]]),
+        Outcome("http", FAILED, "E: line\none | two"),
+        Outcome("tensorrt", SKIPPED, "none here"),
     ]
-    text = markdown("NVIDIA H200", {"driver": "1"}, outcomes)
-    assert "| b | failed: E: line one / two | 0 |" in text
+    text = markdown("NVIDIA H200", {"driver": "1"}, outcomes, STEPS)
+    assert f"| xla | {STEPS['xla'].answers} | passed | 2 | {STEPS['xla'].budget_s} | 1.2 |" in text
+    assert f"| http | {STEPS['http'].answers} | failed: E: line one / two | 0 |" in text
     assert "| x/y | 1 |" in text
     sides = [["sent, load", "2"], ["sent, error", "3"], ["by place, load", "4"]]
-    text = markdown("NVIDIA H200", {}, [Outcome("a", "what", PASSED, figures=sides)])
+    text = markdown("NVIDIA H200", {}, [Outcome("xla", PASSED, figures=sides)], STEPS)
     assert "| | sent | by place |\n|---|---|---|\n| load | 2 | 4 |\n| error | 3 |  |" in text
     assert file_name("NVIDIA H200 / x") == "REPORT-NVIDIA-H200-x.md"

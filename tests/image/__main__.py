@@ -34,7 +34,6 @@ def main() -> int:
     """Return 0 if all of it works, 1 if not, 2 if images cannot be built here."""
     parser = argparse.ArgumentParser(prog="make image-check", description=__doc__)
     parser.add_argument("--only", choices=STAGES, action="append", help="only this stage; may be repeated")
-    parser.add_argument("--replacements", type=int, default=REPLACEMENTS, help=f"of containers [{REPLACEMENTS}]")
     parser.add_argument("--out", type=Path, default=REPORT)
     options = parser.parse_args()
     if complaint := missing():
@@ -77,7 +76,7 @@ def _check(builder: Builder, tree: Path, options: argparse.Namespace, results: d
             print(f"image-check: starting {stage}", file=sys.stderr)
             results["starts"] += [asdict(try_start(builder, stage, way)) for way in WAYS]
         if stage == "serve":
-            results["replaced"] = replace_under_load(builder, stage, options.replacements)
+            results["replaced"] = replace_under_load(builder, stage, REPLACEMENTS)
         if stage == "train":
             results["train"] = _train(builder)
 

@@ -33,8 +33,8 @@ def test_cpuset_is_read_as_linux_writes_it(text, wanted):
     "text", ["", "-", "1-", "-1", "a", "3-1", "0-65536", "99999999999999999999", "0;1", "1--2", "\u00b2"]
 )
 def test_malformed_cpuset_is_refused(text):
-    with pytest.raises(BadInput, match=r"session_cpus: expected cores such as 0-3,8"):
-        parse_cpus(text, "session_cpus")
+    with pytest.raises(BadInput, match=r"cpus: expected cores such as 0-3,8"):
+        parse_cpus(text, "cpus")
 
 
 def test_each_session_has_a_cpuset():

@@ -45,7 +45,7 @@ def test_initialize_serves_the_newest_version_and_scores_like_numpy(root, open_p
     ("options", "scattered"),
     [
         ({"sessions": 3}, {True}),
-        ({"sessions": 2, "policy": "least-loaded"}, {True}),
+        ({"sessions": 2}, {True}),
         # More than a batch's rows: in turns with others.
         ({"compute": "inline", "sessions": 1}, {True}),
         # Helpers take shares where they are idle.
@@ -96,7 +96,7 @@ def test_every_reply_equals_its_named_generation_during_deltas_and_rollbacks(ope
 
 def test_groups_answer_their_models_and_resize_separately(root, open_processor):
     write_package(root, users=USERS, model="other", seed=9)
-    groups = {"baseline": GroupConfig(["small"], sessions=1), "rest": GroupConfig(["*"], sessions=2, policy="mod")}
+    groups = {"baseline": GroupConfig(["small"], sessions=1), "rest": GroupConfig(["*"], sessions=2)}
     processor = open_processor(groups=groups)
     for _ in range(3):
         processor.process(request([1]))

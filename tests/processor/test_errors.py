@@ -4,7 +4,16 @@ import errno
 
 import pytest
 
-from freshet_serving.processor.errors import Corrupt, NotReady, first_of, nearest, nearest_file, shortage, unreadable
+from freshet_serving.processor.errors import (
+    Corrupt,
+    NotReady,
+    first_of,
+    nearest,
+    nearest_file,
+    option_hint,
+    shortage,
+    unreadable,
+)
 from freshet_serving.processor.package.delta import read_delta_file
 from freshet_serving.processor.package.tensors import map_file
 from freshet_serving.processor.repository.mapped_file import MappedFile
@@ -33,6 +42,8 @@ def test_bad_file_is_not_retryable(number):
 
 def test_memory_shortage_is_retryable_and_an_internal_error_is_not():
     assert isinstance(shortage(MemoryError()), NotReady)
+    assert isinstance(shortage(RuntimeError("can't start new thread")), NotReady)
+    assert shortage(RuntimeError("no")) is None
     assert shortage(ValueError("no")) is None
     known = NotReady("a library has not enough memory")
     assert shortage(known) is known
@@ -80,14 +91,14 @@ def test_nearest_file_comes_from_the_same_folder(tmp_path):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("import_processor_s", " (renamed to import_cpu_s)"),
-        ("--max-bodies-bytes", " (renamed to --max-inflight-body-bytes)"),
+        ("import_processor_s", " (ended: twice import_timeout_s)"),
+        ("--max-bodies-bytes", " (ended: twice max_body_bytes, at least 128 MiB)"),
         ("sesions", " (did you mean 'sessions'?)"),
         ("qqq", ""),
     ],
 )
-def test_former_name_suggests_the_new_one_or_the_nearest(name, hint):
-    assert nearest(name, ["sessions", "workers"]) == hint
+def test_former_option_names_what_holds_now_and_others_the_nearest(name, hint):
+    assert option_hint(name, ["sessions", "workers"]) == hint
 
 
 def test_first_item_of_any_iterable_is_returned():

@@ -167,7 +167,7 @@ def line(name, row):
     return f"| {name} | {row[0] + row[1]:.1f} | {row[1]:.1f} | {row[2]} |"
 
 
-def page(spent, title):
+def page(spent):
     """Return the page: by folder, by file, by fixture and test."""
     files, folders, total = defaultdict(lambda: [0.0, 0.0, 0]), defaultdict(lambda: [0.0, 0.0, 0]), [0.0, 0.0, 0]
     for (file, _), row in spent.items():
@@ -182,7 +182,7 @@ def page(spent, title):
     }
     return "\n".join(
         [
-            f"# {title}",
+            "# Where the processor time of `make test` goes",
             "",
             f"{total[0] + total[1]:.0f} s of processor time, {total[1]:.0f} s of them in {total[2]} processes that"
             f" tests started. Python {sys.version.split()[0]}, {os.cpu_count()} cores."
@@ -205,6 +205,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder")
     parser.add_argument("page")
-    parser.add_argument("--title", default="Where the processor time of `make test` goes")
     args = parser.parse_args()
-    Path(args.page).write_text(page(read(args.folder), args.title))
+    Path(args.page).write_text(page(read(args.folder)))

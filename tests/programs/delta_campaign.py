@@ -28,7 +28,7 @@ import numpy as np
 from freshet_serving import Publisher
 from freshet_serving.processor.repository import ChangeLog, open_repository
 from freshet_serving.processor.tables.compaction import compact
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
 from tests.processor.backends.artefacts import make_weights
 from tests.programs.generation_checker import GenerationChecker
@@ -299,8 +299,7 @@ def main() -> int:
             found = campaign(Path(folder) / str(number), arguments, options.deltas, options.seed + number)
             results["layouts"][layout] = found
             print(f"{layout}: {found}", flush=True)
-    Path(options.out).write_text(page(results))
-    Path(options.out).with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    store(Path(options.out).parent, Path(options.out).stem, results, page(results))
     return int(any(found["problems"] for found in results["layouts"].values()))
 
 

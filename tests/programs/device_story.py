@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import shutil
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from freshet_serving.processor.extensions.device_rows import placed_rows
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.processor.extensions.device_rows.played import MODEL, delta, repositories, request
 from tests.programs.device_server import DeviceServer
 from tests.programs.played_device import put_small_pools
@@ -224,8 +223,7 @@ def main() -> int:
     for room, kills in ((ROOM, False), (1 << 30, False), (ROOM, True)):
         results["stories"].append(lived(options.deltas, options.seed, room, kills))
         print({name: value for name, value in results["stories"][-1].items() if name != "counted"}, flush=True)
-        (options.out / "device-story.json").write_text(json.dumps(results, indent=1) + "\n")
-        (options.out / "device-story.md").write_text(page(results))
+        store(options.out, "device-story", results, page(results))
     return int(any(one.get("wrong") or one.get("other generations") for one in results["stories"]))
 
 

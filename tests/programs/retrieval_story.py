@@ -28,7 +28,7 @@ import numpy as np
 from freshet_serving import Client, Ragged
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
 from tests.programs.list_checker import (
     BRANDS,
@@ -325,8 +325,7 @@ def main() -> int:
             found = story(Path(folder) / str(number), arguments, seconds, options.seed + number)
             results["layouts"][layout] = found
             print(f"{layout}: {found}", flush=True)
-    (options.out / "retrieval-story.md").write_text(page(results))
-    (options.out / "retrieval-story.json").write_text(json.dumps(results, indent=1) + "\n")
+    store(options.out, "retrieval-story", results, page(results))
     return int(any(found["problems"] for found in results["layouts"].values()))
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.processor.package.delta import write_delta
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
 from tests.programs.short_lived import TTL_S
 from tests.programs.user_checker import (
@@ -552,17 +552,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest state-story", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60, help="most, of all servers together [60]")
     parser.add_argument("--deltas", type=int, default=10_000, help="of all servers together [10000]")
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS, help="each in both layouts")
-    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, help="which alternate")
     parser.add_argument("--seed", type=int, default=1, help="[1]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_S)
     about = {"machine": machine(), "origin": origin("-C loadtest state-story", "ARGS", sys.argv[1:])}
     stories = [
-        (network, options.modes[(n + m) % len(options.modes)], layout)
+        (network, list(MODES)[(n + m) % len(MODES)], layout)
         for m, layout in enumerate(LAYOUTS)
-        for n, network in enumerate(options.networks)
+        for n, network in enumerate(NETWORKS)
     ]
     seconds, deltas = options.minutes * 60 / len(stories), options.deltas / len(stories)
     results = about | {"stories": {}}
@@ -572,8 +570,7 @@ def main() -> int:
             figures = story(place, network, mode, LAYOUTS[layout], seconds, deltas, seed)
             results["stories"][name] = figures
             print(f"{name}: {figures}", flush=True)
-            (options.out / "state-story.md").write_text(page(results))
-            (options.out / "state-story.json").write_text(json.dumps(results, indent=1) + "\n")
+            store(options.out, "state-story", results, page(results))
     return int(any(figures["problems"] for figures in results["stories"].values()))
 
 

@@ -43,11 +43,9 @@ def test_default_layout_is_one_inline_worker_per_core(cores, quota, workers, com
         (GROUPS, "groups are set"),
         pytest.param(REMOTE, "remote tables are set", marks=needs("remote_rows")),
         pytest.param({"shared_memory": "on"}, "shared_memory is on", marks=needs("shared_memory")),
-        ({"session_cpus": "0;1"}, "session_cpus is set"),
         ({"sessions": 2}, "sessions is set"),
         ({"device_stages": 1}, "device_stages is set"),
         ({"threads_per_session": 2}, "threads_per_session is set"),
-        ({"policy": "mod"}, "policy is set"),
         ({"batch_window_us": 100.0}, "batch_window_us is set"),
     ],
 )
@@ -110,14 +108,9 @@ def test_explicit_layout_options_are_used(options, cores, workers, compute, sess
 
 
 def test_session_count_follows_the_process_layout():
-    config = ServeConfig("r", max_queue_rows=7, session_cpus="0")
+    config = ServeConfig("r", max_queue_rows=7)
     options = Layout(4, "inline", 2, "").session_options(config)
-    assert (options["compute"], options["sessions"], options["max_queue_rows"], options["cpus"]) == (
-        "inline",
-        2,
-        7,
-        "0",
-    )
+    assert (options["compute"], options["sessions"], options["max_queue_rows"]) == ("inline", 2, 7)
 
 
 def test_models_are_weighed_by_their_newest_version(tmp_path):

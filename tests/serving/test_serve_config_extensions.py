@@ -15,7 +15,6 @@ SET = {
     "delta_guard": "strict",
     "device_rows_mb": 64,
     "import_timeout_s": 5.0,
-    "import_cpu_s": 5,
     "import_memory_bytes": 1 << 33,
     "record": "recordings",
     "user_state_mb": 64,

@@ -17,6 +17,7 @@ program: the methods differ, and the code has grown since.
     such as policy, comes and goes), and kernels that only compiled code calls.
   - object-store delta: the review counted 8 files on top of the folder's. Of these version_claim and eviction do not
     run for each delta, and place is mirrored_place here; troubles and atomic are seen in addition.
+  - without extensions: the first two ways with FRESHET_EXTENSIONS=none, which is what the aims of the core are of.
 - Subpackages: folders and flat modules directly below a top folder, as the review has them and tests/test_layers.py
   orders them. An arrow is a pair of them of which one imports the other; a module of a top folder itself is no end of
   one.
@@ -110,6 +111,7 @@ def main() -> None:
         "a predict": roads.predict(),
         "a folder delta": roads.folder_delta(),
         "an object-store delta": roads.object_delta(),
+        **{f"{name}, without extensions": files for name, files in roads.of_core().items()},
     }
     text = page(Sources(roads.ROOT), ways, {columns: help_lines(roads.ROOT, columns) for columns in HELP_COLUMNS})
     print(text, end="")

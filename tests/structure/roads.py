@@ -7,6 +7,7 @@
   the generation is served; each delta brings rows and dense weights.
 
     python -m tests.structure.roads ADDRESS     publishes a delta for each line on stdin, which is its step
+    python -m tests.structure.roads --core      prints the first two ways as JSON, taken without extensions
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from freshet_serving.processor.ports import NONE, ONLY
 from tests.structure.recorder import Recorder
 from tests.support.packages import write_package
 from tests.support.waiting import until
@@ -44,7 +46,9 @@ def predict() -> list[str]:
     body = json.dumps({"inputs": {"user": [1, 2], "tags": [["a"], ["b", "c"]], "floats": [[0.5] * 4] * 2}}).encode()
     with tempfile.TemporaryDirectory() as folder, Recorder(ROOT) as recorder:
         write_package(folder, users=USERS)
-        ports = {"http_port": 0, "grpc_port": 0, "admin_port": 0}
+        ports = {"http_port": 0, "grpc_port": 0}
+        if os.environ.get(ONLY) != NONE:
+            ports["admin_port"] = 0
         config = ServeConfig(repository=folder, **ports, workers=1, compute="inline")
         server = Server(config, out=io.StringIO())
         thread = threading.Thread(target=server.run)
@@ -101,6 +105,14 @@ def object_delta() -> list[str] | str:
         for path in sorted(files, key=lambda path: path.name == "model.json"):
             store.put(path.relative_to(made).as_posix(), path)
         return _delta(address, {"mirror": f"{folder}/server"}, {"FRESHET_MIRROR": f"{folder}/publisher"})
+
+
+def of_core() -> dict[str, list[str]]:
+    """Return the files on the way of a predict and of a folder delta without extensions, by their names."""
+    command = [sys.executable, "-m", "tests.structure.roads", "--core"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, ONLY: NONE}, check=True, capture_output=True, text=True)
+    ways: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return ways
 
 
 def _delta(address: str, options: dict[str, str], env: dict[str, str]) -> list[str]:
@@ -172,4 +184,7 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _publish(sys.argv[1])
+    if sys.argv[1] == "--core":
+        print(json.dumps({"a predict": predict(), "a folder delta": folder_delta()}))
+    else:
+        _publish(sys.argv[1])

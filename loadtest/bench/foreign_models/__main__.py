@@ -2,8 +2,8 @@
 
 `--list free-lengths`: those of PyTorch over histories of free length, by both exporters; models-free-lengths.md.
 
-What is done lies in build/models and is not done again: `--again` tries all models again, as after a change of Freshet,
-and `--rebuild` builds them again too. `--only` takes families and models; the page is written of all that lies there.
+What is done lies in build/models and is not done again: `--again` tries all models again, as after a change of Freshet.
+`--only` takes families and models; the page is written of all that lies there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def main() -> int:
     parser.add_argument("--list", choices=sorted(LISTS), default=MODELS, help="the list of models")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="families and models")
     parser.add_argument("--again", action="store_true", help="try models again that are done")
-    parser.add_argument("--rebuild", action="store_true", help="build models again that are built")
     options = parser.parse_args()
     console, listed = Console(), entries(options.list)
     names = {entry.name for entry in listed} | {entry.family for entry in listed}
@@ -49,8 +48,8 @@ def main() -> int:
     asked = [entry for entry in listed if not options.only or {entry.name, entry.family} & set(options.only)]
     for number, entry in enumerate(asked, 1):
         kept = WORK / entry.name / "result.json"
-        if options.again or options.rebuild or not kept.exists():
-            result = build(entry, options.rebuild)
+        if options.again or not kept.exists():
+            result = build(entry)
             if not result:
                 # A crash of this process is the model's result: the next run goes on behind it.
                 kept.write_text(json.dumps({"status": FAILED, "message": "the process that served it ended"}))
@@ -71,10 +70,10 @@ def main() -> int:
     return 0
 
 
-def build(entry: ForeignEntry, rebuild: bool) -> dict[str, Any]:
+def build(entry: ForeignEntry) -> dict[str, Any]:
     """Build a model if that is not done; return the result of one that cannot be built, or nothing."""
     folder = WORK / entry.name
-    if not rebuild and read_built(folder / "built"):
+    if read_built(folder / "built"):
         return {}
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "built").mkdir(parents=True)

@@ -1,9 +1,10 @@
-"""Measures this checkout against another one of the same project: processor time a request, servers and engine.
+"""Measures this checkout against another one of the same project: processor time a request, starts and memory.
 
 `make bench BENCH_ARGS="--only before --before ../old"`. Both checkouts run under this interpreter, each on packages
 that it wrote itself, and take turns while both are up: the server in every chosen layout, at 1 and 64
 candidates, and the engine as a library without a server, with the benchmark's model and with one that is divided by its
-user features. Processor time, and not throughput: what neighbours on a shared machine take is not in it.
+user features; then starts of one process, from the command until it is ready, and what it holds then. Processor time,
+and not throughput: what neighbours on a shared machine take is not in it. `--layouts none` leaves the servers out.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, RunningServer, environment, serving
-from loadtest.load.processes import cpu_s, tree
-from loadtest.load.sides import Side, compare, interval, values
+from loadtest.load.processes import cpu_s, pss_nbytes, tree
+from loadtest.load.sides import Side, Turns, compare, interval, ratio, values
 
 HERE = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parents[1] / "engine_time.py"
@@ -36,13 +37,14 @@ NAMES = {1: "single", 64: "saturated"}
 ENGINE_SECONDS, ENGINE_ROUNDS = 0.2, 8
 GOAL = 1.02
 FIGURE = "us of processor time a request"
+START, MEMORY = "s of processor time until ready", "MB when ready"
 
 
 def run(bench: Bench) -> Result:
     """Every layout and the engine, now over before; raises ValueError without another checkout."""
     if bench.before is None or not (bench.before / "serving").is_dir():
         raise ValueError("before: expected another checkout, as in --before ../old")
-    result = Result("before", "This checkout / another one: processor time a request")
+    result = Result("before", "This checkout / another one: processor time a request, starts and memory")
     trees = {"now": HERE, "before": bench.before.resolve()}
     written = {name: _written(bench, name, tree) for name, tree in trees.items()}
     for layout in LAYOUTS:
@@ -55,7 +57,8 @@ def run(bench: Bench) -> Result:
             for candidates in CONNECTIONS:
                 sides = [Side(n, partial(_turn, bench, s, candidates)) for n, s in servers.items()]
                 what = f"{NAMES[candidates]}: {layout.name}, {candidates} candidates"
-                _add(result, bench, what, sides, bench.rounds)
+                bench.say(what)
+                _add(result, what, compare(sides, bench.rounds, bench.say), FIGURE)
     for scenario, model, candidates in ENGINES:
         with contextlib.ExitStack() as stack:
             engines = {
@@ -64,17 +67,30 @@ def run(bench: Bench) -> Result:
             }
             sides = [Side(n, partial(_asked, e)) for n, e in engines.items()]
             rounds = bench.rounds * ENGINE_ROUNDS
-            _add(result, bench, f"{scenario}: engine inline, {candidates} candidates", sides, rounds)
+            what = f"{scenario}: engine inline, {candidates} candidates"
+            bench.say(what)
+            _add(result, what, compare(sides, rounds, bench.say), FIGURE)
+    bench.say("starts")
+    sides = [Side(n, partial(_started, bench, tree, written[n])) for n, tree in trees.items()]
+    starts = compare(sides, bench.rounds, bench.say)
+    for figure in (START, MEMORY):
+        _add(result, f"start of one process: {figure}", starts, figure)
     result.notes.append("From, to: the 95 % interval of the median over rounds, by order statistics.")
     return result
 
 
-def _add(result: Result, bench: Bench, what: str, sides: list[Side], rounds: int) -> None:
-    bench.say(what)
-    turns = compare(sides, rounds, bench.say)
-    now, before = values(turns, "now", FIGURE), values(turns, "before", FIGURE)
+def _add(result: Result, what: str, turns: Turns, figure: str) -> None:
+    now, before = values(turns, "now", figure), values(turns, "before", figure)
     result.rows.append(Row(what, interval(now, before), ("<=", GOAL)))
-    result.facts.append((what, f"{statistics.median(now):.1f} / {statistics.median(before):.1f} us"))
+    medians = f"{statistics.median(now):.4g} / {statistics.median(before):.4g} {figure.split()[0]}"
+    result.facts.append((what, f"{medians}; upper quartile of the ratio {ratio(now, before).high:.3f}"))
+
+
+def _started(bench: Bench, checkout: Path, repository: Path) -> dict[str, float]:
+    """A start of one process, and its memory before the first request."""
+    with _server(bench, LAYOUTS[1], checkout, repository) as server:
+        processes = tree(server.pid)
+        return {START: cpu_s(processes), MEMORY: pss_nbytes(processes) / 1e6}
 
 
 def _written(bench: Bench, name: str, checkout: Path) -> Path:

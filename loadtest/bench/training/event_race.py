@@ -6,7 +6,8 @@ get the same columns and histories, and choose their settings on the last tenth 
 the item, of the last item and of the last two, logistic regression on ids, crosses and counts, LightGBM on ids and
 counts (loadtest.bench.training.event_rivals), and DIN in PyTorch (event_din_side). All are judged on the last tenth
 of the log, which nobody has learned. The default's crosses and gates were chosen on the first seed of these logs.
-Each result is kept when it is there; the command goes on where it was stopped.
+Each result is kept when it is there; the command goes on where it was stopped. A "note" in the JSON, written by hand,
+says which results are of an earlier default.
 
 With --extremes instead, on results/event-logs-extremes.md: a log of two million events, by one seed, and one whose
 histories say nothing about the label.
@@ -232,6 +233,8 @@ def main() -> None:
             said = {side: figures["auc"] for side, figures in found.items() if "auc" in figures}
             print(name, seed, {side: round(value, 4) for side, value in said.items()}, flush=True)
     lines = [*opening("The default file on logs of events", __doc__ or "", stored), page(results), ""]
+    if "note" in stored:
+        lines += [stored["note"], ""]
     (options.out / f"{page_name}.md").write_text("\n".join(lines))
 
 

@@ -41,7 +41,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from loadtest.bench import needs
 from loadtest.bench.training.shop_feed import BLOCK_ROWS, ITEMS, MODEL, Feed, Shop
 from loadtest.load.launch import free_ports, freshet, port_options
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 RESULTS = Path(__file__).parents[2] / "results"
 MOST, CANDIDATES, AIM = 20, 5, 1e-5
@@ -415,22 +415,18 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2500.0, help="events a second")
     parser.add_argument("--full-rows", type=int, default=50_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keep", type=Path, help="folder for all files, which stay [a temporary one]")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     needs.program("redis-server")
     console = Console(stderr=True, highlight=False)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
         result = {
             "origin": origin("-C loadtest follow-histories", "ARGS", sys.argv[1:]),
             "machine": machine(),
-            **tell(folder, arguments, console),
+            **tell(Path(scratch), arguments, console),
         }
-    (arguments.out / "follow-histories.json").write_text(json.dumps(result, indent=1) + "\n")
     text = page(result)
-    (arguments.out / "follow-histories.md").write_text(text)
+    store(arguments.out, "follow-histories", result, text)
     console.print(text, markup=False)
     sys.exit(not passed(result))
 

@@ -34,7 +34,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from loadtest.bench import needs
 from loadtest.bench.training.follower import following, wait
 from loadtest.load.launch import free_ports
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 RESULTS = Path(__file__).parents[2] / "results"
 MODEL = "followed"
@@ -43,6 +43,7 @@ COLUMNS = tuple(Field(name, kind) for name, kind in KINDS.items())
 DAY_S = 86_400.0
 STARTUP_S, STRETCH_S, LOOK_S = 300.0, 120.0, 0.02
 SCORED_ROWS = 500
+STRETCHES = 150
 KAFKA_ROWS = 25_000
 
 Send = Callable[[dict[str, Any]], None]
@@ -146,7 +147,7 @@ def scores(processor: Processor, batch: Batch) -> np.ndarray:
 
 def follow(sender: str, source: MovieLensSource, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Scores of all stretches by both engines, by one way to come."""
-    first_row, stretch_rows, stretches = arguments.full_rows, arguments.delta_rows, arguments.stretches
+    first_row, stretch_rows, stretches = arguments.full_rows, arguments.delta_rows, STRETCHES
     full_rows = min(first_row, KAFKA_ROWS) if sender == "kafka" else first_row
     labels: list[np.ndarray] = []
     served: dict[str, list[np.ndarray]] = {"fresh": [], "daily": []}
@@ -222,7 +223,6 @@ def main() -> None:
     add("--only", default="folder,redis,kafka")
     add("--full-rows", type=int, default=500_000)
     add("--delta-rows", type=int, default=1_000)
-    add("--stretches", type=int, default=150)
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     folder = needs.movielens(Path(arguments.data))
@@ -236,13 +236,12 @@ def main() -> None:
         "origin": origin("-C loadtest follow", "ARGS", sys.argv[1:]),
         "full_rows": arguments.full_rows,
         "delta_rows": arguments.delta_rows,
-        "stretches": arguments.stretches,
+        "stretches": STRETCHES,
         "simulated_days": len(set(next(iter(senders.values()))["days"])),
         "senders": senders,
     }
-    (arguments.out / "follow.json").write_text(json.dumps(result, indent=1) + "\n")
     text = page(result)
-    (arguments.out / "follow.md").write_text(text)
+    store(arguments.out, "follow", result, text)
     print(text)
 
 

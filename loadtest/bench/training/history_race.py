@@ -27,7 +27,7 @@ from loadtest.bench import needs
 from loadtest.bench.training.race import TrainerVariant, best, race, ratios, side_cells
 from loadtest.bench.training.sequence_quality import DATA, HERE, PEER_PYTHON, RESULTS, VENV
 from loadtest.bench.training.sequence_rows import SequenceRows
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 BATCHES = (2048, 512)
 ARCH = "din"
@@ -92,8 +92,7 @@ def main() -> None:
             console.print(f"[bold]batches of {batch_rows:,}[/bold]")
             sides = contestants(rows, data, file, batch_rows, console)
             results["races"][str(batch_rows)] = race(sides, arguments.rounds, arguments.seconds, console)
-            (arguments.out / "train-histories.json").write_text(json.dumps(results, indent=1) + "\n")
-            (arguments.out / "train-histories.md").write_text(page(results))
+            store(arguments.out, "train-histories", results, page(results))
     print(page(results))
 
 

@@ -47,7 +47,7 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
-from loadtest.reports.report import machine, opening, origin, table
+from loadtest.reports.report import machine, opening, origin, store, table
 
 RESULTS = Path(__file__).parents[2] / "results"
 KNOWN_ROWS, STREAM_ROWS, SCORED_ROWS = 40_000, 200_000, 60_000
@@ -325,8 +325,7 @@ def main() -> None:
     for pace in PACES:
         for seed in range(arguments.seeds):
             results["seeds"].append(measure(seed, pace, lambda text: console.print(text, highlight=False)))
-    arguments.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-    arguments.out.with_suffix(".md").write_text(page(results))
+    store(arguments.out.parent, arguments.out.name, results, page(results))
     console.print(page(results), highlight=False, markup=False)
     sys.exit(not passed(results))
 

@@ -30,7 +30,7 @@ from freshet_serving.models.evaluation.next_item_baselines import LAST_ITEM, LAS
 from freshet_serving.models.training.next_item_run import NextItemRun
 from loadtest.bench import event_logs
 from loadtest.bench.training.leave_one_out import LeaveOneOut
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
@@ -105,7 +105,7 @@ def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: A
         return {arch: run.ranked.result().ndcg} | {name: result.ndcg for name, result in counts.results().items()}
 
 
-def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float:
+def peer(events: tuple[Int64s, Int64s, Int64s], seed: int) -> float:
     """Return the NDCG of RecTools' SASRec."""
     users, items, times = events
     order = np.lexsort((np.arange(len(users)), times))
@@ -113,7 +113,7 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "split.npz"
         np.savez(file, **split.saved())
-        words = ["rectools", str(file), folder, str(seed), str(epochs), "1", str(LENGTH), str(epochs)]
+        words = ["rectools", str(file), folder, str(seed), str(PEER_EPOCHS), "1", str(LENGTH), str(PEER_EPOCHS)]
         subprocess.run([str(PEER_PYTHON), str(HERE / "rectools_side.py"), *words], check=True)
         told = json.loads((Path(folder) / f"rectools-{seed}.json").read_text())
         return float(told[-1]["ndcg"])
@@ -122,7 +122,7 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int, epochs: int) -> float
 def page(results: Mapping[str, Any]) -> str:
     """next-item-logs.md."""
     lines = opening("The default next-item file on logs of events", __doc__ or "", results)
-    lines += [f"RecTools learns {results['peer_epochs']} epochs. {results['load']}".strip(), ""]
+    lines += [f"RecTools learns {PEER_EPOCHS} epochs.", ""]
     sides = [POPULARITY, LAST_ITEM, LAST_TWO, PEER, *OURS]
     lines += ["NDCG@10, the mean of the seeds that all sides of a row have; seeds in brackets if a side has fewer.", ""]
     lines += ["| rows | log | seeds | " + " | ".join(sides) + " | difference | met |"]
@@ -163,7 +163,7 @@ def run_sides(kept: Path, logs: Sequence[str], seeds: Sequence[int], sides: Sequ
         events = events_of(log, seed, arguments.data, rows) if missing else None
         for side in missing:
             assert events is not None
-            told |= {PEER: peer(events, seed, arguments.epochs)} if side == PEER else ours(side, events, seed)
+            told |= {PEER: peer(events, seed)} if side == PEER else ours(side, events, seed)
             print(rows, log, seed, told, flush=True)
             kept.write_text(json.dumps(results, indent=1) + "\n")
     return results
@@ -175,11 +175,9 @@ def main() -> None:
     add("--only", nargs="*", choices=[*OURS, PEER], default=[SASREC, PEER], help="sides")
     add("--logs", nargs="*", choices=LOGS, default=list(LOGS))
     add("--seeds", nargs="*", type=int, default=list(SEEDS))
-    add("--epochs", type=int, default=PEER_EPOCHS, help="epochs of RecTools")
     add("--rows", nargs="*", type=int, default=list(ROWS), help="rows of each log")
     add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
     add("--kept", type=Path, default=HERE.parents[2] / "build" / "next-item-logs.json", help="results, kept")
-    add("--load", default="", help="a sentence on what else the machine did")
     add("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     arguments.kept.parent.mkdir(parents=True, exist_ok=True)
@@ -188,12 +186,9 @@ def main() -> None:
     results = {
         "machine": machine(),
         "origin": origin("-C loadtest next-item", "ARGS", sys.argv[1:]),
-        "load": arguments.load,
-        "peer_epochs": arguments.epochs,
         "logs": told,
     }
-    (arguments.results / "next-item-logs.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.results / "next-item-logs.md").write_text(page(results))
+    store(arguments.results, "next-item-logs", results, page(results))
     print(page(results))
 
 

@@ -37,7 +37,7 @@ from freshet_serving.models.training.spec import draft, measure_log_odds, measur
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench import needs
 from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch, said
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "results"
@@ -103,8 +103,7 @@ class Runs:
         if str(seed) not in seeds:
             began = time.perf_counter()
             seeds[str(seed)] = run() | {"seconds": round(time.perf_counter() - began, 1)}
-            (self._out / "sequence-quality.json").write_text(json.dumps(self.results, indent=1) + "\n")
-            (self._out / "sequence-quality.md").write_text(page(self.results))
+            store(self._out, "sequence-quality", self.results, page(self.results))
             self._console.print(f"  {side}, {told}, seed {seed}: {said(seeds[str(seed)])}")
         return seeds[str(seed)]
 

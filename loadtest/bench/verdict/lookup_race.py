@@ -11,7 +11,6 @@ finding rows in the same way, in one round: above 1 Freshet is faster.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -23,7 +22,7 @@ from rich.console import Console
 from loadtest.bench import needs
 from loadtest.bench.training.race import TrainerVariant, race
 from loadtest.bench.verdict.lookup_shape import lists
-from loadtest.reports.report import machine, opening, origin
+from loadtest.reports.report import machine, opening, origin, store
 
 HERE = Path(__file__).parent
 LEAST_BY_NUMBER = {"float32": 0.9, "float16": 0.9, "int8": 0.8}
@@ -88,8 +87,7 @@ def main() -> None:
         console.print(f"[bold]rows as {kind}[/bold]")
         sides = contestants(kind, arguments.fbgemm)
         results["races"][kind] = race(sides, arguments.rounds, arguments.seconds, console)
-    (arguments.out / "verdict-lookup.json").write_text(json.dumps(results, indent=1) + "\n")
-    (arguments.out / "verdict-lookup.md").write_text(page(results))
+    store(arguments.out, "verdict-lookup", results, page(results))
     print(page(results))
 
 

@@ -14,8 +14,8 @@ def check_groups(config: SessionConfig) -> None:
     """
     for name, group in config.groups.items():
         where = f"groups.{name[:64]}"
-        if group.cpus or config.cpus:
-            raise BadInput(f"{where}.cpus: cores are planned (p99_ms, share, min_cores): remove cpus and session_cpus")
+        if group.cpus:
+            raise BadInput(f"{where}.cpus: cores are planned (p99_ms, share, min_cores): remove cpus")
         if group.sessions is not None:
             raise BadInput(f"{where}.sessions: cores are planned (p99_ms, share, min_cores): remove sessions")
         for field, value, most in (("p99_ms", group.p99_ms, 1e6), ("share", group.share, 1e6)):

@@ -10,6 +10,8 @@ Invariants
   groups all share all of them: no budget is kept.
 - Cores are given at once, and taken back one a plan, after the group has needed fewer for RELEASE_S: a tide that turns
   is followed, a pause is not.
+- Where there are too few cores, they stay where they are unless that is clearly worse (STEADY): a core that is taken
+  from a full group by chance leaves a queue behind that lasts.
 
 Costs: a plan predicts a latency for each core, about a microsecond each.
 
@@ -33,6 +35,8 @@ RELEASE_S = 30.0
 """Seconds that a group must have needed fewer cores before one is taken back."""
 BUSY = 0.7
 """Share of time that cores which are shared are busy, at most, before any is lent."""
+STEADY = 1.05
+"""How many times worse than the best division of too few cores the present one may be."""
 TOO_SLOW = 1.5
 """A budget below what computing alone takes counts as so many times that."""
 
@@ -122,7 +126,10 @@ class Planner:
         self._held = {
             demand.name: self._held.get(demand.name, _Held(max(demand.min_cores, equal))) for demand in budgeted
         }
+        held = {demand.name: self._held[demand.name].cores for demand in budgeted}
         needed = _divided(budgeted, most)
+        if budgeted and sum(held.values()) == most == sum(needed.values()) and _as_good(budgeted, held, needed):
+            needed = held
         granted, left = dict(needed), most - sum(needed.values())
         # Cores that a group still holds on to, as far as nobody else needs them: first those of who is closest to its
         # budget.
@@ -186,6 +193,15 @@ def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
         misses[worst.name] = _missed(worst, cores[worst.name])
         left -= 1
     return cores
+
+
+def _as_good(demands: Sequence[Demand], held: dict[str, int], best: dict[str, int]) -> bool:
+    """Return whether groups that miss their budgets would miss them by hardly more with the cores that they have."""
+    worst = [max(_missed(demand, cores[demand.name]) for demand in demands) for cores in (held, best)]
+    (late, busy), (least_late, least_busy) = worst
+    if least_late <= 1 or any(held[demand.name] < demand.min_cores for demand in demands):
+        return False
+    return busy <= STEADY * least_busy if math.isinf(least_late) else late <= STEADY * least_late
 
 
 def _missed(demand: Demand, cores: int) -> tuple[float, float]:

@@ -107,19 +107,17 @@ class _Exclusion:
     _readers: int = 0
     _writers: int = 0
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def begin_reading(self) -> None:
         with self._condition:
             while self._writers:
                 self._condition.wait()
             self._readers += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._readers -= 1
-                if not self._readers:
-                    self._condition.notify_all()
+
+    def end_reading(self) -> None:
+        with self._condition:
+            self._readers -= 1
+            if self._writers and not self._readers:
+                self._condition.notify_all()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -195,8 +193,11 @@ class RowMirror:
     @contextmanager
     def reading(self) -> Iterator[Mapping[PoolKey, Pool]]:
         """Yield the pools for the length of a run that reads them."""
-        with self._exclusion.reading():
+        self._exclusion.begin_reading()
+        try:
             yield self.pools
+        finally:
+            self._exclusion.end_reading()
 
     def allocate(self) -> None:
         """Take the memory of the pools, and compile what changes them; raises whatever the device's library does."""

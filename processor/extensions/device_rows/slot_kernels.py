@@ -1,4 +1,4 @@
-"""Find where on the device the rows of a batch lie, and which rows of a table have changed since they were copied.
+"""Fill the lines of a batch: where on the device its rows lie, and its numbers. Find what changed in a table.
 
 A place is the number of a row in a pool (extensions.device_rows.row_mirror), int32:
 
@@ -22,6 +22,8 @@ A place is the number of a row in a pool (extensions.device_rows.row_mirror), in
              AT       its first place among those of its pool
              PITCH    bytes of a row of `host`
              DIM      numbers of a row of its table
+    floats   int64 [G, FLOAT_FIELDS], by feature that is one number: SOURCE, COLUMN, and FLOAT_OFFSET, its column in a
+             line
 
 A reader finds a place as it finds a row (kernels.rows), under its pin: a slot that it may see is not written again, and
 its place was written before the epoch became readable here (row_mirror.RowMirror.catch_up).
@@ -37,13 +39,16 @@ from freshet_serving.processor.kernels.index import ABSENT, home, probe_from
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
+    load_f32_anywhere,
     load_i64,
     load_i64_anywhere,
     prefetch,
+    store_f32,
     store_i8,
+    store_i32,
     store_i64,
 )
-from freshet_serving.processor.kernels.pool import ROWS, SPLITS, STRIDE, VALUES
+from freshet_serving.processor.kernels.pool import ROWS, SPLITS, STRIDE, VALUES, transform
 from freshet_serving.processor.kernels.rows import (
     BASE_ROWS,
     CAPACITY,
@@ -67,7 +72,11 @@ from freshet_serving.processor.package import SCALED
 DEVICE_FIELDS, LOOKUP_FIELDS = 6, 11
 FIRST, DEFAULT, ARENA, BASE, NOTES, USED = range(DEVICE_FIELDS)
 SOURCE, COLUMN, TABLE, MAX_LENGTH, OFFSET, PLACES, LIST, HOST, AT, PITCH, DIM = range(LOOKUP_FIELDS)
+# SOURCE and COLUMN of a float are those of a lookup.
+FLOAT_FIELDS, FLOAT_OFFSET = 3, 2
 BLOCK = 32
+ROW_BLOCK = 64
+"""Rows of a request that are filled together: their lines and what they are filled from lie in a core's first cache."""
 BY_HEAD, BY_NUMBER = -1, -2
 NOTED = 8192
 """Notes of one table; a power of two."""
@@ -125,6 +134,23 @@ def ref_of(table, key, start, epoch):
 
 
 @inlined
+def joined(runs, count, first, width):
+    """Append columns to runs of columns, joined with the last run where they follow it; return the number of runs.
+
+    Args:
+        runs: int64 [n, 2], first column and width of each run.
+        count: Number of runs so far.
+        first: The first column.
+        width: Number of columns.
+    """
+    if count > 0 and runs[count - 1, 0] + runs[count - 1, 1] == first:
+        runs[count - 1, 1] += width
+        return count
+    runs[count, 0], runs[count, 1] = first, width
+    return count + 1
+
+
+@inlined
 def place_of(devices, number, base_rows, ref):
     """Return the place of a row on the device; 0 if it has none.
 
@@ -152,127 +178,174 @@ def place_of(devices, number, base_rows, ref):
 
 
 @kernel(
-    nb.int64(
+    nb.types.UniTuple(nb.int64, 2)(
         nb.int64[:, ::1],
         nb.int64[:, ::1],
         nb.int64[:, ::1],
+        nb.int64[:, ::1],
+        nb.float32[:, ::1],
         nb.int64[:, :, ::1],
         nb.int64[:, ::1],
         nb.int64,
-        nb.int32[:, ::1],
+        nb.float32[:, ::1],
         nb.int64[:, ::1],
     ),
     boundscheck=False,
     error_model="numpy",
 )
-def fill(tables, devices, lookups, inputs, spans, epoch, slots, counts):
-    """Write the places of all rows that a batch reads as of one epoch.
+def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines, counts):
+    """Write the places of all rows that a batch reads as of one epoch, and its numbers.
 
     Args:
         tables: int64 [T, TABLE_FIELDS].
         devices: int64 [T, DEVICE_FIELDS].
         lookups: int64 [F, LOOKUP_FIELDS].
+        floats: int64 [G, FLOAT_FIELDS].
+        scaling: float32 [G, SCALING_FIELDS] (kernels.pool).
         inputs: int64 [R, S, INPUT_FIELDS].
         spans: int64 [R, 2].
         epoch: The epoch that is read.
-        slots: int32 [rows, n], rows of the requests one after another; written from column 0 on.
+        lines: float32 [rows, n], rows of the requests one after another.
         counts: int64 [T, 2], lookups and misses; added to.
 
     Returns:
-        Number of places whose rows are not on the device.
+        Number of places whose rows are not on the device; 1 if a number is infinite, or becomes so when scaled, else 0.
     """
     keys, starts, targets = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
-    at_tables, pitch, absent_rows = np.int64(tables.ctypes.data), slots.shape[1], np.int64(0)
-    flat = slots.reshape(-1)
-    for f in range(lookups.shape[0]):
-        number, source, column = lookups[f, TABLE], lookups[f, SOURCE], lookups[f, COLUMN]
-        offset, places, listed = lookups[f, OFFSET], lookups[f, PLACES], lookups[f, LIST]
-        table = at_tables + number * TABLE_NBYTES
-        base_rows = load_i64(table + BASE_ROWS)
-        # Where all rows of the file have places, the place of one that no delta has changed is known from its key.
-        numbered, changed_bits = load_i64(table + NUMBERED), load_i64(table + CHANGED)
-        if devices[number, ARENA] == 0 or devices[number, BASE] != 0:
-            numbered = np.int64(0)
-        first_place, direct = devices[number, FIRST], np.int64(0)
-        first_out = np.int64(0)
-        for r in range(inputs.shape[0]):
-            values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
-            first, rows = spans[r, 0], spans[r, 1]
-            computed = rows
-            if inputs[r, source, ROWS] == 1:
-                first, computed = np.int64(0), np.int64(1)
-            row, value, begin, stop = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-            place, count = np.int64(0), np.int64(0)
-            if listed != 0:
-                row = np.int64(-1)
-            # One pass a block: take keys until it is full or none are left, then find their rows.
-            while True:
-                while count < BLOCK:
-                    if listed == 0:
-                        if row == computed:
-                            break
-                        key = load_i64_anywhere(values + 8 * ((first + row) * stride + column))
-                        target = (first_out + row) * pitch + offset
-                        row += 1
-                    else:
-                        if value == stop:
-                            row += 1
-                            if row >= computed:
+    shared, shared_runs = np.empty((lookups.shape[0] + floats.shape[0], 2), np.int64), 0
+    at_tables, at_lines, pitch = np.int64(tables.ctypes.data), np.int64(lines.ctypes.data), 4 * lines.shape[1]
+    absent_rows, non_finite, first_out = np.int64(0), np.int64(0), np.int64(0)
+    for r in range(inputs.shape[0]):
+        span_first, span_rows = spans[r, 0], spans[r, 1]
+        # First what all rows share, into the first of them; then a block of rows after another, which stays in a cache.
+        block = np.int64(-1)
+        while block < span_rows:
+            once = block < 0
+            low, high, first = block, min(block + ROW_BLOCK, span_rows), span_first
+            if once:
+                low, high, first, shared_runs = np.int64(0), np.int64(1), np.int64(0), 0
+            else:
+                for k in range(max(low, 1), high if shared_runs > 0 else 0):
+                    for run in range(shared_runs):
+                        here = at_lines + first_out * pitch + 4 * shared[run, 0]
+                        copy_row(here + k * pitch, here, shared[run, 1])
+            for f in range(lookups.shape[0]):
+                source = lookups[f, SOURCE]
+                if (inputs[r, source, ROWS] == 1) != once:
+                    continue
+                values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
+                number, column = lookups[f, TABLE], lookups[f, COLUMN]
+                places, listed = lookups[f, PLACES], lookups[f, LIST]
+                here = at_lines + first_out * pitch + 4 * lookups[f, OFFSET]
+                table = at_tables + number * TABLE_NBYTES
+                base_rows = load_i64(table + BASE_ROWS)
+                # Where all rows of the file have places, that of a row that no delta has changed is known from its key.
+                numbered, changed_bits = load_i64(table + NUMBERED), load_i64(table + CHANGED)
+                if devices[number, ARENA] == 0 or devices[number, BASE] != 0:
+                    numbered = np.int64(0)
+                first_place, direct = devices[number, FIRST], np.int64(0)
+                row, value, begin, stop = low, np.int64(0), np.int64(0), np.int64(0)
+                target, count = np.int64(0), np.int64(0)
+                at, to, step = values + 8 * ((first + low) * stride + column), here + low * pitch, 8 * stride
+                if listed != 0:
+                    row = low - 1
+                # One pass a block: take keys until it is full or none are left, then find their rows.
+                while True:
+                    while count < BLOCK:
+                        if listed == 0:
+                            key = np.int64(0)
+                            while row < high:
+                                key = load_i64_anywhere(at)
+                                if not unchanged(numbered, changed_bits, key):
+                                    break
+                                store_i32(to, first_place + key)
+                                direct += 1
+                                row += 1
+                                at += step
+                                to += pitch
+                            if row == high:
                                 break
-                            begin = load_i64(splits + 8 * (first + row))
-                            stop = min(load_i64(splits + 8 * (first + row + 1)), begin + places)
-                            value = begin
-                            place = (first_out + row) * pitch + offset
-                            for p in range(stop - begin, places):
-                                flat[place + p] = 0
+                            target = to
+                            row += 1
+                            at += step
+                            to += pitch
+                        else:
                             if value == stop:
+                                row += 1
+                                if row >= high:
+                                    break
+                                begin = load_i64(splits + 8 * (first + row))
+                                stop = min(load_i64(splits + 8 * (first + row + 1)), begin + places)
+                                value = begin
+                                to = here + row * pitch
+                                for p in range(stop - begin, places):
+                                    store_i32(to + 4 * p, 0)
+                                if value == stop:
+                                    continue
+                            key = load_i64_anywhere(values + 8 * value)
+                            target = to + 4 * (value - begin)
+                            value += 1
+                            if unchanged(numbered, changed_bits, key):
+                                store_i32(target, first_place + key)
+                                direct += 1
                                 continue
-                        key = load_i64_anywhere(values + 8 * value)
-                        target = (first_out + row) * pitch + offset + value - begin
-                        value += 1
-                    if unchanged(numbered, changed_bits, key):
-                        flat[target] = first_place + key
-                        direct += 1
-                        continue
-                    keys[count], targets[count], starts[count] = key, target, start_of(table, key)
-                    count += 1
-                if count == 0:
-                    break
-                counts[number, 0] += count
-                for j in range(count):
-                    ref = ref_of(table, keys[j], starts[j], epoch)
-                    if ref < 0:
-                        counts[number, 1] += 1
-                        ref = unknown_ref(table, epoch)
-                    if ref < 0:
-                        flat[targets[j]] = devices[number, DEFAULT]
-                    else:
-                        place = place_of(devices, number, base_rows, ref)
-                        if place == 0:
-                            absent_rows += 1
-                            out_row, within = targets[j] // pitch, targets[j] % pitch - offset
-                            there = lookups[f, AT] + within
-                            dim = lookups[f, DIM]
-                            host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
-                            dtype = load_i64(table + DTYPE) % TIERED
-                            if dtype == FLOAT32:
-                                copy_row(host, row_at(table, ref), dim)
-                            else:
-                                scale = scale_at(table, ref) if dtype >= SCALED else np.int64(0)
-                                copy_typed(dtype, host, row_at(table, ref), scale, dim)
-                            place = -1 - there
-                        flat[targets[j]] = place
-                count = np.int64(0)
-            for p in range(places if computed < rows else 0):
-                place = flat[first_out * pitch + offset + p]
-                host = lookups[f, HOST] + first_out * lookups[f, PITCH] + 4 * (lookups[f, AT] + p) * lookups[f, DIM]
-                for k in range(1, rows):
-                    flat[(first_out + k) * pitch + offset + p] = place
-                    if place < 0:
-                        copy_row(host + k * lookups[f, PITCH], host, lookups[f, DIM])
-            first_out += rows
-        counts[number, 0] += direct
-    return absent_rows
+                        keys[count], targets[count], starts[count] = key, target, start_of(table, key)
+                        count += 1
+                    if count == 0:
+                        break
+                    counts[number, 0] += count
+                    for j in range(count):
+                        ref = ref_of(table, keys[j], starts[j], epoch)
+                        if ref < 0:
+                            counts[number, 1] += 1
+                            ref = unknown_ref(table, epoch)
+                        if ref < 0:
+                            store_i32(targets[j], devices[number, DEFAULT])
+                        else:
+                            place = place_of(devices, number, base_rows, ref)
+                            if place == 0:
+                                absent_rows += 1
+                                out_row = (targets[j] - at_lines) // pitch
+                                there = lookups[f, AT] + (targets[j] - here) % pitch // 4
+                                dim = lookups[f, DIM]
+                                host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
+                                dtype = load_i64(table + DTYPE) % TIERED
+                                if dtype == FLOAT32:
+                                    copy_row(host, row_at(table, ref), dim)
+                                else:
+                                    scale = scale_at(table, ref) if dtype >= SCALED else np.int64(0)
+                                    copy_typed(dtype, host, row_at(table, ref), scale, dim)
+                                place = -1 - there
+                            store_i32(targets[j], place)
+                    count = np.int64(0)
+                counts[number, 0] += direct
+                if once and span_rows > 1:
+                    shared_runs = joined(shared, shared_runs, lookups[f, OFFSET], places)
+                    for p in range(places):
+                        if load_i32(here + 4 * p) < 0:
+                            host = lookups[f, HOST] + 4 * (lookups[f, AT] + p) * lookups[f, DIM]
+                            host += first_out * lookups[f, PITCH]
+                            for k in range(1, span_rows):
+                                copy_row(host + k * lookups[f, PITCH], host, lookups[f, DIM])
+            for g in range(floats.shape[0]):
+                source = floats[g, SOURCE]
+                if (inputs[r, source, ROWS] == 1) != once:
+                    continue
+                stride, log1p, mean = inputs[r, source, STRIDE], scaling[g, 0], scaling[g, 1]
+                scale, largest = scaling[g, 2], scaling[g, 3]
+                at = inputs[r, source, VALUES] + 4 * ((first + low) * stride + floats[g, COLUMN])
+                to = at_lines + (first_out + low) * pitch + 4 * floats[g, FLOAT_OFFSET]
+                for _ in range(high - low):
+                    scaled = transform(load_f32_anywhere(at), log1p, mean, scale)
+                    non_finite |= not abs(scaled) <= largest
+                    store_f32(to, scaled)
+                    at += 4 * stride
+                    to += pitch
+                if once and span_rows > 1:
+                    shared_runs = joined(shared, shared_runs, floats[g, FLOAT_OFFSET], np.int64(1))
+            block = high if not once else np.int64(0)
+        first_out += span_rows
+    return absent_rows, non_finite
 
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1]), boundscheck=False, error_model="numpy")

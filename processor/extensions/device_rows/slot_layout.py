@@ -89,7 +89,9 @@ class SlotLayout:
         width: Columns of the dense graph's input.
         line: Numbers of a line.
         lookups: int64 [F, LOOKUP_FIELDS] (slot_kernels), without HOST and PITCH.
-        host: What the host fills, in the columns of a line; None for nothing.
+        floats: int64 [G, FLOAT_FIELDS], the features that are one number.
+        scaling: float32 [G, SCALING_FIELDS], their scaling.
+        host: What else the host fills, in the columns of a line; None for nothing.
         late: What fills some of the sources with each batch.
         rest: Columns at the end that nothing here fills, and their first in a line.
     """
@@ -99,6 +101,8 @@ class SlotLayout:
     width: int
     line: int
     lookups: NDArray[np.int64]
+    floats: NDArray[np.int64]
+    scaling: NDArray[np.float32]
     host: Pooling | None
     late: Sequence[LateValues]
     rest: HostColumns | None
@@ -158,12 +162,15 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
             words[slot_kernels.AT], words[slot_kernels.DIM] = one.first, key.dim
             lookups.append(words)
         first += together[-1].first + together[-1].places
-    host = Pooling(left, pooling.scaling[rows_left], pooling.late) if len(left) else None
+    scaling, single = pooling.scaling[rows_left], left[:, pool.KIND] == pool.KIND_FLOAT
+    floats = np.ascontiguousarray(left[single][:, [pool.SOURCE, pool.COLUMN, pool.OFFSET]])
+    host = None if single.all() else Pooling(left[~single], scaling[~single], pooling.late)
     filled = int((pooling.plan[:, pool.OFFSET] + pooling.plan[:, pool.WIDTH]).max())
     rest = HostColumns(filled, width - filled, at) if filled < width else None
     line = at + (rest.width if rest else 0)
     columns += [rest] if rest else []
-    return SlotLayout(features, columns, width, line, np.array(lookups, np.int64), host, pooling.late, rest)
+    places = np.array(lookups, np.int64)
+    return SlotLayout(features, columns, width, line, places, floats, scaling[single], host, pooling.late, rest)
 
 
 def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], placed: Sequence[int]) -> int | None:

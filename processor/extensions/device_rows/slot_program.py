@@ -3,6 +3,12 @@
 It takes the place of a subgraph's programs and of what fills its inputs; sessions, buffers and runners see executables
 with other inputs. The inputs are those of the package, with lines in the place of the features (slot_layout), and for
 each pool the rows that have no place, which are touched only where there are some.
+
+Costs: what is done for a batch and not for its rows is done in Python, and takes as long as filling 2,000 rows.
+
+Rejected: the user's part and the candidates' as one executable. A divided request has a staging buffer to itself, and
+of what a buffer costs the host one run is a seventh (loadtest.bench.device_feed: a device that takes no time). Each
+pair of buckets and each shorter length of histories would be one more executable to compile and to keep.
 """
 
 from __future__ import annotations
@@ -19,13 +25,14 @@ from freshet_serving.processor.backends import (
     Executable,
     IoSpec,
     Matrix,
+    PartialRun,
     Program,
     Weights,
     aligned,
     check_buffers,
     failed,
 )
-from freshet_serving.processor.backends.xla import Device
+from freshet_serving.processor.backends.xla import Device, KeptWeights, Refill
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.device_rows import device_modules, slot_kernels
 from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror
@@ -80,15 +87,17 @@ class SlotInput:
                 own = slice(at, at + len(layout.pools[key]))
                 lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
                 at = own.stop
-        absent = slot_kernels.fill(
-            view.tables, mirror.devices, lookups, sources, view.spans, view.epoch, lines.view(np.int32), view.counts
-        )
+        absent, non_finite = slot_kernels.fill(
+            view.tables, mirror.devices, lookups, layout.floats, layout.scaling, sources, view.spans, view.epoch, lines,
+            view.counts,
+        )  # fmt: skip
         if absent:
             mirror.missed(absent)
-        host_plan = layout.host
-        if host_plan is not None and pooling.run(
-            view.tables, host_plan.plan, host_plan.scaling, sources, view.spans, view.epoch, lines, view.counts
-        ):
+        if (others := layout.host) is not None:
+            non_finite |= pooling.run(
+                view.tables, others.plan, others.scaling, sources, view.spans, view.epoch, lines, view.counts
+            )
+        if non_finite:
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
         if kept is not None and kept.refusal is not None:
             raise kept.refusal
@@ -181,15 +190,9 @@ class SlotProgram(Program):
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         """Return all buckets with these weights, which share one copy of them."""
-        placed: dict[str, Any] = {}
-        for _, names in self._compiled.values():
-            for name in names:
-                if name not in placed:
-                    if name not in weights:
-                        raise BadInput(f"dense weight {name[:64]!r} is missing")
-                    placed[name] = self._device.keep(weights[name])
+        kept = KeptWeights(self._device, weights)
         return {
-            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, [placed[name] for name in names])
+            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, kept.arguments(names))
             for bucket, (compiled, names) in self._compiled.items()
         }
 
@@ -220,34 +223,44 @@ class _Argument:
     """An input on the device: the argument of all runs, or what makes that of one run."""
 
     array: Any
-    refill: Callable[[], Any] | None
+    refill: Refill | None
 
 
-class SlotRun:
-    """A run over bound buffers."""
+class SlotRun(PartialRun):
+    """A run over bound buffers.
+
+    Rows that do not count keep their lines on the device, whose places are those of earlier runs: nobody reads what
+    is computed of them.
+    """
 
     def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
-        self._of, self._inputs = executable, inputs
+        self._of, self._inputs, self.rows = executable, inputs, executable.bucket
         own, on = executable.inputs, executable.device
         check_buffers(executable.bucket, own.spec, inputs, outputs)
         self._ends = [outputs[name] for name in sorted(outputs)]
         self._handlers = [on.handler(end.shape) for end in self._ends]
         names = list(own.given.inputs)
         self._arguments = [_Argument(*on.argument(inputs[name])) for name in names]
-        self._nbytes = sum(inputs[name].nbytes for name in names)
+        # By input the rows to send; 0 for those of the run.
+        self._fixed = [0 if None in own.spec.inputs[name] else len(inputs[name]) for name in names]
+        nbytes = [(inputs[name].nbytes // len(inputs[name]), fixed) for name, fixed in zip(names, self._fixed)]
+        self._row_nbytes = sum(row_nbytes for row_nbytes, fixed in nbytes if not fixed)
+        self._fixed_nbytes = sum(row_nbytes * fixed for row_nbytes, fixed in nbytes)
         # Rows of the host are sent side by side, in places of their own: most runs have none.
         self._packed: list[tuple[int, SlotInput, PoolKey, Matrix, _Argument]] = []
         for one in own.lines:
             for key in one.layout.pools:
                 packed = aligned(inputs[one.host_name(key)].shape)
                 self._packed.append((names.index(one.name), one, key, packed, _Argument(*on.argument(packed))))
-        self._blank = [_made(argument) for *_, argument in self._packed]
+        self._blank = [_made(argument, len(packed)) for *_, packed, argument in self._packed]
 
     def __call__(self) -> None:
         """Compute all rows."""
-        executable, mirror = self._of, self._of.inputs.mirror
-        arguments = [_made(argument) for argument in self._arguments]
-        sent = self._sent(arguments) if mirror.partial else self._blank
+        executable, mirror, rows = self._of, self._of.inputs.mirror, self.rows
+        self.rows = executable.bucket
+        arguments = [_made(argument, fixed or rows) for argument, fixed in zip(self._arguments, self._fixed)]
+        partial = mirror.partial
+        sent = self._sent(arguments, rows) if partial else self._blank
         try:
             with mirror.reading() as pools:
                 held = [array for pool in pools.values() for array in pool.arguments]
@@ -256,16 +269,21 @@ class SlotRun:
                     executable.device.fetch(result, end)
         except Exception as error:
             raise failed(executable.bucket, "xla", error) from error
-        for one in executable.inputs.lines:
+        for one in executable.inputs.lines if partial else ():
             mirror.phases.ran(id(self._inputs[one.name].base))
-        mirror.counts.sent_nbytes += self._nbytes
+        mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
 
-    def _sent(self, arguments: list[Any]) -> list[Any]:
-        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
+    def _sent(self, arguments: list[Any], count: int) -> list[Any]:
+        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments.
+
+        Args:
+            count: Rows of the run that count.
+        """
         sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
         for n, (at, one, key, packed, argument) in enumerate(self._packed):
-            lines, first, count = self._inputs[one.name].view(np.int32), *one.layout.span(key)
-            rows, columns = np.nonzero(lines[:, first : first + count] < 0)
+            first, places = one.layout.span(key)
+            lines = self._inputs[one.name].view(np.int32)
+            rows, columns = np.nonzero(lines[: self._fixed[at] or count, first : first + places] < 0)
             if not len(rows):
                 continue
             if at not in renamed:
@@ -273,13 +291,13 @@ class SlotRun:
                 renamed[at][...] = lines
             there = -1 - lines[rows, first + columns]
             host = self._inputs[one.host_name(key)].reshape(-1, key.dim)
-            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * count + there]
+            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + there]
             renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
-            sent[n] = _made(argument)
+            sent[n] = _made(argument, -(-len(rows) // places))
         for at, lines in renamed.items():
             arguments[at] = self._of.device.keep(lines.view(np.float32))
         return sent
 
 
-def _made(argument: _Argument) -> Any:
-    return argument.array if argument.refill is None else argument.refill()
+def _made(argument: _Argument, rows: int) -> Any:
+    return argument.array if argument.refill is None else argument.refill(rows)

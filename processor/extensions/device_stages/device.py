@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,13 +90,15 @@ class DeviceBatch:
         """The subgraph whose inputs are filled."""
         return _filled(self.replica, self.parts)
 
-    def works(self) -> Iterator[tuple[int, Work]]:
-        """Yield the first row of each work item to be answered, and the item."""
+    def works(self) -> list[tuple[int, Work]]:
+        """Return the first row of each work item to be answered, and the item."""
+        every = list[tuple[int, Work]]()
         for span, works in self.spans:
             first = span.first
             for work in works:
-                yield first, work
+                every.append((first, work))
                 first += work.rows
+        return every
 
     @property
     def owned(self) -> bool:
@@ -234,20 +236,20 @@ class DeviceStages:
 
     def _run(self, staging: int, stats: SessionStats, runner: Runner) -> None:
         batch = self._batches[staging]
-        outcomes: Mapping[int, Outputs | FreshetError] = {}
+        works = batch.works()
+        outcomes: Sequence[Outputs | FreshetError] = ()
         timing: Timing | None = None
         started_s = self._clock.now_s()
         try:
-            if batch.spans:
-                outcomes, timing = self._compute(batch, stats, runner)
+            if works:
+                outcomes, timing = self._compute(batch, works, stats, runner)
         except Exception as error:
-            outcomes = self._compute_each(batch, error, runner)
+            outcomes = self._compute_each(batch, works, error, runner)
         generation, model = batch.state.generation, batch.replica.manifest.model
         self._free(staging, batch)
         stats.busy_s += self._clock.now_s() - started_s
         block = batch.buffers.block
-        for first, work in batch.works():
-            outcome = outcomes[first]
+        for (_, work), outcome in zip(works, outcomes):
             failed = isinstance(outcome, FreshetError)
             stats.failed += failed
             stats.rows += 0 if failed else work.rows
@@ -262,8 +264,10 @@ class DeviceStages:
                 stats.requests += 1
                 answer(work.done, PredictReply(outcome, generation, model, timing))
 
-    def _compute(self, batch: DeviceBatch, stats: SessionStats, runner: Runner) -> tuple[Mapping[int, Outputs], Timing]:
-        """Run and record what a buffer holds; return the outputs of each work item by its first row, and the timing."""
+    def _compute(
+        self, batch: DeviceBatch, works: Sequence[tuple[int, Work]], stats: SessionStats, runner: Runner
+    ) -> tuple[Sequence[Outputs], Timing]:
+        """Run and record what a buffer holds; return the outputs of each work item, and the timing."""
         graphs, state = batch.replica.graphs, batch.state
         results = _results(batch.replica, batch.rows)
         running = RunningBatch(graphs, state.executables, state.tables, state.epoch, batch.buffers, results)
@@ -272,29 +276,28 @@ class DeviceStages:
         runner.run_filled(running, batch.run, batch.rows)
         stats.batches += 1
         rows = sum([span.rows for span, _ in batch.spans])
-        wait_s = batch.wait_s / max(1, sum([len(works) for _, works in batch.spans]))
+        wait_s = batch.wait_s / len(works)
         record_batch(
             batch.buffers.block, batch.requests, rows, running.padded, _answered(batch, results), wait_s,
             batch.sparse_s, running.dense_s,
         )  # fmt: skip
         timing = Timing(batch.began_s, self._clock.now_s(), batch.sparse_s, running.dense_s, batch.requests, rows)
-        return {
-            first: {name: result[first : first + work.rows] for name, result in results.items()}
-            for first, work in batch.works()
-        }, timing
+        return [
+            {name: result[first : first + work.rows] for name, result in results.items()} for first, work in works
+        ], timing
 
     def _compute_each(
-        self, batch: DeviceBatch, error: Exception, runner: Runner
-    ) -> Mapping[int, Outputs | FreshetError]:
-        """Fill, run and record each request of a buffer by itself after an error; return what it gets by first row."""
+        self, batch: DeviceBatch, works: Sequence[tuple[int, Work]], error: Exception, runner: Runner
+    ) -> Sequence[Outputs | FreshetError]:
+        """Fill, run and record each request of a buffer by itself after an error; return what each gets."""
         buffers, replica, state = batch.buffers, batch.replica, batch.state
         if batch.requests <= 1:
             # One request, or chunks of one.
             buffers.block.fail(batch.requests)
             reason = client_error(error)
-            return {first: reason for first, _ in batch.works()}
-        outcomes: dict[int, Outputs | FreshetError] = {}
-        for first, work in batch.works():
+            return [reason] * len(works)
+        outcomes = list[Outputs | FreshetError]()
+        for _, work in works:
             try:
                 tables, results = state.tables, _results(replica, work.rows)
                 if replica.remote is not None:
@@ -305,10 +308,10 @@ class DeviceStages:
                 runner.score(running, [work], work.rows)
                 sparse_s, dense_s = running.sparse_s, running.dense_s
                 record_batch(buffers.block, 1, work.rows, running.padded, results, 0.0, sparse_s, dense_s)
-                outcomes[first] = results
+                outcomes.append(results)
             except Exception as raised:
                 buffers.block.fail(1)
-                outcomes[first] = client_error(raised)
+                outcomes.append(client_error(raised))
         return outcomes
 
     def _free(self, staging: int, batch: DeviceBatch) -> None:
@@ -393,7 +396,7 @@ class StagedSession(Session):
         alone = works[0] if parts is not None and shared is None else None
         span, batch = self._stages.reserve(replica, parts, rows, sub_request, alone)
         answered: Sequence[Work] = ()
-        started_s = self._clock.now_s()
+        started_s, filled_s = self._clock.now_s(), 0.0
         try:
             state, tables = batch.state, batch.state.tables
             bound, spans = self._runner.spans_of(works, 0, rows)
@@ -410,10 +413,11 @@ class StagedSession(Session):
                 inputs = batch.buffers.inputs(parts.user.name, 0, 1)
                 first = view._replace(bound=bound[:1], spans=np.array([[0, 1]], np.int64))
                 parts.user.fill(first, inputs)
-            replica.costs.record_fill(1, rows, sum([work.ids for work in works]), self._clock.now_s() - started_s)
+            filled_s = self._clock.now_s() - started_s
+            replica.costs.record_fill(1, rows, sum([work.ids for work in works]), filled_s)
             answered = works
         finally:
-            self._stages.mark_filled(span, answered, self.wait_s, self._clock.now_s() - started_s)
+            self._stages.mark_filled(span, answered, self.wait_s, filled_s)
 
 
 def _filled(replica: Replica, parts: DividedRun | None) -> SubgraphRun:

@@ -113,9 +113,9 @@ class SampleScorer:
     ) -> PreviewResult | None:
         began_s, erasures = self._clock.now_s(), self._erasures
         sample, sampled = self._sample.renewed(max_rows)
-        bucket, rows = extent(costs, min(max_rows, sampled), max_s)
-        if rows < LEAST_ROWS:
+        if min(max_rows, sampled) < LEAST_ROWS:
             return None
+        bucket, rows = extent(costs, min(max_rows, sampled), max_s)
         before_scores, digest = self._scored, before.digest
         if (
             before_scores is None

@@ -366,8 +366,6 @@ def ours(what: str) -> Iterator[None]:
     except Exception as error:
         if (short := shortage(error)) is not None:
             raise short from None
-        if isinstance(error, RuntimeError) and "new thread" in str(error):
-            raise NotReady("not enough threads") from None
         log.exception("cannot download %s", what)
         raise Corrupt("version: cannot be downloaded; see the server's log") from None
 

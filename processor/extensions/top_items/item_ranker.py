@@ -279,7 +279,7 @@ class ItemRanker(Answerer):
         group = self._groups.of(request.model)
         work = RankingWork(
             bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=partial(group.deliver, done),
-            caller=request.caller, ranking=ranking, k=k,
+            ranking=ranking, k=k,
             history=history if asked.like is None else list(asked.like[:, None]),
             chosen=chosen, asked=asked, max_ids=limits.max_ids, nbytes=nbytes_of(inputs),
         )  # fmt: skip

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import resource
@@ -69,7 +70,7 @@ class ImportLimits:
         """Return the limits that a server's options set; by default half of the machine's memory."""
         half_nbytes = (ResourceLimits.here().memory_nbytes or 0) // 2
         nbytes = config.import_memory_bytes or max(LEAST_MEMORY_NBYTES, half_nbytes)
-        return cls(config.import_timeout_s, config.import_cpu_s, nbytes)
+        return cls(config.import_timeout_s, math.ceil(2 * config.import_timeout_s), nbytes)
 
 
 class Process(Protocol):
@@ -193,7 +194,7 @@ class RunningImport:
             return f"the import took more than {limits.wall_s:g} s and was stopped; raise --import-timeout-s"
         if code == -signal.SIGXCPU:
             spent = f"more than {limits.processor_s} s of processor time"
-            return f"the import took {spent} and was stopped; raise --import-cpu-s"
+            return f"the import took {spent} and was stopped; raise --import-timeout-s"
         if reason:
             return reason
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))

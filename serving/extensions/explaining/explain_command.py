@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet_serving.processor.errors import BadInput, first_of, nearest_file, printable
-from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, TokenOption
+from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,10 +48,8 @@ def explain(
     label: Annotated[str | None, typer.Option(help="Label of the version, instead of --version.")] = None,
     generation: Annotated[str | None, typer.Option(help="Generation to explain, such as 1.16.")] = None,
     against: Annotated[str | None, typer.Option(help="Second generation to compare with.")] = None,
-    vectors: Annotated[bool, typer.Option("--vectors", help="Include the row vectors in the --json output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the server's reply as JSON.")] = False,
     admin: AdminOption = DEFAULT_ADMIN,
-    admin_token: TokenOption = "",
 ) -> None:
     """Explains one score: rows and their origin, executable, timings, and the changes that moved it."""
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
@@ -60,8 +58,8 @@ def explain(
         raise BadInput("explain: expected either --request or --request-id")
     asked: dict[str, Any] = {"request_id": request_id} if request_id else _request(request)
     options = {"version": version, "label": label, "generation": generation, "against": against, "item": item}
-    asked |= {"row": row, "vectors": vectors, **{key: value for key, value in options.items() if value is not None}}
-    answer = AdminClient(admin, admin_token).send_json("POST", f"/admin/models/{quoted(model)}/explain", asked)
+    asked |= {"row": row, **{key: value for key, value in options.items() if value is not None}}
+    answer = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/explain", asked)
     if as_json:
         print(json.dumps(answer, indent=1))
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshet_serving.serving.commands.delta_commands import TokenOption
+from freshet_serving.serving.commands.admin_client import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from freshet_serving.serving.extensions.fleet.fleet_comparison import FleetReport, VersionComparison
@@ -29,7 +30,6 @@ def fleet(
         typer.Option(help="HOST:PORT of a name with one address per replica, such as a headless Kubernetes service."),
     ] = "",
     model: Annotated[str | None, typer.Option(help="Only this model. [all]")] = None,
-    admin_token: TokenOption = "",
     timeout: Annotated[float, typer.Option(min=0.05, max=60.0, help="Timeout in seconds for each replica.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     watch: Annotated[
@@ -55,7 +55,7 @@ def fleet(
         raise BadInput("fleet: expected addresses of admin ports or --service HOST:PORT, got neither")
     if watch and wait:
         raise BadInput("fleet: expected --watch or --wait, got both")
-    look = _poller(replicas or [], service, admin_token, timeout, model)
+    look = _poller(replicas or [], service, os.environ.get(TOKEN_VARIABLE, ""), timeout, model)
     shown: Callable[[FleetReport], str] = _document if as_json else table
     ended = threading.Event()
     if watch or wait:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from freshet_serving.processor.repository import MAX_REQUESTS
 from freshet_serving.serving.commands.completion import models
-from freshet_serving.serving.commands.key_commands import KeyOption
+
+REQUESTS = 256
+"""Requests that are stored, spread over the files."""
 
 recordings_app = typer.Typer(help="Use the requests that a server recorded.", no_args_is_help=True)
 
@@ -19,16 +20,12 @@ def recordings_warmup(
     recordings: Annotated[str, typer.Option(help="Folder of the server's recordings, or one of its files.")],
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
-    requests: Annotated[
-        int, typer.Option(min=1, max=MAX_REQUESTS, help="Number of requests, spread over the files.")
-    ] = 256,
-    key: KeyOption = "",
 ) -> None:
-    """Stores recorded requests in a version for warm-up whenever it is loaded."""
+    """Stores 256 recorded requests, spread over the files, in a version for warm-up whenever it is loaded."""
     from freshet_serving.processor.repository import WARMUP, Keyring, add_file, dump_warmup, open_repository
     from freshet_serving.serving.extensions.recorder.request_recorder import read_requests
 
-    files = open_repository(repository).with_keys(Keyring.of_writer(key)).version(model, version)
-    chosen = read_requests(recordings, model, files.manifest.inputs, requests)
+    files = open_repository(repository).with_keys(Keyring.of_writer()).version(model, version)
+    chosen = read_requests(recordings, model, files.manifest.inputs, REQUESTS)
     add_file(files, WARMUP, dump_warmup(chosen))
     print(f"{model} {files.manifest.version}: {len(chosen)} requests stored for warm-up")

@@ -21,9 +21,18 @@ from freshet_serving.processor.errors import BadInput, json_kind
 from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.package import Input, Manifest, expected_lists
 from freshet_serving.serving.codecs.json_columns import column, has_booleans
-from freshet_serving.serving.codecs.wire import Body, Headers, dump_json, header_timeout_s, json_number, load_json, show
+from freshet_serving.serving.codecs.wire import (
+    JSON_TYPE,
+    Body,
+    Headers,
+    dump_json,
+    header_timeout_s,
+    json_number,
+    load_json,
+    show,
+)
 from freshet_serving.serving.front.shared_memory import Regions
-from freshet_serving.serving.http.asgi import JSON_TYPE, RawHeaders
+from freshet_serving.serving.http.asgi import RawHeaders
 from freshet_serving.serving.request_headers import TOP_ITEMS
 
 ITEM = "item"

@@ -1,7 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
-from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, origin, passed
+from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, origin, passed, store
 from tests.loadtest.reports.summaries import summary
 
 
@@ -69,3 +71,9 @@ def test_report_command_is_reproducible_and_names_no_folder():
         "make bench BENCH_ARGS=\"--only deltas --serve '--workers 2'\""
     )
     assert origin("bench", "BENCH_ARGS", [])["command"] == "make bench"
+
+
+def test_report_is_stored_with_its_figures(tmp_path):
+    store(tmp_path, "found", {"a": 1}, "# Found\n")
+    assert (tmp_path / "found.md").read_text() == "# Found\n"
+    assert json.loads((tmp_path / "found.json").read_text()) == {"a": 1}

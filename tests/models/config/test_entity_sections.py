@@ -41,7 +41,7 @@ def test_columns_are_those_that_the_features_derive_from():
         ({"columns": []}, r"entities\.item\.columns: expected features of the file"),
         ({"columns": ["item"]}, r"entities\.item\.columns: expected features of other columns than the key"),
         ({"time": "at"}, r"entities\.item\.time: expected data\.time as well"),
-        ({"path": "x.libsvm"}, r"entities\.item\.path: expected a table"),
+        ({"path": "ratings.dat", "format": "movielens"}, r"entities\.item\.path: expected a table"),
         ({"unknown": "keep"}, r"entities\.item\.unknown: expected one of default, drop, mark, got 'keep'"),
         ({"colour": 1}, r"entities\.item\.colour: unknown key"),
     ],

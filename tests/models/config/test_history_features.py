@@ -13,6 +13,7 @@ PLAIN = {
     "item": {"kind": "id", "side": "item"},
     "hour": {"transform": "hour"},
 }
+EQUAL = {"cross": ["history.item", "item"], "equal": True}
 LAST = {"kind": "id", "from": "history.item", "take": -1}
 
 
@@ -87,6 +88,15 @@ def test_decay_parts_events_by_their_age():
     assert ends[1:-1:2] == ends[2::2] == [3_600, 86_400, 604_800, 2_592_000]
 
 
+def test_equal_events_are_one_id_of_the_candidate():
+    made = parse(a=EQUAL | {"take": -3, "decay": "position"})
+    assert [(f.name, f.kind, f.side, f.window) for f in made.values() if f.equal] == [
+        ("a", "id", "item", (0, 1)),
+        ("a.2", "id", "item", (1, 1)),
+        ("a.3", "id", "item", (2, 1)),
+    ]
+
+
 def test_network_over_features_reads_no_history_but_its_features():
     assert parse(last=LAST)["history.item"].dim == 0
     shared = HISTORY | {"tables": {"item": "item"}}
@@ -118,6 +128,22 @@ def test_network_over_features_reads_no_history_but_its_features():
         (
             {"a": {"cross": ["history.item", "item"], "decay": "age"}},
             "features.a.decay: expected sequences.history.time",
+        ),
+        ({"a": {"kind": "id", "equal": True}}, "features.a.equal: expected a cross of a column of a history and a"),
+        (
+            {"a": {"cross": ["history.item", "item", "hour"], "equal": True}, "hour": {"kind": "ids"}},
+            "features.a.equal:",
+        ),
+        ({"a": {"cross": ["history.item", "last"], "equal": True}, "last": LAST}, "features.a.equal: expected a cross"),
+        ({"a": EQUAL | {"buckets": 9}}, "features.a.buckets: expected none beside equal, got '9'"),
+        ({"a": EQUAL | {"kind": "ids"}}, "features.a.kind: expected 'id', which this cross makes, got 'ids'"),
+        (
+            {"a": {"cross": ["user", "item"], "equal": True}},
+            "features.a.equal: expected a cross of a column of a history",
+        ),
+        (
+            {"a": {"cross": ["history.action", "item"], "equal": True}, "last": LAST | {"where": {"action": "x"}}},
+            "features.a.equal: expected history.action and item of one kind",
         ),
         (
             {"a": {"cross": ["history.price", "item"]}},

@@ -15,8 +15,8 @@ def history(folder, **changed):
 
 
 def test_guard_of_ranks_is_accepted(tmp_path):
-    guard = next_config(tmp_path, guard={"ndcg_drop": 0.2, "sigmas": 3.0}).guard
-    assert (guard.enabled, guard.ndcg_drop, guard.sigmas) == (True, 0.2, 3.0)
+    guard = next_config(tmp_path, guard={"release_windows": 3}).guard
+    assert (guard.enabled, guard.release_windows) == (True, 3)
 
 
 def test_file_of_a_log_is_accepted(tmp_path):

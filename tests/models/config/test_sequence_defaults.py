@@ -36,10 +36,12 @@ def test_ids_newest_events_and_what_users_and_hours_have_to_do_with_categories_a
         *("user.counts", "item.counts", "category.counts", "hour.counts"),
         *("history-item-item", "history-item-item.2", "history-item-item.3-4", "history-item-item.5-8"),
         *("history-category-category", "history-category-category.2"),
+        *("history-item-item-equal", "history-item-item-equal-category"),
         *("user-category", "hour-category"),
     ]
     crossed = {f.name: (f.cross, f.side) for f in config.features if f.cross}
     assert crossed["history-item-item"] == (("history.item", "item"), "item")
+    assert crossed["history-item-item-equal-category"] == (("history.item", "item", "category"), "item")
     assert crossed["user-category"] == (("user", "category"), "item")
     assert {f.name: f.dim for f in config.features if not f.counts and f.table}["category"] == 4
 
@@ -55,9 +57,10 @@ def test_tables_that_are_shared_say_what_a_list_column_has_to_do_with_a_candidat
         sequences={"seen": {"columns": {"product": "seen_items", "shop": "seen_shops"}, "tables": {"product": "item"}}}
     )
     assert [name for name in counted(config) if "seen" in name] == [
-        *("seen-product-item", "seen-product-item.2", "seen-product-item.3-4", "seen-product-item.5-8")
+        *("seen-product-item", "seen-product-item.2", "seen-product-item.3-4", "seen-product-item.5-8"),
+        *("seen-product-item-equal", "seen-product-item-equal-category"),
     ]
-    assert [name for name in counted(config) if name.endswith("-category")] == ["user-category", "hour-category"]
+    assert counted(config)[-2:] == ["user-category", "hour-category"]
 
 
 @pytest.mark.parametrize(

@@ -357,8 +357,8 @@ def test_documented_training_files_are_valid(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = [parse_config(tomllib.loads(block)) for block in re.findall(r"```toml\n(.*?)```", text, re.S)]
 
-    assert [c.model.name for c in shown] == ["ctr", "hours", "svm", "movies", "ads"]
-    assert [len(c.features) for c in shown] == [4, 7, 2, 8, 39]
+    assert [c.model.name for c in shown] == ["ctr", "hours", "movies", "ads"]
+    assert [len(c.features) for c in shown] == [4, 7, 8, 39]
     assert shown[0].train == TrainSettings(epochs=1)
 
 

@@ -91,7 +91,7 @@ def test_online_section_may_name_columns_otherwise(folder):
         ({"serve": "redis"}, r"user_table\.user\.serve: expected one of requests, online, got 'redis'"),
         ({"serve": "online"}, r"user_table\.user\.serve: expected a section \[online_features\.user\]"),
         ({"path": "nowhere.parquet"}, r"user_table\.user\.path: .*nowhere.parquet"),
-        ({"path": "x.libsvm"}, r"user_table\.user\.path: expected a table"),
+        ({"path": "ratings.dat", "format": "movielens"}, r"user_table\.user\.path: expected a table"),
         ({"colour": 1}, r"user_table\.user\.colour: unknown key"),
     ],
 )

@@ -107,14 +107,6 @@ def test_formats_with_fixed_columns_are_read_too(tmp_path):
     assert batch.label.tolist() == [0, 1]
 
 
-def test_libsvm_values_are_selected_by_index(tmp_path):
-    (tmp_path / "a.svm").write_text("1 3:0.5 7:1\n0 8:1\n")
-    (batch,) = Dataset(tmp_path / "a.svm", ["3", "features"])
-
-    assert batch.columns["3"].tolist() == [0.5, 0]
-    assert plain(batch.columns["features"]) == [[7], [8]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

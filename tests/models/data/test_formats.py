@@ -13,8 +13,6 @@ from freshet_serving.processor.errors import BadInput
         ("a.csv", "csv"),
         ("a.csv.gz", "csv"),
         ("a.tsv.zst", "csv"),
-        ("a.svm", "libsvm"),
-        ("a.libsvm.gz", "libsvm"),
         ("a.tfrecord", "tfrecord"),
         ("parts/*.tfrecords.gz", "tfrecord"),
     ],
@@ -34,7 +32,5 @@ def test_files_of_a_folder_determine_its_format(tmp_path):
 def test_path_with_an_unknown_format_is_refused(tmp_path, names):
     for name in names:
         (tmp_path / name).touch()
-    with pytest.raises(
-        BadInput, match=r"data\.format: expected one of parquet, csv, tfrecord, libsvm, criteo, movielens"
-    ):
+    with pytest.raises(BadInput, match=r"data\.format: expected one of parquet, csv, tfrecord, criteo, movielens"):
         format_of(str(tmp_path))

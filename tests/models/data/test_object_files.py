@@ -87,16 +87,6 @@ def test_object_rows_equal_those_of_a_folder(tmp_path, address, ending):
     assert everything(f"{address}/part-1{ending}") == everything(tmp_path / f"part-1{ending}")
 
 
-def test_libsvm_lines_are_read_from_objects_too(tmp_path, address):
-    (tmp_path / "a.libsvm").write_text("".join(f"{n % 2} {n}:1 {n + 7}:1\n" for n in range(50)))
-    upload(tmp_path, address)
-    got, wanted = [
-        [(batch.columns["features"].values.tolist(), batch.label.tolist()) for batch in Dataset(str(path))]
-        for path in (address, tmp_path)
-    ]
-    assert got == wanted
-
-
 def test_object_is_read_in_blocks_from_any_offset(tmp_path, address):
     content = os.urandom(BLOCK_NBYTES * 2 + 12345)
     (tmp_path / "x.csv").write_bytes(content)

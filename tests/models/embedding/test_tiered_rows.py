@@ -9,7 +9,7 @@ from hypothesis.stateful import rule
 
 from freshet_serving.models.embedding import cold_rows
 from freshet_serving.models.embedding.optimizer import row_optimizer
-from freshet_serving.models.embedding.row_budget import CACHES, LFU, LRU, RowBudget
+from freshet_serving.models.embedding.row_budget import RowBudget
 from freshet_serving.models.embedding.tiered_rows import LEAST_ROWS, MAPPED_NBYTES
 from freshet_serving.models.embedding.variable import EmbeddingVariable, Eviction
 from freshet_serving.processor.errors import BadInput
@@ -29,8 +29,8 @@ def small_segments(monkeypatch):
     monkeypatch.setattr(cold_rows, "MOVED_RECORDS", 3)
 
 
-def make_table(folder, most=4, cache=LFU, optimizer="adagrad", nbytes=1):
-    table = EmbeddingVariable("t", DIM, row_optimizer(optimizer), seed=5, budget=RowBudget(nbytes, cache, folder))
+def make_table(folder, most=4, optimizer="adagrad", nbytes=1):
+    table = EmbeddingVariable("t", DIM, row_optimizer(optimizer), seed=5, budget=RowBudget(nbytes, folder))
     table.tiers.most = most or table.tiers.most
     return table
 
@@ -102,15 +102,14 @@ def learn(table, ids, step):
     table.update(refs, sums, np.ones(len(ids), np.int64), RATE, step)
 
 
-@pytest.mark.parametrize(("cache", "stay"), [(LFU, [0, 1, 2, 3]), (LRU, [5, 6, 7, 8])])
-def test_least_or_longest_unread_rows_leave_memory(tmp_path, cache, stay):
-    table = make_table(tmp_path, cache=cache)
+def test_least_read_rows_leave_memory(tmp_path):
+    table = make_table(tmp_path)
     for step in range(1, 4):
         learn(table, [0, 1, 2, 3], step)
     for key in range(4, 9):
         learn(table, [key], key)
     table.shrink_to_budget()
-    assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == stay
+    assert np.flatnonzero(table.find(np.arange(9)) < LOGGED).tolist() == [0, 1, 2, 3]
 
 
 def test_rows_of_a_prefetch_window_stay_in_memory(tmp_path):
@@ -242,12 +241,9 @@ def test_invalid_scratch_folder_is_refused_naming_the_table(tmp_path):
         make_table(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("cache", CACHES)
-def test_budget_covers_rows_slots_bookkeeping_and_prefetch(tmp_path, cache):
-    budget = RowBudget(1 << 20, cache, tmp_path)
+def test_budget_covers_rows_slots_bookkeeping_and_prefetch(tmp_path):
+    budget = RowBudget(1 << 20, tmp_path)
     tiers = EmbeddingVariable("t", 16, row_optimizer("adagrad"), budget=budget).tiers
     assert tiers.most == int((1 << 20) // (2 * 16 * 4 + 29) * 0.6)
     assert tiers.most + tiers.window_ids <= (1 << 20) / (2 * 16 * 4 + 29)
-    assert (
-        EmbeddingVariable("t", 16, row_optimizer("sgd"), budget=RowBudget(1, cache, tmp_path)).tiers.most == LEAST_ROWS
-    )
+    assert EmbeddingVariable("t", 16, row_optimizer("sgd"), budget=RowBudget(1, tmp_path)).tiers.most == LEAST_ROWS

@@ -194,7 +194,7 @@ def sequence_model(layer):
     return keras.Model([seen, word], layers.Dense(1, name="score")(layers.Concatenate()([state, own])))
 
 
-@pytest.mark.parametrize("layer", ["GRU", pytest.param("LSTM", marks=pytest.mark.long), "attention"])
+@pytest.mark.parametrize("layer", ["attention", *(pytest.param(n, marks=pytest.mark.long) for n in ("GRU", "LSTM"))])
 def test_generations_of_a_model_of_free_length_score_as_the_model(tmp_path, layer):
     import tensorflow as tf
 

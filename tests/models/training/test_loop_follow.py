@@ -251,7 +251,7 @@ def test_stopping_while_waiting_for_rows_reports_the_missing_ones(tmp_path, clic
 def judged_run(tmp_path, clicks, **guard):
     clicks.send(3000)
     config = config_of(tmp_path, delta_rows=900)
-    config = replace(config, guard=replace(GuardConfig(first_windows=4, release_windows=2), **guard))
+    config = replace(config, guard=replace(GuardConfig(release_windows=2), **guard))
     notes = Notes()
     run = begin(config, notes)
     run.full()

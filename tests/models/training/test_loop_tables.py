@@ -206,7 +206,7 @@ def test_killed_run_resumes_bitwise_equal_including_filters(where, tmp_path, mon
 
 
 IN_TIERS = {name: dataclasses.replace(table, memory_mb=1) for name, table in TABLES.items()} | {
-    "city": TableConfig(memory_mb=1, cache="lru")
+    "city": TableConfig(memory_mb=1)
 }
 
 

@@ -27,6 +27,7 @@ def config_of(folder, **publish):
         "data": {"path": "x.parquet", "format": "parquet", "label": "y", "time": "ts"},
         "features": {
             "item": {"kind": "id", "side": "item", "dim": 4},
+            "same_item": {"kind": "id", "from": "item", "side": "item", "dim": 4, "table": "item"},
             "last": {"kind": "id", "from": "history.item", "take": -1, "dim": 4},
             "bought": {
                 "kind": "ids", "from": "history.item", "take": -3, "where": {"action": "buy"}, "dim": 4,
@@ -36,6 +37,11 @@ def config_of(folder, **publish):
             "aged": {"cross": ["history.item", "item"], "decay": "age", "buckets": BUCKETS, "dim": 4},
             "last_item": {"cross": ["last", "item"], "buckets": BUCKETS, "dim": 4, "wide": True},
             "weight": {"cross": ["history.item", "item"], "buckets": BUCKETS, "wide": True},
+            "had": {"cross": ["item", "history.item"], "equal": True, "take": -3, "decay": "position", "dim": 4},
+            "again": {"cross": ["history.item", "item"], "equal": True, "counts": True},
+            "again_item": {
+                "cross": ["history.item", "item", "same_item"], "equal": True, "buckets": BUCKETS, "counts": True,
+            },
             "seen": {"cross": ["history.item", "item"], "buckets": BUCKETS, "counts": True},
         },
         "sequences": {
@@ -98,7 +104,8 @@ def by_hand(run, history, candidate):
         return sum((rows[n] for n in ids if n in rows), np.zeros(export.rows.shape[1], np.float32))
 
     def crossed(some):
-        pairs = [tf.sparse.cross_hashed([tf.constant([[n]]), tf.constant([[candidate]])], BUCKETS) for n in some]
+        values = [tf.constant([[n]], tf.int64) for n in [*some, candidate]]
+        pairs = [tf.sparse.cross_hashed([value, values[-1]], BUCKETS) for value in values[:-1]]
         return [int(pair.values.numpy()[0]) for pair in pairs]
 
     newest = [n.item() for n in history[::-1]]
@@ -110,6 +117,12 @@ def by_hand(run, history, candidate):
         "last_item.wide": pooled("last_item.wide", crossed(newest[:1])),
         "weight": pooled("weight", crossed(newest)),
         "seen": pooled("seen", crossed(newest)),
+        "same_item": pooled("item", [candidate]),
+        "again_item": pooled("again_item", crossed([newest.count(candidate).bit_length()])),
+        "again": pooled("again", [newest.count(candidate).bit_length()]),
+        "had": pooled("had", [newest[:1].count(candidate)]),
+        "had.2": pooled("had", [newest[1:2].count(candidate)]),
+        "had.3": pooled("had", [newest[2:3].count(candidate)]),
         "pairs": pooled("pairs", crossed(newest[:1])),
     }
     parts |= {f"pairs.{n}": pooled("pairs", crossed(newest[n - 1 : n])) for n in (2,)}

@@ -20,7 +20,7 @@ from tests.models.training.streams import MixedSource, make_config
 pytestmark = pytest.mark.tensorflow
 
 ROWS, BATCH = 640, 32
-IN_TIERS = {"user": TableConfig(memory_mb=1), "tag": TableConfig(memory_mb=1, cache="lru")}
+IN_TIERS = {"user": TableConfig(memory_mb=1), "tag": TableConfig(memory_mb=1)}
 
 
 def make_trainer(folder, tables=None):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.config.guard_section import GuardConfig
 from freshet_serving.models.training.rank_guard import RankGuard, WindowRanks
+from freshet_serving.models.training.window_guard import FIRST_WINDOWS
 
 CONFIG = GuardConfig()
 
@@ -99,7 +100,7 @@ def test_without_held_out_events_the_first_windows_say_what_is_usual():
     guard = RankGuard(CONFIG)
     guard.begin_with(window(random, 10))
     assert [guard.judge(window(random, 3000, 0.001))] == [""]
-    for _ in range(CONFIG.first_windows):
+    for _ in range(FIRST_WINDOWS):
         guard.judge(window(random, 3000, 0.2))
     assert guard.judge(window(random, 3000, 0.004)) != ""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.models.config.gate_section import GateConfig
+from freshet_serving.models.training import version_gate
 from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.version_gate import (
     KEPT_MOVES,
@@ -178,10 +179,11 @@ def test_labels_that_fit_neither_version_are_refused():
     assert not any("fit neither" in line for line in better.refused)
 
 
-def test_usual_differences_widen_the_bound():
+def test_usual_differences_widen_the_bound(monkeypatch):
+    monkeypatch.setattr(version_gate, "SIGMAS", 3.0)
     labels, old, new = night(1, noise=0.1)
     worse = sigmoid(np.log(new / (1 - new)) + np.random.default_rng(3).normal(0, 0.9, len(new)))
-    calm = GateConfig(loss_rise=10.0, calibration=10.0, sigmas=3.0)
+    calm = GateConfig(loss_rise=10.0, calibration=10.0)
     assert_refused(verdict(labels, old, worse, bounds=calm), "AUC")
     assert not verdict(labels, old, worse, bounds=calm, moves={"auc": [0.05] * 5}).refused
 

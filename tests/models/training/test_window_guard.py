@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.config.guard_section import GuardConfig
-from freshet_serving.models.training.window_guard import WindowGuard, WindowScores, auc_error, row_losses
+from freshet_serving.models.training.window_guard import FIRST_WINDOWS, WindowGuard, WindowScores, auc_error, row_losses
 
 CONFIG = GuardConfig()
 
@@ -97,8 +97,8 @@ def test_non_finite_scores_are_held_from_the_first_window():
 
 def test_first_windows_are_only_learned_from():
     random = np.random.default_rng(1)
-    guard = WindowGuard(replace(CONFIG, first_windows=8))
-    assert judged(guard, [figures_of(random, shuffled=n % 2 == 1) for n in range(8)]) == []
+    guard = WindowGuard(CONFIG)
+    assert judged(guard, [figures_of(random, shuffled=n % 2 == 1) for n in range(FIRST_WINDOWS)]) == []
 
 
 def test_outlying_window_is_not_learned_from():

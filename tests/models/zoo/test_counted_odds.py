@@ -50,6 +50,23 @@ def test_network_reads_odds_and_rows(arch, make):
     assert np.isfinite(whole.logits([-abs(v) for v in given] if histories else -abs(x)).numpy()).all()
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_odds_of_equal_events_have_a_gate_that_begins_closed(both):
+    layout, counts = with_two_counts(make_layout(4, 0))
+    equals = counts if both else counts[1:]
+    whole = with_counted_odds(
+        layout, counts, lambda own: build_arch("deepfm", own, {"hidden": (4,)}, seed=3), equals=equals
+    )
+    x = layout.examples(2)["x"]
+    x[:, -2:] = [[0, 0], [1000, 999]]
+    y = x.copy()
+    y[:, -2:] = [[50, 10], [1, 0]]
+    np.testing.assert_allclose(whole.logits(x), whole.logits(y), atol=1e-6)
+    gates = whole.logits.get_layer("equal_gates").kernel
+    gates.assign(np.ones(gates.shape, np.float32))
+    assert np.abs(whole.logits(x).numpy() - whole.logits(y).numpy()).min() > 1e-4
+
+
 def test_id_that_was_never_seen_changes_nothing():
     layout, counts = with_two_counts(make_layout(4))
     whole = with_counted_odds(layout, counts, lambda own: build_arch("deepfm", own, {"hidden": ()}, seed=3))

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
 from freshet_serving.processor.backends import xla
-from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned
+from freshet_serving.processor.backends.base import Artefact, IoSpec, PartialRun, aligned
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput, Corrupt
@@ -59,6 +59,23 @@ def test_programs_of_one_graph_share_their_executable_and_not_their_weights():
         x[...] = np.random.default_rng(0).standard_normal(x.shape, np.float32)
         executable.bind_buffers({"x": x}, {"score": y})()
         np.testing.assert_allclose(y, expected(x, make_weights(seed)), atol=1e-6)
+
+
+def test_a_run_copies_the_rows_that_count_and_then_all_again():
+    program, width = Xla().open_program(IoSpec.of_matrix(WIDTH, {"score": 1})), WIDTH
+    program.add(Artefact(4, code_of(4), NAMES))
+    # Not aligned: what runs read is a copy, as on a device.
+    x, y = np.zeros(4 * width + 1, np.float32)[1:].reshape(4, width), np.zeros((4, 1), np.float32)
+    run = program.with_weights(make_weights(0))[4].bind_buffers({"x": x}, {"score": y})
+    assert isinstance(run, PartialRun)
+    run()
+    x[...] = np.random.default_rng(0).normal(size=x.shape)
+    run.rows = 2
+    run()
+    counted, rest = expected(x, make_weights(0))[:2], expected(np.zeros_like(x), make_weights(0))[2:]
+    np.testing.assert_allclose(y, np.concatenate([counted, rest]), atol=1e-6)
+    run()
+    np.testing.assert_allclose(y, expected(x, make_weights(0)), atol=1e-6)
 
 
 def test_shared_executable_is_freed_with_the_last_program():

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.features.crosses import cross
+from freshet_serving.processor.features.crosses import cross, equal
 from freshet_serving.processor.features.evaluation import OPS, Transforms
 from freshet_serving.processor.features.flat_columns import FlatColumn
 from freshet_serving.processor.package.manifest import Manifest
@@ -68,6 +68,27 @@ def test_windows_of_a_column_cross_as_lists_of_their_own(data, rows, windows, bu
             if isinstance(column, Ragged):
                 assert column.row_splits.tolist() == known[t.name].bounds.tolist()
     assert not any(name.startswith("e") for name in made)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 5), st.booleans(), st.booleans(), st.booleans())
+def test_equal_events_are_those_of_a_plain_loop(data, rows, one_history, one_value, words):
+    def drawn(n):
+        return data.draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n))
+
+    def column(numbers):
+        return Strings.of([str(n) for n in numbers]) if words else np.array(numbers, np.int64)
+
+    lists = [drawn(data.draw(st.integers(0, 6))) for _ in range(1 if one_history else rows)]
+    values = drawn(1 if one_value else rows)
+    splits = np.cumsum([0, *map(len, lists)])
+    listed = FlatColumn(column([n for each in lists for n in each]), len(lists), 1, splits)
+    made = equal(Transform("t", "equal", ["h", "i"]), [listed, FlatColumn(column(values), len(values))])
+    rows = max(len(lists), len(values))
+    counts = [sum(n == values[r % len(values)] for n in lists[r % len(lists)]) for r in range(rows)]
+    expected = [count.bit_length() for count in counts]
+    assert made.values.tolist() == expected[: made.rows]
+    assert made.rows in (1, rows)
 
 
 def test_events_that_something_else_reads_stay_a_column():

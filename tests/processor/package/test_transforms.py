@@ -124,6 +124,11 @@ REFUSED = [
     ("cross", [FLOAT, ID], [10, 1], [], []),
     ("cross", [ID, ID], [0, 1], [], []),
     ("cross", [ID, ID], [10], [], []),
+    ("equal", [IDS], [], [], []),
+    ("equal", [ID, IDS], [], [], []),
+    ("equal", [IDS, IDS], [], [], []),
+    ("equal", [IDS, PAIR], [], [], []),
+    ("equal", [IDS, WORD], [], [], []),
     ("cross", [ColumnShape("int64", 300), ColumnShape("int64", 300)], [10, 1], [], []),
 ]
 
@@ -145,6 +150,7 @@ def test_shapes_follow_from_the_input_shapes():
     assert shape("aged", WORDS, IDS, integers=[0, 5]) == WORDS
     assert shape("where", IDS, WORDS, IDS, integers=[2], texts=["buy"]) == IDS
     assert shape("cross", WORD, ID, integers=[5, 0]) == ID
+    assert shape("equal", WORDS, WORD) == ID
     assert shape("cross", PAIR, PAIR, integers=[5, 0]) == ColumnShape("int64", 4)
     assert shape("cross", PAIR, IDS, integers=[5, 0]) == IDS
     assert shape("side_by_side", ID, PAIR) == ColumnShape("int64", 3)

@@ -58,5 +58,5 @@ def test_signature_error_names_the_expected_keys_in_one_line():
 def test_key_is_required_when_signatures_are_expected_or_present():
     assert writes().key_for("chain", "ab").id == signer().id
     for keyring, signed in ((reads(), ""), (NO_KEYS, "0123456789abcdef")):
-        with pytest.raises(SigningKeyRequired, match=r"chain: the repository .*set --key or FRESHET_KEY"):
+        with pytest.raises(SigningKeyRequired, match=r"chain: the repository .*set FRESHET_KEY"):
             keyring.key_for("chain", signed)

@@ -130,6 +130,19 @@ def test_new_executables_are_bound_to_borrowed_buffers_before_the_flip(tmp_path)
     assert replica.borrow_buffers() is not lent
 
 
+def test_new_weights_run_in_buffers_of_the_stock_while_there_are_any(tmp_path):
+    version = open_version(write_package(tmp_path))
+    replica, made = version.replicas, []
+    stock, new_buffers = list(replica._buffer_pool), replica._new_buffers
+    replica._new_buffers = lambda: made.append(new_buffers()) or made[-1]
+    version.apply(make_delta(1, [1], dense_seed=5))
+    assert (replica._buffer_pool, made) == (stock, [])
+    lent = [replica.borrow_buffers() for _ in stock]
+    version.apply(make_delta(2, [1], dense_seed=6))
+    assert (replica._buffer_pool, len(made)) == ([], 1)
+    assert made[0] not in lent
+
+
 def test_unreferenced_buffers_are_forgotten(tmp_path):
     replica = open_version(write_package(tmp_path)).replicas
     lent = [replica.borrow_buffers() for _ in range(3)]

@@ -130,10 +130,10 @@ class Answers:
     def __init__(self):
         self.calls = queue.Queue()
 
-    def work(self, replica, number, values, deadline_s=None, caller=None):
+    def work(self, replica, number, values, deadline_s=None):
         bound = Request(values)
         done = lambda answer: self.calls.put((number, answer))  # noqa: E731
-        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done, caller=caller)
+        return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done)
 
     def wait(self, count):
         return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
@@ -167,3 +167,12 @@ def assert_answers(answer, values):
     x = np.asarray(values, np.float32).reshape(-1, 1)
     np.testing.assert_array_equal(answer.outputs["y"], 2 * x)
     np.testing.assert_array_equal(answer.outputs["z"], np.concatenate([x, -x], axis=1))
+
+
+class NoGroups:
+    """The groups of a process without sessions."""
+
+    inline = None
+
+    def of(self, model):
+        return None

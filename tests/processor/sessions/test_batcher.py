@@ -113,14 +113,6 @@ class Batching(RuleBasedStateMachine):
             assert now_s < taken.until_s <= oldest_s + self.window_s
             assert now_s < oldest_s + self.window_s
 
-    @rule()
-    def drain(self):
-        gone = list(self.batcher.drain())
-        assert sorted(id(ticket) for ticket, _ in gone) == sorted(map(id, self.waiting))
-        for ticket, target in gone:
-            assert target is ticket.target
-            self.batcher.put(ticket, target, ticket.arrived_s)
-
     @invariant()
     def the_queue_is_what_was_put_and_has_not_left(self):
         if hasattr(self, "batcher"):
@@ -338,6 +330,15 @@ def test_already_late_ticket_does_not_limit_the_batch():
     assert batcher.take(0.0).batch == tickets
 
 
+def test_window_in_front_of_a_device_ends_when_a_bucket_is_full():
+    target, batcher = Target("flat", {8: 0.01, 64: 0.011}), Batcher(8, 1000, window_s=0.5)
+    batcher.grows = True
+    tickets = put(batcher, *[1] * 63, target=target)
+    assert batcher.take(0.0).batch == []
+    tickets += put(batcher, 1, target=target)
+    assert batcher.take(0.0).batch == tickets
+
+
 def test_window_holds_tickets_until_the_first_has_waited_that_long():
     batcher = Batcher(4, 100, window_s=0.5)
     first = put(batcher, 1)
@@ -493,5 +494,5 @@ def test_nothing_waits_after_the_last_ticket():
     while batcher.take(0.0).batch:
         pass
     put(batcher, 1)
-    assert len(list(batcher.drain())) == 1
+    assert len(batcher.take(0.0).batch) == 1
     assert (batcher._shares.models.waiting, batcher._target_queues) == (0, {})

@@ -144,7 +144,7 @@ def test_queue_limits_ids_and_admits_one_oversized_request_when_empty():
     batcher = Batcher(4, 1000, max_queue_ids=100)
     batcher.check_capacity(1, 0.0, None, 1, 0.0, model="a", ids=101)
     batcher.put(Owned(1, 101, target=TARGETS[0]), TARGETS[0], 0.0)
-    with pytest.raises(Overloaded, match=r"no room: 101 ids wait \(max_queue_ids = 100\)"):
+    with pytest.raises(Overloaded, match=r"no room: 101 ids wait, at most 100 may \(max_queue_rows = 1000\)"):
         batcher.check_capacity(1, 0.0, None, 1, 0.0, model="a", ids=1)
     batcher.take(0.0)
     batcher.put(Owned(1, 60, target=TARGETS[0]), TARGETS[0], 0.0)

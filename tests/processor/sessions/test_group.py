@@ -282,7 +282,7 @@ def test_inline_helper_shares_a_large_request_and_the_owner_answers():
 
     replica.plan.fill = fill
     with group(compute="inline", sessions=2) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         sessions.set_owner(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [1, 2, 3, 4, 5, 6, 7, 8]))
         assert sessions.run_once()
@@ -296,7 +296,7 @@ def test_inline_helper_shares_a_large_request_and_the_owner_answers():
 def test_inline_helper_takes_waiting_work_and_the_owner_answers():
     replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         sessions.set_owner(lambda delay_s: None, home.post)
         for number in range(8):
             sessions.enqueue(home.work(answers, replica, number, [number]))
@@ -318,7 +318,7 @@ def test_inline_helper_takes_waiting_work_and_the_owner_answers():
 def test_idle_inline_helper_keeps_no_request_alive():
     replica, answers, home, bound = FakeReplica(hold=threading.Event()), Answers(), Home(), []
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         sessions.set_owner(lambda delay_s: None, home.post)
         for number in range(8):
             work = home.work(answers, replica, number, [number])
@@ -341,11 +341,11 @@ def test_idle_inline_helper_keeps_no_request_alive():
 def test_inline_helper_stays_idle_while_another_process_uses_the_core(values):
     replica, answers, words = FakeReplica(), Answers(), np.array([0, 1], np.int64)
     with group(compute="inline", sessions=2, max_batch_rows=4, occupancy=Occupancy(2, words, 0)) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         for number, rows in enumerate(values):
             sessions.enqueue(answers.work(replica, number, rows))
         while sessions.run_once():
-            assert sessions._queues[0].idle, "the helper has not been woken"
+            assert sessions._queue.idle, "the helper has not been woken"
         got = answers.wait(len(values))
         for number, rows in enumerate(values):
             assert_answers(got[number], rows)
@@ -356,17 +356,17 @@ def test_inline_helper_stays_idle_while_another_process_uses_the_core(values):
 def test_inline_owner_alone_computes_work_below_the_handover_cost():
     replica, answers = FakeReplica({1: 1e-5, 4: 2e-5}), Answers()
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         sessions.enqueue(answers.work(replica, 0, range(8)))
         while sessions.run_once():
-            assert sessions._queues[0].idle
+            assert sessions._queue.idle
         assert_answers(answers.wait(1)[0], range(8))
 
 
 def test_inline_request_expiring_at_a_helper_is_answered_by_owner():
     clock, replica, answers, home = FakeClock(), FakeReplica(hold=threading.Event()), Answers(), Home()
     with group(compute="inline", sessions=2, max_batch_rows=4, clock=clock) as sessions:
-        until(lambda: sessions._queues[0].idle)
+        until(lambda: sessions._queue.idle)
         sessions.set_owner(lambda delay_s: None, home.post)
         sessions.enqueue(home.work(answers, replica, 0, [0] * 4))
         sessions.enqueue(home.work(answers, replica, 1, [1] * 4))
@@ -396,19 +396,17 @@ def test_inline_resizing_changes_helpers_and_keeps_the_owner():
         with pytest.raises(BadInput, match="sessions: expected 1 to"):
             sessions.resize(0)
         # A queue is promised to be answered in time without helpers.
-        assert sessions._queues[0].sessions == 1
+        assert sessions._queue.sessions == 1
 
 
 def many(answers, replica, count, **options):
     return [answers.work(replica, number, [number, -number], **options) for number in range(count)]
 
 
-@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
-def test_every_policy_answers_each_request_once_with_its_own_rows(policy):
+def test_every_request_is_answered_once_with_its_own_rows():
     replica, answers = FakeReplica(), Answers()
-    with group(sessions=3, policy=policy, max_queue_rows=10_000) as sessions:
+    with group(sessions=3, max_queue_rows=10_000) as sessions:
         for work in many(answers, replica, 200):
-            work.caller = int(work.bound.values[0]) % 7
             sessions.enqueue(work)
         got = answers.wait(200)
         assert answers.calls.empty()
@@ -418,45 +416,11 @@ def test_every_policy_answers_each_request_once_with_its_own_rows(policy):
     assert (stats.requests, stats.rows, stats.failed) == (200, 400, 0)
 
 
-def queues_used(policy, callers, sessions=3):
-    """For each request, the queue that it joins while every session is held."""
-    replica, answers, gate, used = FakeReplica(), Answers(), threading.Event(), []
-    with group(sessions=sessions, policy=policy) as made:
-        for number in range(sessions):
-            holding = FakeReplica(hold=gate)
-            work = answers.work(holding, -1 - number, [0], caller=number)
-            made.enqueue(work)
-            assert holding.entered.acquire(timeout=TIMEOUT_S)
-        for number, caller in enumerate(callers):
-            before = [q.batcher.queue_rows for q in made._queues]
-            made.enqueue(answers.work(replica, number, [number], caller=caller))
-            after = [q.batcher.queue_rows for q in made._queues]
-            used.append(next(i for i, (a, b) in enumerate(zip(before, after)) if a != b))
-        gate.set()
-        answers.wait(sessions + len(callers))
-    return used
-
-
-def test_round_robin_uses_the_queues_in_turn():
-    used = queues_used("round-robin", [None] * 6)
-    assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
-
-
-def test_mod_policy_always_sends_a_caller_to_the_same_queue():
-    assert queues_used("mod", [0, 1, 2, 3, 4, 4, 4, 7]) == [0, 1, 2, 0, 1, 1, 1, 1]
-
-
-def test_least_loaded_policy_picks_the_queue_with_least_work():
-    used = queues_used("least-loaded", [None] * 6)
-    assert sorted(used[:3]) == sorted(used[3:]) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
-def test_resizing_under_load_loses_no_request_and_no_count(policy):
+def test_resizing_under_load_loses_no_request_and_no_count():
     replica, answers = FakeReplica(), Answers()
-    with group(sessions=1, policy=policy, max_queue_rows=100_000) as sessions:
+    with group(sessions=1, max_queue_rows=100_000) as sessions:
         for number in range(600):
-            sessions.enqueue(answers.work(replica, number, [number], caller=number))
+            sessions.enqueue(answers.work(replica, number, [number]))
             if number % 50 == 0:
                 sessions.resize((4, 1, 3, 2)[number // 50 % 4])
                 assert len(sessions) == (4, 1, 3, 2)[number // 50 % 4]

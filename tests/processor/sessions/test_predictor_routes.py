@@ -13,6 +13,7 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.versions.routes import Routes
 from freshet_serving.processor.versions.traffic import Traffic
 from tests.processor.engines import TIMEOUT_S, USERS, assert_reply, request, scores
+from tests.processor.sessions.fakes import NoGroups
 from tests.support.extensions import needs
 from tests.support.packages import write_package
 
@@ -20,7 +21,7 @@ from tests.support.packages import write_package
 @pytest.fixture
 def predictor():
     """A predictor without sessions."""
-    return Predictor(None, FakeClock(), RequestLimits(max_ids=7))
+    return Predictor(NoGroups(), FakeClock(), RequestLimits(max_ids=7))
 
 
 def test_pushed_routes_replace_all_earlier_ones(predictor):

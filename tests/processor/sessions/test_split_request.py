@@ -45,14 +45,13 @@ class Partly(FakeReplica):
         return super().pin(reader)
 
 
-@pytest.mark.parametrize("policy", ["shared", "round-robin", "mod", "least-loaded"])
 # Of what is more than a batch of 8 no part has more than a bucket of 4.
 @pytest.mark.parametrize(("rows", "parts"), [(1, 1), (4, 1), (7, 2), (8, 2), (9, 3), (12, 3), (33, 9), (1200, 300)])
-def test_large_request_is_split_and_rejoined_in_order_and_generation(policy, rows, parts):
+def test_large_request_is_split_and_rejoined_in_order_and_generation(rows, parts):
     replica, answers = Partly(), Answers()
-    with group(sessions=3, policy=policy) as sessions:
-        until(lambda: sum(len(queue.idle) for queue in sessions._queues) == 3)
-        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1), caller=1))
+    with group(sessions=3) as sessions:
+        until(lambda: len(sessions._queue.idle) == 3)
+        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
         assert_answers(answers.wait(1)[0], range(1, rows + 1))
         assert len(replica.readers) == 1, "one pin for all parts"
         assert (replica.readers[0] >= SESSION_READERS) == (parts > 1)
@@ -180,7 +179,7 @@ def test_rows_are_filled_after_all_row_invariant_lookups(done):
 def test_chunk_is_not_started_after_another_one_failed():
     replica, answers = Partly(), Answers()
     split_request = SplitRequest(answers.work(replica, 0, range(8)), 2, 8, [SESSION_READERS])
-    split_request.splits(2)
+    split_request.ticket().take_chunk(4)
     assert split_request.acquire()
     split_request.fail(FreshetError("no"))
     assert not split_request.acquire()
@@ -197,7 +196,7 @@ def test_timing_is_reported_only_for_a_request_of_one_session():
     assert timing.rows == 20
     assert timing.began_s < timing.ended_s
     split_request = SplitRequest(answers.work(replica, 1, range(8)), 2, 8, [SESSION_READERS])
-    split_request.splits(1)
+    split_request.ticket()
     split_request.acquire()
     for session in (0, 1):
         split_request.record_run(session, timing)
@@ -207,7 +206,7 @@ def test_timing_is_reported_only_for_a_request_of_one_session():
 
 def test_request_with_many_ids_yields_between_rows():
     replica, answers = FakeReplica({1: 1.9e-5, 8: 2e-5}), Answers()
-    with group(sessions=1, max_queue_ids=1 << 30) as sessions:
+    with group(sessions=1) as sessions:
         for number, rows in enumerate((8, 1)):
             work = answers.work(replica, number, range(rows))
             work.ids = 4 * int(replica.costs.heavy_ids)
@@ -254,17 +253,16 @@ def test_expiring_chunk_expires_the_request_and_cancels_the_rest():
         st.tuples(st.integers(1, 40), st.sampled_from([None, None, 1e-3, 50.0])), min_size=1, max_size=30
     ),
     sessions=st.integers(1, 3),
-    policy=st.sampled_from(["shared", "round-robin", "mod", "least-loaded"]),
 )
-def test_splitting_never_loses_duplicates_or_reorders_rows(requests, sessions, policy):
+def test_splitting_never_loses_duplicates_or_reorders_rows(requests, sessions):
     replica, answers = Partly(), Answers()
     replica.costs = CostTable({1: 1e-4, 4: 1.5e-4})
     refused, clock = set(), SystemClock()
-    with group(sessions=sessions, policy=policy, max_queue_rows=200) as made:
+    with group(sessions=sessions, max_queue_rows=200) as made:
         for number, (rows, slack_s) in enumerate(requests):
             deadline_s = None if slack_s is None else clock.now_s() + slack_s
             try:
-                made.enqueue(answers.work(replica, number, range(number, number + rows), deadline_s, caller=number))
+                made.enqueue(answers.work(replica, number, range(number, number + rows), deadline_s))
             except Overloaded:
                 refused.add(number)
         got = answers.wait(len(requests) - len(refused))

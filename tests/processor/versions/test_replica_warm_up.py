@@ -27,7 +27,7 @@ def buffers_of(processor):
     return [*replica._buffer_pool, *replica._borrowed]
 
 
-@pytest.mark.parametrize("options", [{"sessions": 3}, {"compute": "inline"}, {"sessions": 2, "policy": "mod"}])
+@pytest.mark.parametrize("options", [{"sessions": 3}, {"compute": "inline"}])
 def test_every_session_runs_every_bucket_before_the_first_request(root, options):
     with Processor.initialize(ProcessorConfig(repository=str(root), **options)) as processor:
         found = buffers_of(processor)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import json_columns
-from freshet_serving.serving.codecs.json_columns import column, has_booleans
+from freshet_serving.serving.codecs.json_columns import SHORT_NBYTES, column, has_booleans
 from freshet_serving.serving.codecs.wire import load_json
 
 MANY = json_columns.PACKED_AT_ONCE + 3
@@ -40,9 +40,17 @@ def test_fast_path_reads_and_refuses_like_the_slow_path(values):
         assert outcome(spec, values, True) == outcome(spec, values, False)
 
 
-@pytest.mark.parametrize("body", [b"true", b"[1,false]", b'{"price_rub":1}', b'"also"'])
-def test_body_that_may_hold_booleans_is_detected(body):
+@pytest.mark.parametrize("body", [b"true", b"[1,false]"])
+def test_booleans_are_found_in_short_and_long_bodies(body):
     assert has_booleans(body)
+    assert has_booleans(body + b" " * SHORT_NBYTES)
+    assert has_booleans(memoryview(body))
+
+
+@pytest.mark.parametrize("body", [b'{"price_rub":1}', b'"also"'])
+def test_long_body_with_their_letters_may_hold_booleans(body):
+    assert not has_booleans(body)
+    assert has_booleans(body + b" " * SHORT_NBYTES)
 
 
 @pytest.mark.parametrize("body", [b"", b"r", b'{"user":[1,2.5e3,null],"floats":[]}'])

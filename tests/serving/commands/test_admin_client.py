@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from freshet_serving.processor.errors import FreshetError, NotReady
-from freshet_serving.serving.commands.admin_client import AdminClient
+from freshet_serving.serving.commands.admin_client import TOKEN_VARIABLE, AdminClient
 from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, poll_all
 from tests.serving.access.certified import Authority
 from tests.serving.commands.running import admin_port, run
@@ -13,17 +13,19 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def admin():
+def admin(monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "t")
     with admin_port() as there:
         yield there
 
 
-def test_server_error_message_reaches_the_user(admin, tmp_path):
+def test_server_error_message_reaches_the_user(admin, tmp_path, monkeypatch):
     address, _ = admin
     file = tmp_path / "x"
     file.write_bytes(b"conflict")
     with pytest.raises(FreshetError, match="continues step 9"):
-        run("delta", "apply", "ctr", str(file), "--admin", address, "--admin-token", "t")
+        run("delta", "apply", "ctr", str(file), "--admin", address)
+    monkeypatch.delenv(TOKEN_VARIABLE)
     with pytest.raises(FreshetError, match="bearer token"):
         run("delta", "rollback", "ctr", "3.1", "--admin", address)
     with pytest.raises(FreshetError, match="No such file"):

@@ -11,10 +11,13 @@ from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.serve_config import ENV_PREFIX, HEADINGS, KINDS, OPTIONS, SECTIONS, ServeConfig
 from tests.serving.commands.running import run
 
+FIXED = {"max_inflation", "max_json_bytes", "max_nodes"}
+"""Limits that are no options."""
 
-def test_every_configuration_field_except_sections_is_an_option():
+
+def test_every_configuration_field_except_sections_and_fixed_limits_is_an_option():
     fields = set(inspect.signature(ServeConfig).parameters)
-    assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "version"}
+    assert fields - {field.name for field, _ in OPTIONS} == {*SECTIONS, "version", *FIXED}
     assert [p for p in inspect.signature(command.serve).parameters if p not in ("config", "help_all")] == list(KINDS)
 
 

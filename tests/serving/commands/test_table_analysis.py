@@ -96,7 +96,7 @@ def test_table_with_dense_keys_is_shown_as_read_by_number(tmp_path):
 
 def test_command_prints_tables_and_writes_a_page(trained, capsys):
     repository, _training, _ = trained
-    inspect("mixed", str(repository), tables=True, html=repository / "page.html")
+    inspect("mixed", str(repository), tables=True, out=repository / "page.html")
     told = capsys.readouterr().out
     assert "mixed 1.4" in told
     assert "admit_after" in told
@@ -105,8 +105,8 @@ def test_command_prints_tables_and_writes_a_page(trained, capsys):
     assert "<h2>user</h2>" in page
     for arguments, message in (
         ({"model": None, "tables": True}, "--tables: expected the name of a model, got none"),
-        ({"model": "mixed", "html": repository / "x"}, "require --tables"),
-        ({"model": "mixed", "tables": True, "html": repository}, "--html: expected a file, got a folder"),
+        ({"model": "mixed", "since": "1.0"}, "require --tables"),
+        ({"model": "mixed", "tables": True, "out": repository}, "--out: expected a file, got a folder"),
     ):
         with pytest.raises(BadInput, match=message):
             inspect(repository=str(repository), **arguments)

@@ -9,9 +9,10 @@ from tests.support.packages import write_package
 
 
 @pytest.fixture
-def admin():
+def admin(monkeypatch):
+    monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "t")
     with admin_port() as (address, processor):
-        yield ("--admin", address, "--admin-token", "t"), processor
+        yield ("--admin", address), processor
 
 
 @pytest.fixture

@@ -133,14 +133,13 @@ def test_admitted_but_unanswered_request_counts_as_failed_once():
     assert room.predicted == {}
 
 
-def test_request_carries_its_caller_and_deadline():
+def test_request_carries_its_key_id_and_deadline():
     room = Room(default_timeout_ms=2000.0)
-    room.ask(headers={b"x-sticky-key": b"k", b"x-request-id": b"r", b"x-caller-id": b"c"})
+    room.ask(headers={b"x-sticky-key": b"k", b"x-request-id": b"r"})
     room.ask(source=(INPUTS, 0.5))
     named, own = room.processor.requests
     assert (named.key, named.request_id, named.timeout_s) == (b"k", "r", 2.0)
-    assert named.caller is not None
-    assert (own.key, own.request_id, own.timeout_s, own.caller) == (None, "", 0.5, None)
+    assert (own.key, own.request_id, own.timeout_s) == (None, "", 0.5)
 
 
 @pytest.mark.parametrize("servable", [False, True])

@@ -9,6 +9,7 @@ from freshet_serving.processor.sessions.predictor import Predictor
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.traffic import Traffic
 from freshet_serving.serving.workers.routed_engine import RoutedEngine
+from tests.processor.sessions.fakes import NoGroups
 
 ROUTES = {
     "loaded": True,
@@ -36,7 +37,7 @@ class Held:
 
 @pytest.fixture
 def engine():
-    engine = RoutedEngine(Predictor(None, FakeClock()))
+    engine = RoutedEngine(Predictor(NoGroups(), FakeClock()))
     engine.reroute(ROUTES, {11: Held("three"), 14: Held("twelve")})
     return engine
 
@@ -51,7 +52,7 @@ def test_requests_are_answered_by_the_routed_version(engine):
 
 
 def test_request_limits_of_a_model_arrive_with_its_routes():
-    predictor = Predictor(None, FakeClock(), RequestLimits(max_ids=7))
+    predictor = Predictor(NoGroups(), FakeClock(), RequestLimits(max_ids=7))
     engine = RoutedEngine(predictor)
     own = {"ctr": {**ROUTES["models"]["ctr"], "traffic": Traffic(limits={"max_rows": 3}).to_json()}}
     engine.reroute({**ROUTES, "models": own}, {11: Held("three"), 14: Held("twelve")})

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, option_hint
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.options import check
 from freshet_serving.processor.versions.changes import report
@@ -34,7 +34,7 @@ OPTIONS: dict[str, tuple[type, ...]] = {
     "threads": (int,),
     "poll_interval_s": (int, float),
 }
-LIMITS = ("max_rows", "max_ids", "max_cells", "max_nodes", "max_body_bytes")
+LIMITS = ("max_rows", "max_ids", "max_cells", "max_body_bytes")
 OPTIONS |= dict.fromkeys(LIMITS, (int,))
 INTERNAL = 500, b"internal error; see the log"
 
@@ -146,7 +146,9 @@ def _options(config: bytes) -> dict[str, Any]:
     for name, value in document.items():
         types = OPTIONS.get(name)
         if types is None:
-            raise BadInput(f"model_config: expected one of {', '.join(OPTIONS)}, got {name[:64]!r}")
+            raise BadInput(
+                f"model_config: expected one of {', '.join(OPTIONS)}, got {name[:64]!r}{option_hint(name, OPTIONS)}"
+            )
         if type(value) not in types:
             raise BadInput(f"model_config.{name}: expected {types[0].__name__}, got {type(value).__name__}")
     return document

@@ -5,7 +5,7 @@
    malloc; the caller frees it. Every function may be called from any thread.
 
    model_config: JSON, {"repository": "/models"}; optional keys: "model" (required if the repository has several),
-   "sessions", "threads", "poll_interval_s", "max_rows", "max_ids", "max_nodes", "max_body_bytes". model_entry is
+   "sessions", "threads", "poll_interval_s", "max_rows", "max_ids", "max_cells", "max_body_bytes". model_entry is
    ignored. */
 #ifndef FRESHET_H
 #define FRESHET_H

@@ -12,7 +12,7 @@ from loadtest.bench.training.next_item_logs import FEWEST, KINDS, PEER, events_o
 
 def results(**logs):
     about = {"machine": {"cores": 2, "cpu": "c"}, "origin": {"date": "2026-01-01", "command": "make"}}
-    return about | {"load": "", "peer_epochs": 20, "logs": {"20000": logs}}
+    return about | {"logs": {"20000": logs}}
 
 
 def told(ours, two, peer):

@@ -66,6 +66,29 @@ def test_too_few_cores_go_where_budgets_are_missed_by_most():
     assert (plan.groups["a"].cores + plan.groups["b"].cores, plan.groups["b"].cores > 4) == (8, True)
 
 
+def test_chance_moves_no_core_between_groups_that_have_too_few():
+    planner, held = Planner(16), []
+    for turn in range(6):
+        small, large = (5.6, 10.9) if turn % 2 else (5.35, 11.2)
+        plan = planner.plan(5.0 * turn, [Demand("a", load(small), 0.005), Demand("b", load(large), 0.005)])
+        held.append((plan.groups["a"].cores, plan.groups["b"].cores))
+    assert held == [(5, 11)] * 6
+
+
+def test_clear_change_moves_cores_between_groups_that_have_too_few():
+    planner = Planner(8)
+    planner.plan(0.0, [Demand("a", load(4.1), 0.005), Demand("b", load(4.1), 0.005)])
+    plan = planner.plan(5.0, [Demand("a", load(5.2), 0.005), Demand("b", load(3.0), 0.005)])
+    assert plan.groups["a"].cores >= 5
+
+
+def test_too_few_cores_move_for_the_least_cores_of_a_group():
+    planner = Planner(8)
+    for now_s, least in ((0.0, 1), (5.0, 5)):
+        plan = planner.plan(now_s, [Demand("a", load(4.5), 0.005, min_cores=least), Demand("b", load(4.5), 0.005)])
+    assert plan.groups["a"].cores == 5
+
+
 def test_groups_without_a_budget_share_by_weight_what_is_left():
     demands = [Demand("a", load(1.0), 0.01), Demand("b", load(0.5), share=3.0), Demand("c", load(0.5))]
     plan = Planner(8).plan(0.0, demands)

@@ -10,13 +10,14 @@ from freshet_serving.processor.extensions.device_rows import slot_kernels
 from freshet_serving.processor.extensions.device_rows.row_mirror import RowMirror
 from freshet_serving.processor.extensions.device_rows.slot_layout import PoolKey
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.kernels.pool import INPUT_FIELDS, ROWS, SPLITS, STRIDE, VALUES
+from freshet_serving.processor.kernels.pool import INPUT_FIELDS, ROWS, SCALING_FIELDS, SPLITS, STRIDE, VALUES
 from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.tables.quantise import quantise
 from freshet_serving.processor.tables.table import ServedTable
 
 PLACES = 3
 """Places of a list."""
+NO_FLOATS = np.empty((0, slot_kernels.FLOAT_FIELDS), np.int64), np.empty((0, SCALING_FIELDS), np.float32)
 
 
 @cache
@@ -85,9 +86,9 @@ class Mirrored:
         lookups[0, [slot_kernels.HOST, slot_kernels.PITCH]] = lines.host.ctypes.data, lines.host.shape[1] * 4
         self.mirror.catch_up(self.descriptors, epoch)
         self.mirror.phases.fill(id(lines))
-        absent = slot_kernels.fill(
-            self.descriptors, self.mirror.devices, lookups, inputs, np.array([[0, len(keys)]]), epoch, lines.places,
-            np.zeros((1, 2), np.int64),
+        absent, _ = slot_kernels.fill(
+            self.descriptors, self.mirror.devices, lookups, *NO_FLOATS, inputs, np.array([[0, len(keys)]]), epoch,
+            lines.places.view(np.float32), np.zeros((1, 2), np.int64),
         )  # fmt: skip
         self.mirror.missed(absent)
         return lines

@@ -174,15 +174,16 @@ def test_keys_of_entities_answer_as_on_the_host(room, gpu, tmp_path, monkeypatch
     assert len(set(scores[:4])) == 4
 
 
-def test_little_is_sent_of_a_row(gpu, tmp_path):
+@pytest.mark.parametrize("rows", [8, 7])
+def test_little_is_sent_of_a_row_and_nothing_of_padding(rows, gpu, tmp_path):
     on_device, _ = repositories(tmp_path)
     random = np.random.default_rng(0)
     with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **ALONE, **ROOM)) as device:
         before = counters(device)["sent_nbytes"]
-        device.process(PredictRequest(MODEL, request(random, 8, 8)))
+        device.process(PredictRequest(MODEL, request(random, rows, rows)))
         told = counters(device)
     places, floats = 3 + 5 + 3, 2
-    assert told["sent_nbytes"] - before == 8 * 4 * (places + floats)
+    assert told["sent_nbytes"] - before == rows * 4 * (places + floats)
     assert told["changed_rows"] == told["host_rows"] == 0
 
 

@@ -36,7 +36,8 @@ def test_pools_are_side_by_side_and_host_columns_follow():
     assert [layout.span(key) for key in layout.pools] == [(0, 4), (4, 1)]
     assert layout.columns == [HostColumns(8, 2, 5), HostColumns(22, 1, 7)]
     assert (layout.line, layout.width) == (8, 23)
-    assert layout.host.plan[:, pool.OFFSET].tolist() == [5, 6, 7]
+    assert layout.floats[:, slot_kernels.FLOAT_OFFSET].tolist() == [5, 6, 7]
+    assert layout.host is None
     assert layout.lookups[:, slot_kernels.OFFSET].tolist() == [0, 1, 4]
     assert layout.lookups[:, slot_kernels.PLACES].tolist() == [1, 3, 1]
     assert [f.power for f in layout.pools[PoolKey("float32", 8)]] == [0, 1]

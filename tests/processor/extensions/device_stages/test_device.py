@@ -190,7 +190,7 @@ def test_states_are_never_mixed_and_later_fills_see_a_flip():
                 # There are three trays: the one that runs, and one of each of the first two steps.
                 replica.log.hold.set()
             running.enqueue(answers.work(replica, number, [number]))
-            until(lambda: running.queue_rows == 0 and not running._queues[0].running_s)
+            until(lambda: running.queue_rows == 0 and not running._queue.running_s)
         got = answers.wait(5)
     for number, step in enumerate((0, 0, 1, 1, 2)):
         assert_answers(got[number], [number])

@@ -60,7 +60,7 @@ def test_import_exceeding_the_wall_time_is_killed(run):
 
 def test_import_exceeding_the_cpu_limit_is_killed_by_the_system(run):
     why = outcome(run("while True: pass", ImportLimits(600.0, 1, 1 << 30)))
-    assert why == "the import took more than 1 s of processor time and was stopped; raise --import-cpu-s"
+    assert why == "the import took more than 1 s of processor time and was stopped; raise --import-timeout-s"
 
 
 def test_import_exceeding_the_memory_limit_is_killed(run, caplog):

@@ -91,13 +91,13 @@ def test_request_file_is_sent_with_the_chosen_options(server, tmp_path):
     assert result.exit_code == 0, result.output
     (call,) = server.calls
     assert call[:2] == ("POST", "/admin/models/ctr/explain")
-    wanted = {"inputs": {"user": [9007199254740993]}, "row": 2, "vectors": False, "version": 1, "against": "1.12"}
+    wanted = {"inputs": {"user": [9007199254740993]}, "row": 2, "version": 1, "against": "1.12"}
     assert call[2] == wanted
 
 
 def test_one_side_is_printed_with_its_row_origins(server):
     out = explain("--request-id", "r1").stdout
-    assert server.calls[0][2] == {"request_id": "r1", "row": 0, "vectors": False}
+    assert server.calls[0][2] == {"request_id": "r1", "row": 0}
     assert "ctr, row 0 of 3" in out
     assert "1.16: score 0.25   xla float32, bucket 4, supervisor, beside 2 workers" in out
     assert "delta 12, norm 0.5" in out
