@@ -23,7 +23,8 @@ def test_longest_list_is_the_last_within_the_limit(rows):
 
 def test_list_is_sent_once_for_all_candidates():
     inputs = json.loads(gzip.decompress(costly_requests.body(3, 5)))["inputs"]
-    assert inputs == {"past": [[7] * 5], "item": [[0], [1], [2]]}
+    (past,) = inputs.pop("past")
+    assert (len(past), set(past) <= {7, 8}, inputs) == (5, True, {"item": [[0], [1], [2]]})
 
 
 @pytest.mark.parametrize("name", costly_requests.GRAPHS)
