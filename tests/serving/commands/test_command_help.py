@@ -4,7 +4,7 @@ from freshet_serving.serving.commands.cli import app
 
 
 def shown(*arguments):
-    result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     return " ".join(result.stdout.split())
 
