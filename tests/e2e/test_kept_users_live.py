@@ -19,11 +19,13 @@ def test_changes_of_a_user_by_two_workers_follow_one_another(tmp_path):
     with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as live:
         address, versions, errors = f"http://127.0.0.1:{live.http_port}", [], []
 
-        def append(item):
+        def append(number):
             # Each on a connection of its own, so by either worker.
             with Client(address, timeout_s=10) as client:
                 user = client.user(MODEL, "one")
-                for _ in range(CHANGES):
+                for turn in range(CHANGES):
+                    # An item of its own: a change that leaves the history as it is has no version.
+                    item = number * CHANGES + turn
                     try:
                         versions.append(user.append({"history.item": [item]}).sequence_version)
                     except Exception as error:
@@ -31,7 +33,7 @@ def test_changes_of_a_user_by_two_workers_follow_one_another(tmp_path):
 
         with Client(address) as client:
             client.user(MODEL, "one").prepare({"history.item": []})
-        threads = [threading.Thread(target=append, args=(item,)) for item in range(CLIENTS)]
+        threads = [threading.Thread(target=append, args=(number,)) for number in range(CLIENTS)]
         for thread in threads:
             thread.start()
         for thread in threads:
