@@ -54,6 +54,7 @@ def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, st
 
 def store(out: Path, name: str, results: Any, page: str) -> None:
     """Write a report into a folder: NAME.json with its figures, and its page NAME.md."""
+    out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / f"{name}.md").write_text(page)
 
