@@ -255,7 +255,6 @@ def main() -> int:
         kind: {key: statistics.median(turn[key] for turn in each) for key in each[0]} for kind, each in waits.items()
     }
     results = {"machine": about, "origin": made, "figures": figures}
-    options.out.mkdir(parents=True, exist_ok=True)
     store(options.out, "blocked", results, page(results))
     return 0
 

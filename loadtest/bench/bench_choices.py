@@ -87,7 +87,6 @@ def main() -> int:
     settings = {"rounds": rounds, "seconds": 0.0, "table_rows": rows, "quick": arguments.quick, "serve": ()}
     made = origin("-C loadtest choices", "ARGS", sys.argv[1:])
     document = {**result.document(), "machine": facts, "settings": settings, "layouts": {}, "origin": made}
-    arguments.out.mkdir(parents=True, exist_ok=True)
     store(arguments.out, "choices", document, markdown([document]).replace("# Benchmarks", "# Choices", 1))
     print(summary([document]))
     if short := unmet([document]):

@@ -164,7 +164,6 @@ def main() -> None:
         "days": days,
         "mixes": mixes,
     }
-    args.out.mkdir(parents=True, exist_ok=True)
     store(args.out, "cores", results, page(results))
 
 

@@ -22,8 +22,7 @@ of arrival, each run to its end; a smaller one that arrives later overtakes, unl
 much work as the larger one needs in total.
 
 Invariants
-- Every row leaves exactly once: in a batch or as expired. The rest of a divided ticket leaves whole when
-  it expires or is drained.
+- Every row leaves exactly once: in a batch or as expired. The rest of a divided ticket leaves whole when it expires.
 - A batch has at most `max_rows` rows, unless it is one larger ticket (its session runs several buckets); a chunk has at
   most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids. In front of a
   device (`grows`) a batch is full where more rows would cost in proportion, by its measured costs.
