@@ -308,8 +308,8 @@ class Batcher(Generic[T]):
         divided: bool = False,
         model: str = "",
         sender: str = "",
-    ) -> None:
-        """Check that a request may be queued.
+    ) -> float:
+        """Check that a request may be queued; return the predicted session-seconds before it would be taken.
 
         A request that finds the queue empty is always admitted: so a wrong prediction cannot block requests forever.
         One that finds no ticket of its kind, or none of its share, has room, however large it is.
@@ -325,21 +325,25 @@ class Batcher(Generic[T]):
             Overloaded: The queue has no room for its rows or ids, or it cannot be answered in time.
         """
         if not self._count:
-            return
-        self._share_alone()
+            return 0.0
+        if self._alone is not None:
+            self._share_alone()
         if message := self._shares.shortage(model, sender, rows, ids, divided):
             raise Overloaded(message, (self.wait_s(model, sender) + running_s) / sessions)
-        if slack_s is not None and slack_s > 0:
-            if divided:
-                before_s = self._before_split_s(model, sender, own_s)
-            else:
-                before_s = self.work_before_s(model, sender, slack_s, own_s)
-            wait_s = (before_s + running_s) / sessions
-            answer_s = wait_s * WAIT_MARGIN + own_s
-            if answer_s > slack_s:
-                answer_ms, slack_ms = answer_s * 1e3, slack_s * 1e3
-                message = f"queue: a reply may take {answer_ms:.1f} ms, the request's deadline allows {slack_ms:.1f} ms"
-                raise Overloaded(message, wait_s, late=True)
+        if slack_s is None or slack_s <= 0:
+            # As wait_s() has it, without two calls.
+            return self.slowdown * self._shares.work_before_s(model, sender, math.inf, 0.0, self._chunk_s)
+        if divided:
+            before_s = self._before_split_s(model, sender, own_s)
+        else:
+            before_s = self.work_before_s(model, sender, slack_s, own_s)
+        wait_s = (before_s + running_s) / sessions
+        answer_s = wait_s * WAIT_MARGIN + own_s
+        if answer_s > slack_s:
+            answer_ms, slack_ms = answer_s * 1e3, slack_s * 1e3
+            message = f"queue: a reply may take {answer_ms:.1f} ms, the request's deadline allows {slack_ms:.1f} ms"
+            raise Overloaded(message, wait_s, late=True)
+        return before_s
 
     def batches(self, most: int) -> int:
         """Return how many of `most` sessions the queue could keep busy, each with a batch worth running."""
@@ -365,7 +369,8 @@ class Batcher(Generic[T]):
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float) -> float:
         """Return the predicted session-seconds that go before a ticket with this slack; see check_capacity()."""
-        self._share_alone()
+        if self._alone is not None:
+            self._share_alone()
         pace = self.slowdown
         return pace * self._shares.work_before_s(model, sender, slack_s, own_s / pace, self._chunk_s)
 

@@ -235,11 +235,19 @@ class FairShares:
             own_s: Seconds that it takes itself.
             chunk_s: Seconds of one chunk of the divided requests.
         """
-        of_model, of_sender = self.find(model, sender)
+        of_model, of_sender = self.models.shares.get(model), None
         before_s = 0.0
         if of_model is not None:
+            of_sender = of_model.senders.shares.get(sender)
             if of_sender is not None:
-                before_s = of_sender.work_before_s(slack_s)
+                before_s = of_sender.backlogs[0].work_s if slack_s == math.inf else of_sender.work_before_s(slack_s)
+                if (
+                    of_sender.queues
+                    and of_model.senders.waiting == self.models.waiting == 1
+                    and not self.backlogs[1].rows
+                ):
+                    # Nobody else waits, as most of the time.
+                    return before_s
             if others := _others(of_model.senders.waiting, of_sender):
                 own_work_s = 0.0 if of_sender is None else of_sender.backlogs[0].work_s
                 before_s += min(of_model.work_s(False) - own_work_s, others * (before_s + own_s))

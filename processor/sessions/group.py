@@ -178,11 +178,10 @@ class SessionGroup:
             scattered = splits > 1 or self._is_large(work, queue, now_s)
             if queue.batcher:
                 try:
-                    queue.check(work, splits, now_s, scattered)
+                    self._past.predicted_wait_s += queue.check(work, splits, now_s, scattered) / queue.sessions
                 except Overloaded as error:
                     count_refusal(self._past, error)
                     raise
-                self._past.predicted_wait_s += queue.batcher.wait_s(work.replica.model, work.sender) / queue.sessions
             self._past.predicted_wait_s += queue.running_s / queue.sessions
             if not scattered:
                 queue.batcher.put(work, work.replica, now_s)
@@ -473,6 +472,8 @@ class SessionGroup:
         light = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if light and work.rows <= self._most_rows(work):
             # Pieces cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
+            if work.rows <= LONG_TURNS:
+                return False
             return work.rows > LONG_TURNS * self._turn_rows(work, queue, now_s) and bool(self._free_readers)
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")

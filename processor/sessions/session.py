@@ -320,8 +320,8 @@ class Queue:
         self._typical: dict[str, tuple[float, bool]] = {}
         self.responses: Histogram | None = None
 
-    def check(self, work: Work, splits: int, now_s: float, divided: bool) -> None:
-        """Raise Overloaded if there is no room or no time for a request; see Batcher.check_capacity().
+    def check(self, work: Work, splits: int, now_s: float, divided: bool) -> float:
+        """Raise Overloaded if there is no room or no time for a request; return its wait: Batcher.check_capacity().
 
         Args:
             splits: Number of sessions that compute it.
@@ -334,7 +334,7 @@ class Queue:
         typical_s = self._typical.get(model, NONE_YET)[0]
         self._typical[model] = typical_s + TYPICAL_COST_RATE * (own_s - typical_s), divided
         sessions, running_s = self.sessions, self.running_s
-        batcher.check_capacity(work.rows, own_s, slack_s, sessions, running_s, work.ids, divided, model, sender)
+        return batcher.check_capacity(work.rows, own_s, slack_s, sessions, running_s, work.ids, divided, model, sender)
 
     def check_typical(self, timeout_s: float | None, model: str, sender: str) -> None:
         """Raise Overloaded if check() would refuse a request like the last ones.
