@@ -119,7 +119,7 @@ class Dataset:
         return map(self._as_stored, self._shuffled(np.random.default_rng([self._seed, self._passes])))
 
     def _as_stored(self, batch: Batch) -> Batch:
-        """Return a batch with the ids of unsigned columns as such; until here int64 carries their bits."""
+        """Return a batch with unsigned ids as such; until here int64 carries their bits."""
         if not self._unsigned:
             return batch
         return replace(
@@ -127,13 +127,13 @@ class Dataset:
         )
 
     def _shuffled(self, random: np.random.Generator) -> Iterator[Batch]:
-        given = 0
+        yielded = 0
         for window in self._source.batches(self._window_rows):
             order = random.permutation(len(window))
             for first in range(0, max(1, len(window)), self.batch_rows):
                 yield window.take(order[first : first + self.batch_rows])
-                given += 1
-        for _ in range(given, len(self)):
+                yielded += 1
+        for _ in range(yielded, len(self)):
             yield window.slice(0, 0)
 
     def to_tf(self) -> Any:
@@ -170,10 +170,10 @@ class Dataset:
 
         def batches() -> Iterator[Any]:
             for batch in self:
-                given: list[Any] = [{name: tensor(column) for name, column in batch.columns.items()}]
-                given += [batch.label] if labels else []
-                given += [batch.weight] if self.schema.weight else []
-                yield tuple(given) if len(given) > 1 else given[0]
+                parts: list[Any] = [{name: tensor(column) for name, column in batch.columns.items()}]
+                parts += [batch.label] if labels else []
+                parts += [batch.weight] if self.schema.weight else []
+                yield tuple(parts) if len(parts) > 1 else parts[0]
 
         return tf.data.Dataset.from_generator(
             batches, output_signature=tuple(specs) if len(specs) > 1 else specs[0]

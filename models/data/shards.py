@@ -1,13 +1,13 @@
 """Divide a stream among several readers, so that each row belongs to exactly one reader.
 
 Reader i of n gets rows [rows * i // n, rows * (i + 1) // n) of the unit that is divided, so loads differ by at most one
-row and nothing is left over, regardless of the boundaries of files and row groups.
+row, regardless of the boundaries of files and row groups.
 
 SplitBatches  divides each batch. The n parts of a batch form the batch that a single reader would have had, so n
               processes that sum their gradients train exactly as one would, in stream order. Every reader reads the
               whole stream.
-SplitRows     divides the whole stream: a reader gets a contiguous range of rows, and reads only the row groups that
-              hold them, and what it reads ahead. The order over all readers is not the stream's.
+SplitRows     divides the whole stream: a reader gets a contiguous range of rows, and reads only its row groups. The
+              order over all readers is not the stream's.
 
 Both give every reader the same number of batches, for readers that synchronise at each batch: the last one may be a row
 shorter than another's, and is empty if there are fewer rows than readers.
@@ -49,13 +49,9 @@ class SplitBatches:
         return self._source.count_rows()
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Yield this reader's part of each batch.
+        """Yield this reader's part of each batch of `rows`; Batch.start is the position of its own first row.
 
-        Batch.start is the position of the reader's own first row.
-
-        Args:
-            rows: Rows of the batch that the readers share.
-            start: Position in the stream. To continue after batch i, start + (i + 1) * rows, the same for all readers.
+        To continue after batch i, `start` is start + (i + 1) * rows, the same for all readers.
         """
         for batch in self._source.batches(rows, start):
             yield batch.slice(*self._shard.part(len(batch)))
@@ -65,11 +61,7 @@ class SplitRows:
     """A reader's range of a source's rows, as a source of its own: positions count from the range's first row."""
 
     def __init__(self, source: Source, shard: Shard) -> None:
-        """Compute the range.
-
-        Raises:
-            BadInput: The stream is endless.
-        """
+        """Compute the range; raise BadInput if the stream is endless."""
         total = source.count_rows()
         if total is None:
             raise BadInput("readers: a stream without an end cannot be split among readers")
@@ -81,25 +73,20 @@ class SplitRows:
         return self._last - self._first
 
     def count_batches(self, rows: int, start: int = 0) -> int:
-        """Return the number of batches, the same for every reader.
-
-        Args:
-            rows: Rows of a batch.
-            start: Position of the first row.
-        """
+        """Return the number of batches from row `start` on, the same for every reader."""
         return max(0, -(-(self._most - start) // rows))
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
         """Yield batches as Source.batches does, then an empty batch if another reader has one row more."""
         check_position(rows, start)
-        given, length = 0, self.count_rows()
+        yielded, length = 0, self.count_rows()
         for batch in self._source.batches(rows, self._first + start) if start < length else ():
             if batch.start >= self._last:
                 break
             batch = replace(batch, start=batch.start - self._first)
             yield batch.slice(0, min(len(batch), length - batch.start))
-            given += 1
+            yielded += 1
             if batch.end >= length:
                 break
-        for _ in range(given, self.count_batches(rows, start)):
+        for _ in range(yielded, self.count_batches(rows, start)):
             yield replace(first_of(self._source.batches(1)).slice(0, 0), start=length)

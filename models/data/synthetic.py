@@ -1,16 +1,16 @@
 """Generate a synthetic click stream with known click probabilities: tastes drift, items appear and disappear.
 
-Nothing is stored. Every property of a user, an item or a row is a hash of (seed, kind, number), so any position of the
-stream can be generated again at the cost of one block, and `truth` needs only the batch.
+Nothing is stored. Every property of a user, an item or a row is a hash of (seed, kind, number), so any position costs
+one block to generate, and `truth` needs only the batch.
 
 The world:
     items     ids in a moving window: one is born, and the oldest disappears, every `item_rows` rows; popularity
               follows Zipf's law
-    taste     users, categories, tags and items have vectors in `_PLANES` planes; those of categories, tags
-              and items turn by one full circle every `drift_rows` rows, with the direction alternating by plane
+    taste     users, categories, tags and items have vectors in `_PLANES` planes; all but the users' turn a full
+              circle every `drift_rows` rows, with the direction alternating by plane
     quality   of an item: rises and falls once per `drift_rows`, each item at its own phase
     logit     bias + taste . (category + tags + item) + quality + hour of day - price above the usual one
-A model that stops learning is therefore worth nothing after a quarter of a turn, and less after a half.
+So a model that stops learning is worth nothing after a quarter of a turn, and less after a half.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ class SyntheticSource:
         """Define a stream.
 
         Args:
-            seed: Seed of everything.
             rows: Number of rows; None for an endless stream.
             items: Number of items alive at a time; an item lives for items * item_rows rows.
             item_rows: Rows between two births of items.
             drift_rows: Rows of a full turn of the tastes.
-            rows_per_s: Rows a second.
         """
         self._seed = _mix(np.array([seed % 2**64], np.uint64))[0]
         self._rows, self._items, self._item_rows = rows, items, item_rows
@@ -123,7 +121,6 @@ class SyntheticSource:
         return shares
 
     def _block(self, number: int) -> Batch:
-        """Generate rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
         first = number * _BLOCK_ROWS
         row = np.arange(first, first + _BLOCK_ROWS, dtype=np.uint64)
         time = START_TIME + (row + self._uniform(_ROW, row, 0)) / self._rows_per_s
@@ -170,7 +167,7 @@ class SyntheticSource:
         return every[np.arange(_MAX_TAGS) < count[:, None]], splits
 
     def _price_of(self, item: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Return the usual price of an item: 5 to 500, uniform in the logarithm."""
+        """Return the usual price: 5 to 500, uniform in the logarithm."""
         return 5 * 100 ** self._uniform(_ITEM, item, 25)
 
     def _turned(self, kind: int, ids: NDArray[np.uint64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +205,6 @@ def _name(names: list[bytes], which: NDArray[np.int64]) -> Strings:
 
 
 def _join(parts: list[Batch]) -> Batch:
-    """Concatenate consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: join_columns([p.columns[name] for p in parts]) for name in parts[0].columns}

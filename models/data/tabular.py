@@ -1,7 +1,7 @@
 """Read a user's own table (Parquet, CSV or TFRecord; a file, a folder or a glob), streaming only the columns needed.
 
-The rows form the stream: files by name, part-2 before part-10, and rows in the order of their files. With a time column
-the rows must be sorted by it, since deltas are cut along it.
+Rows come in the order of files (by name, part-2 before part-10) and of rows in them. With a time column they must be
+sorted by it, since deltas are cut along it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,8 @@ BATCH_NBYTES = 1 << 30
 class TableSource:
     """Rows of data files of one layout, as batches that do not depend on the number of threads.
 
-    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in order
-    (models.data.ordered_prefetch). At most AHEAD_NBYTES of each piece are queued, so memory does not depend on the size
-    of row groups or files.
+    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in order. At
+    most AHEAD_NBYTES of each are queued, so memory does not depend on the size of row groups or files.
     """
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
@@ -56,7 +55,6 @@ class TableSource:
 
         Args:
             files: The files, in stream order.
-            schema: Columns to read.
             csv: True if cells are text.
             threads: Reading threads; 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
 
@@ -130,7 +128,6 @@ class TableSource:
             start = 0
 
     def _canonical(self, file: str, piece: FileChunk) -> Generator[Chunk]:
-        """Yield a piece's columns, checked and cast to their canonical types."""
         row = piece.first
         with closing(piece.read()) as chunks:
             for chunk in chunks:
@@ -188,11 +185,7 @@ def _nbytes(chunk: Chunk) -> int:
 
 
 def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
-    """Return columns of a table with the kinds that its first file suggests.
-
-    Args:
-        names: The columns; None for all except label, time and weight.
-    """
+    """Return columns (None: all except label, time and weight) with the kinds that a table's first file suggests."""
     file = _files(data, {})[0]
     if names is None:
         names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
@@ -200,12 +193,11 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
 
 
 def infer_names(data: DataConfig) -> list[str]:
-    """Return the names of the columns of a table's first file."""
     return list(_files(data, {})[0].names)
 
 
 def unsigned_columns(data: DataConfig) -> frozenset[str]:
-    """Return the columns of a table whose ids are unsigned, by its first file; none if it does not exist yet.
+    """Return the columns whose ids are unsigned, by a table's first file; none if it does not exist yet.
 
     Those are columns of uint64, and decimals or CSV cells of which the first have a number from 2**63 on, none below 0.
     """
@@ -240,7 +232,6 @@ def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> T
 
     Args:
         data: The [data] section, with format one of models.data.formats.TABLES.
-        fields: Columns to read.
         threads: As for TableSource.
 
     Raises:
@@ -252,14 +243,14 @@ def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> T
 
 
 def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
-    """Open the files; `kinds` are those of the requested columns, none for all, for formats that do not store types."""
+    """Open the files; `kinds` of the requested columns, none for all, serve formats that do not store types."""
     return [with_folder_columns(file, path, kinds) for path, file in _stored(data, kinds)]
 
 
 def _stored(data: DataConfig, kinds: Mapping[str, str]) -> Iterator[tuple[DataPath, DataFile]]:
     """Yield each file with its path, opened only then."""
     if data.format == "tfrecord":
-        # Imported only here: its kernel takes a moment to load.
+        # Its kernel takes a moment to load.
         from freshet_serving.models.data.tfrecord import TfRecordFile
 
         yield from ((p, TfRecordFile(p, kinds)) for p in find_files(data.path, TFRECORD_SUFFIXES))
