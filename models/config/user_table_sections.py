@@ -13,12 +13,12 @@ from typing import Any
 
 from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
+from freshet_serving.models.config.toml_sections import named_sections, parse_section, require, require_one_of
 from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import columns_of, default_features, table_columns
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option, type_name
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package import NAME
 
 NO_FIELD = Field("", "id")
@@ -31,11 +31,7 @@ Sections = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UserTableConfig:
-    """The section [user_table.<name>].
-
-    Attributes:
-        fields: The columns that are joined.
-    """
+    """The section [user_table.<name>]; `fields` are the columns that are joined."""
 
     name: str
     key: str = field(metadata=option("column of the user, in the table and in the data: ids or strings"))
@@ -63,7 +59,6 @@ class UserTableConfig:
 
     @property
     def section(self) -> str:
-        """Name of the section."""
         return f"user_table.{self.name}"
 
     @property
@@ -73,12 +68,11 @@ class UserTableConfig:
 
     @property
     def once(self) -> bool:
-        """True if the table has one row a user."""
+        """The table has one row a user."""
         return not self.time
 
     @property
     def data(self) -> DataConfig:
-        """Return the table as data to read."""
         return DataConfig(self.path, self.format or format_of(self.path), (), self.time)
 
 
@@ -89,10 +83,7 @@ def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTable
         BadInput: A section is invalid, or its table lacks a column.
     """
     tables: list[UserTableConfig] = []
-    for name, section in raw.items():
-        where = f"user_table.{name}"
-        if not isinstance(section, dict):
-            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+    for name, where, section in named_sections(raw, "user_table"):
         require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
         table = parse_section(UserTableConfig, section, where, name=name, fields=(), key_field=NO_FIELD)
         require_one_of(table.serve, (REQUESTS, ONLINE), f"{where}.serve")
@@ -152,12 +143,7 @@ def bound_user_tables(
     online: Mapping[str, Any],
     entities: Sequence[EntityConfig],
 ) -> list[UserTableConfig]:
-    """Return user tables with the columns as the features read them.
-
-    Args:
-        features: The features of the file, those of sequences not among them.
-        online: The groups of online features by name.
-        entities: The entities, whose columns are others.
+    """Return user tables with the columns as the features (without those of sequences) read them.
 
     Raises:
         BadInput: The key is no id or string, an entity has a column too, or an online section leaves one out.
@@ -173,8 +159,7 @@ def bound_user_tables(
             require(not both, f"{table.section}.columns", f"other columns than {entity.section} has", both)
         if table.serve == ONLINE:
             filled = {feature.input for feature in online[table.name].features}
-            left = ", ".join(f.name for f in fields if f.name not in filled)
-            if left:
+            if left := ", ".join(f.name for f in fields if f.name not in filled):
                 raise BadInput(
                     f"online_features.{table.name}.features: expected all columns of {table.section}, which is served"
                     f" online, but it has no {left[:80]}"

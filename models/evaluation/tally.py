@@ -1,16 +1,14 @@
 """Count labelled scores by (key, score) in bounded memory, as the basis of AUC, log-loss and calibration.
 
 Invariants
-- Entries are sorted by key, then score, and are unique in both. Until the limit is reached they hold exactly what the
-  rows hold, so metrics of the entries equal metrics of the rows.
+- Entries are sorted by key, then score, and are unique in both. Until the limit is reached, their metrics equal those
+  of the rows.
 - A score is stored as its rank: the bits of its float32, reordered so that integers compare like the numbers. With more
-  than `most` entries, all ranks lose the same number of low bits: near scores merge, their order stays, and the sum of
-  their scores is kept. If `sampled`, whole keys are dropped instead: half of them each time, chosen by a hash of the
-  key.
+  than `most` entries, all ranks lose a low bit: near scores merge, their order stays, and the sum of their scores is
+  kept. If `sampled`, half of the keys are dropped instead, chosen by a hash.
 - At least the newest KEPT rows are also kept as rows.
 
-Cost: an entry takes 44 bytes, a row not yet counted 5 to 21. Counting sorts the new rows and merges them, so a row is
-sorted once or twice, amortised.
+Cost: an entry takes 44 bytes, a row not yet counted 5 to 21. A row is sorted once or twice, amortised.
 """
 
 from __future__ import annotations
@@ -39,12 +37,10 @@ class Entries:
     """Entries by ascending (key, rank).
 
     Attributes:
-        keys: int64 [m].
-        ranks: int32 [m].
-        rows: int64 [m], number of rows.
-        weight: float64 [m], sum of the rows' weights.
-        positive: float64 [m], the part of `weight` whose label is 1.
-        predicted: float64 [m], sum of weight times score.
+        rows: Number of rows.
+        weight: Sum of the rows' weights.
+        positive: The part of `weight` whose label is 1.
+        predicted: Sum of weight times score.
     """
 
     keys: Int64s
@@ -64,11 +60,9 @@ class Entries:
         return np.divide(self.predicted, self.weight, out=scores, where=self.weight > 0)
 
     def firsts(self) -> Int64s:
-        """Return the index of each key's first entry."""
         return np.flatnonzero(np.diff(self.keys, prepend=self.keys[:1] - 1))
 
     def aucs(self) -> Float64s:
-        """Return the AUC of each key."""
         return aucs(self.positive, self.weight - self.positive, self.firsts()) if len(self) else np.empty(0)
 
     def losses(self) -> Float64s:
@@ -80,7 +74,6 @@ class Entries:
         return np.where(self.weight > 0, loss, 0.0)
 
     def taken(self, which: NDArray[np.bool_]) -> Entries:
-        """Return the entries selected by the mask `which`."""
         return Entries(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
@@ -89,14 +82,7 @@ NOTHING = Entries(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferedRows:
-    """Rows that are not counted yet.
-
-    Attributes:
-        keys: int64 [n].
-        scores: float32 [n].
-        positive: bool [n].
-        weight: float64 [n], or None for 1.
-    """
+    """Rows that are not counted yet, [n] each; weight None for 1."""
 
     keys: Int64s
     scores: Float32s
@@ -133,12 +119,7 @@ class ScoreTally:
     """
 
     def __init__(self, most: int = MOST, sampled: bool = False) -> None:
-        """Create an empty tally.
-
-        Args:
-            most: Maximum number of entries.
-            sampled: Drop keys beyond `most`, instead of low bits of the scores.
-        """
+        """Create an empty tally of at most `most` entries, which drops low bits of scores or, if `sampled`, keys."""
         self._most, self._sampled = most, sampled
         self._counted, self._waiting, self._waits = NOTHING, list[BufferedRows](), 0
         self.rows = self.lost = 0
@@ -168,9 +149,9 @@ class ScoreTally:
             keys = np.broadcast_to(np.int64(0), scores.shape)
         self.rows += len(scores)
         if self.halvings:
-            kept = self._sample(keys)
-            keys, labels, scores = keys[kept], labels[kept], scores[kept]
-            weights = None if weights is None else weights[kept]
+            stays = self._sample(keys)
+            keys, labels, scores = keys[stays], labels[stays], scores[stays]
+            weights = None if weights is None else weights[stays]
         weight = None if weights is None else weights.astype(np.float64)
         # Copy: batches are views of a reader's buffers.
         self._waiting.append(BufferedRows(keys, scores.astype(np.float32), labels > 0.5, weight))
@@ -227,14 +208,14 @@ class ScoreTally:
             self._counted = _merged(c.keys, c.ranks >> self.bits << self.bits, lambda name: getattr(c, name))
 
     def _sample(self, keys: Int64s) -> NDArray[np.bool_]:
-        """Return a mask of the kept keys: those whose hash ends in as many zero bits as there were halvings."""
+        """Return a mask of the keys that stay: those whose hash ends in as many zero bits as there were halvings."""
         z = keys.astype(np.uint64)
         # Finalizer of SplitMix64 (Steele, Lea and Flood 2014).
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-        kept: NDArray[np.bool_] = z & np.uint64((1 << self.halvings) - 1) == 0
-        return kept
+        stays: NDArray[np.bool_] = z & np.uint64((1 << self.halvings) - 1) == 0
+        return stays
 
 
 def ranks_of(scores: Float32s) -> NDArray[np.int32]:
@@ -245,7 +226,6 @@ def ranks_of(scores: Float32s) -> NDArray[np.int32]:
 
 
 def joined(parts: list[Entries]) -> Entries:
-    """Merge entries into one sorted set."""
     if not sum(map(len, parts)):
         return NOTHING
     keys, ranks = (np.concatenate([getattr(p, name) for p in parts]) for name in ("keys", "ranks"))

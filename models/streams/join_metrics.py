@@ -61,12 +61,7 @@ GAUGES: tuple[Family, ...] = (
 
 
 class JoinMetrics(Collector):
-    """Collector of one join's metric families.
-
-    Args:
-        model: Returns the model's name.
-        status: Returns the join's current status.
-    """
+    """Collector of one join's metric families, from its current model and status."""
 
     def __init__(self, model: Callable[[], str], status: Callable[[], JoinStatus]) -> None:
         self._model, self._status = model, status

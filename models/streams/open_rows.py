@@ -22,10 +22,9 @@ JOURNAL, TRAINER = "stream.journal", "trainer"
 
 
 def trainer_folder(config: TrainConfig) -> Path:
-    """Return the folder of a trainer's own files.
+    """Return the folder of a trainer's own files: the repository or, for an object store, one named after its bucket.
 
-    It is the repository or, if that is in an object store, a folder named after its bucket below TRAINER. It is never
-    the store's local mirror, whose content may be fetched again and so may be deleted.
+    Never the store's local mirror, whose content may be fetched again and so may be deleted.
     """
     repository, own = config.publish.repository, config.publish.trainer_folder
     if own or not is_address(repository):
@@ -48,7 +47,7 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False, repeat: Pat
         repeat: Folder of the checkpoints of a run that has followed them: the rows get the same numbers.
 
     Raises:
-        BadInput: The data cannot be read; the message is one line.
+        BadInput: The data cannot be read.
     """
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
@@ -82,8 +81,6 @@ def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TR
 
     Args:
         form: The format; any format outside STREAMS means a folder.
-        path: Path or URL.
-        schema: Columns to read.
         context: Reader of the stream, for messages.
         strict: See GrowingFolder.
 
