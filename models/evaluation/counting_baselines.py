@@ -9,8 +9,7 @@ rows, that of an item after another toward the item's. Rows count alike whatever
 The item is the feature of ids or strings with side `item`, or else with no side, that has the most values in the first
 batch. The last item is known where a sequence shares the item's table.
 
-Costs: 17 bytes for each of the newest MOST_ROWS rows learned, two sorts of them, and a search in them for each row that
-is scored.
+Costs: 17 bytes for each of the newest MOST_ROWS rows learned, two sorts of them, and a search for each row scored.
 """
 
 from __future__ import annotations
@@ -78,11 +77,7 @@ class Rates:
 
     @classmethod
     def of(cls, marked: Hashes) -> Rates:
-        """Count rows.
-
-        Args:
-            marked: uint64 [n], the key of each row with its label in the bit LABEL; sorted in place.
-        """
+        """Count rows by keys [n], each with its label in the bit LABEL; sorted in place."""
         marked.sort()
         keys = marked & ~LABEL
         firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
@@ -91,18 +86,12 @@ class Rates:
             keys[firsts], np.diff(np.append(firsts, len(marked))).astype(np.float64), positive.astype(np.float64)
         )
 
-    def shares(self, keys: Hashes, known: Float64s, prior_rows: float) -> Float64s:
-        """Return the share of each key, drawn toward what is known without it.
-
-        Args:
-            keys: uint64 [n].
-            known: float64 [n].
-            prior_rows: Rows that `known` counts for.
-        """
+    def shares(self, keys: Hashes, prior: Float64s, prior_rows: float) -> Float64s:
+        """Return the share of each key [n], drawn toward `prior` [n] as if so many rows had shown it."""
         keys = keys & ~LABEL
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         seen = self.keys[at] == keys
-        shares: Float64s = (self.positive[at] * seen + prior_rows * known) / (self.rows[at] * seen + prior_rows)
+        shares: Float64s = (self.positive[at] * seen + prior_rows * prior) / (self.rows[at] * seen + prior_rows)
         return shares
 
 
@@ -114,7 +103,6 @@ class CountingBaselines:
     """
 
     def __init__(self, features: Sequence[BaselineFeature]) -> None:
-        """Start to count."""
         plain = [f for f in features if f.sequence is None and f.kind in ("id", "string") and f.side != "user"]
         plain = [f for f in plain if not f.cross and f.transform in ("", "none")]
         self._candidates = [f for f in plain if f.side == "item"] or plain
@@ -127,7 +115,7 @@ class CountingBaselines:
 
     @property
     def possible(self) -> bool:
-        """True if the model has an item."""
+        """The model has an item."""
         return bool(self._candidates)
 
     def learned(self, batch: Batch) -> None:
@@ -167,11 +155,7 @@ class CountingBaselines:
         return f"baseline: {figures} over {len(next(iter(self.scored.values())))} rows"
 
     def lines(self, label: str) -> Iterator[dict[str, Any]]:
-        """Yield flat objects with what = 'baseline'.
-
-        Args:
-            label: Name of the label, the first one.
-        """
+        """Yield flat objects with what = 'baseline'; `label` is the name of the first label."""
         for name, scored in self.scored.items():
             yield {"what": "baseline", "label": label, "name": name, "rows": len(scored), "auc": scored.auc()}
 
@@ -202,5 +186,4 @@ class CountingBaselines:
 
 
 def _labels(batch: Batch) -> NDArray[np.float32]:
-    """Return the first label of each row."""
     return batch.label if batch.label.ndim == 1 else batch.label[:, 0]

@@ -22,12 +22,7 @@ Line = dict[str, Any]
 
 
 class LabelMetrics:
-    """The metrics of one label.
-
-    Attributes:
-        scored: All scored rows.
-        slices: Metrics by value, one entry per sliced column.
-    """
+    """The metrics of one label: all scored rows, and metrics by value for each sliced column."""
 
     def __init__(self, by: Sequence[str], group: str, top: int = TOP) -> None:
         """Create empty metrics.
@@ -61,7 +56,6 @@ class LabelMetrics:
         return self._grouped.ranking(self._top)
 
     def sliced(self) -> Iterator[tuple[str, Slice]]:
-        """Yield (column, slice) pairs."""
         for name, slices in self.slices.items():
             yield from ((name, line) for line in slices.lines())
 
@@ -71,9 +65,6 @@ class EvaluationMetrics:
 
     Args:
         labels: Label names, the main one first.
-        by: Columns to slice by.
-        group: Column of the grouped AUC, hit rate and NDCG; "" for none.
-        top: Places that count in hit rate and NDCG.
         baselines: Counts that score the same rows; None for none.
     """
 
@@ -108,8 +99,8 @@ class EvaluationMetrics:
             weights: float32 [n], or None for 1.
         """
         for i, each in enumerate(self.labels.values()):
-            one = labels.ndim == 1
-            each.add(columns, labels if one else labels[:, i], scores if one else scores[:, i], weights)
+            single = labels.ndim == 1
+            each.add(columns, labels if single else labels[:, i], scores if single else scores[:, i], weights)
 
     def __len__(self) -> int:
         return len(self.main.scored)
@@ -137,9 +128,9 @@ class EvaluationMetrics:
                 yield from map(_json_able, self.baselines.lines(label))
             for part in parts:
                 yield _json_able({"what": "decile", "label": label, **asdict(part)})
-            for name, one in each.sliced():
-                about = {"what": "slice", "label": label, "by": name, "value": one.value, "others": one.others}
-                yield _json_able(about | asdict(one.metrics))
+            for name, part_of in each.sliced():
+                about = {"what": "slice", "label": label, "by": name, "value": part_of.value, "others": part_of.others}
+                yield _json_able(about | asdict(part_of.metrics))
 
 
 def _json_able(line: Line) -> Line:

@@ -19,15 +19,9 @@ FEW_STEPS = 100
 def log_loss(
     labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
 ) -> float:
-    """Return the weighted mean negative log-likelihood (natural log).
+    """Return the weighted mean negative log-likelihood (natural log) as ScoredRows does.
 
-    Args:
-        labels: float32 [n] or [n, labels].
-        scores: float32 [n] or [n, labels].
-        weights: float32 [n], or None for 1.
-
-    Returns:
-        The loss; NaN without rows, or if a score is not a probability.
+    NaN without rows, or if a score is not a probability.
     """
     scored = ScoredRows()
     scored.add(labels, scores, weights)
@@ -38,8 +32,8 @@ def log_loss(
 class ScoredRows:
     """Labels and scores collected row by row, for metrics over all rows or the newest ones.
 
-    Exact for up to a million distinct scores. Beyond that, scores lose low bits, and auc_error() bounds the resulting
-    error of the AUC. Memory is bounded (models.evaluation.tally). With several labels, only the first counts.
+    Exact for up to a million distinct scores. Beyond that, scores lose low bits, and auc_error() bounds the error.
+    Memory is bounded (models.evaluation.tally). With several labels, only the first counts.
     """
 
     tally: ScoreTally = field(default_factory=ScoreTally)
@@ -62,8 +56,8 @@ class ScoredRows:
 
     def auc(self, newest: int = 0) -> float:
         """Return the AUC over all rows, or over the `newest` rows (at most about 250,000)."""
-        found = self._counts(newest).aucs()
-        return float(found[0]) if len(found) else float("nan")
+        aucs = self._counts(newest).aucs()
+        return float(aucs[0]) if len(aucs) else float("nan")
 
     def auc_error(self) -> float:
         """Return the largest error of auc() over all rows caused by merged scores; 0 while it is exact."""

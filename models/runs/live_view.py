@@ -62,15 +62,7 @@ class LiveView:
 
 
 def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
-    """Format a run's status.
-
-    Args:
-        rows_per_s: Rows trained on per second.
-        unix_s: The current time, Unix seconds.
-
-    Returns:
-        (name, value) of each line.
-    """
+    """Format a run's status as (name, value) of each line."""
     waiting = f", {status.waiting_rows:,} waiting" if status.waiting_rows else ", caught up"
     yield "rows", f"{status.position:,}, {rows_per_s:,.0f} a second{waiting}"
     left_out = [f"{n:,} {what}" for n, what in ((status.rejected_rows, "not sound"), (status.lost_rows, "lost")) if n]

@@ -17,27 +17,20 @@ from freshet_serving.processor.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Status of a run.
+    """Status of a run. Times are Unix seconds, 0 for none; figures of the newest window are before it was learned.
 
     Attributes:
-        learned_rows: Rows learned by this process.
         position: Number of the next row.
         waiting_rows: Rows that have arrived and are not learned yet, as far as the stream knows.
-        lost_rows: Of the stream (models.streams.followed_source).
-        rejected_rows: Of the stream.
-        files_aside: Of the stream.
-        trouble: Of the stream.
+        lost_rows: Of the stream (models.streams.followed_source), as rejected_rows, files_aside and trouble.
         store_trouble: Why histories cannot be written to an online store; "" if they can.
         stale_tables: Joined tables whose newest content cannot be read.
-        event_time: Newest learned event, Unix seconds; 0 for none.
-        published_at: Newest publication, Unix seconds; 0 for none.
-        window_auc: AUC of the newest window before it was learned; NaN for none.
-        window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
-        window_ndcg: NDCG of the newest window of a next-item network before it was learned; NaN for none.
+        event_time: Of the newest learned event.
+        window_calibration: Mean score over mean label.
+        window_ndcg: Of a next-item network.
         held_out: Figures of the held-out rows by name; none before they are scored.
         gate: Newest verdict of the gate; "" for none.
         held: Why the guard holds deltas; "" if it does not.
-        table_rows: Rows by table.
     """
 
     learned_rows: int = 0
@@ -142,18 +135,7 @@ class TrainMetrics(Collector):
 
 
 def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serve /metrics on a port from a thread.
-
-    Args:
-        host: Address to listen on.
-        port: Port to listen on.
-
-    Returns:
-        The server and its thread.
-
-    Raises:
-        BadInput: The port is not free.
-    """
+    """Serve /metrics from a thread; raise BadInput if the port is not free."""
     try:
         return start_http_server(port, host, metrics.registry)
     except OSError as error:
