@@ -63,15 +63,7 @@ def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
 
 
 def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
-    """Publish the benchmark's model as the next version; needs the train extra.
-
-    Args:
-        rows: Rows of each table.
-        dtype: Row type of the tables.
-
-    Raises:
-        BadInput: `rows` or `dtype` is invalid.
-    """
+    """Publish the benchmark's model as the next version; needs the train extra. Raises BadInput."""
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
     from freshet_serving.models.zoo.arch import Arch
     from freshet_serving.models.zoo.deepfm import build

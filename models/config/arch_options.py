@@ -24,13 +24,9 @@ LISTS = (list, tuple, Sequence)
 def read_options(
     builder: Callable[..., Any], raw: Mapping[str, Any], where: str, others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the builder's options, validated; lists become tuples.
+    """Return the builder's options, validated, lists as tuples. Raises BadInput.
 
-    Args:
-        others: Keys of the section that are not options, listed in the message for an unknown key.
-
-    Raises:
-        BadInput: An option is unknown, missing or of the wrong type.
+    `others` are keys of the section that are not options, listed in the message for an unknown key.
     """
     parameters = list(inspect.signature(builder).parameters.values())[1:]
     options = {p.name: p for p in parameters if p.kind in PARAMETERS and p.name not in GIVEN}

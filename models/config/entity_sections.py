@@ -85,7 +85,6 @@ class EntityConfig:
 
     @property
     def once(self) -> bool:
-        """False: a key's last row counts."""
         return False
 
     @property

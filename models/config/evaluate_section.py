@@ -17,8 +17,6 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class EvaluateConfig:
-    """The section [evaluate]."""
-
     by: tuple[str, ...] = field(
         default=(), metadata=option("break metrics down by the values of these columns, features or not")
     )

@@ -169,7 +169,6 @@ class FeatureConfig:
 
     @property
     def column(self) -> str:
-        """Name of the source column."""
         return self.from_ or self.name
 
     @property
@@ -186,7 +185,6 @@ class FeatureConfig:
 
     @property
     def _section(self) -> str:
-        """The key of the file that names the column."""
         if self.sequence is None:
             return f"features.{self.name}"
         role = "time" if self.kind == TIMES else "floats" if self.kind == FLOATS else "columns"

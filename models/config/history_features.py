@@ -32,10 +32,7 @@ LISTS = {"id": "ids", "string": "strings"}
 
 
 def history_columns(raw: Mapping[str, Any]) -> dict[str, int]:
-    """Return the columns of all histories, `<sequence>.<column>`, each with the most events of its history.
-
-    What is wrong in the sections, which are not yet validated, is refused later.
-    """
+    """Return the columns of all histories, `<sequence>.<column>`, each with its most events; errors are found later."""
     columns: dict[str, int] = {}
     for name, section in raw.items():
         names = section.get("columns") if isinstance(section, dict) else None
@@ -48,14 +45,7 @@ def history_columns(raw: Mapping[str, Any]) -> dict[str, int]:
 def with_history_features(
     features: Sequence[FeatureConfig], raw: Mapping[str, Any], histories: Mapping[str, int]
 ) -> list[FeatureConfig]:
-    """Return the features (those of sequences not among them) with those that are made of events filled in.
-
-    Args:
-        histories: As history_columns returns them.
-
-    Raises:
-        BadInput: A section is invalid.
-    """
+    """Return the features, without those of sequences, with those made of events filled in. Raises BadInput."""
     features = [_of_events(f, raw.get(f.name, {})) if f.from_ in histories else f for f in features]
     by_name = {f.name: f for f in features}
     sides = {f.name: f.side for f in features} | dict.fromkeys(histories, "user")

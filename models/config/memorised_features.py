@@ -32,14 +32,9 @@ EXACT = "float32"
 def with_memorised_features(
     features: Sequence[FeatureConfig], raw: Mapping[str, Any], arch: str, labels: Sequence[str], loss: str = ""
 ) -> list[FeatureConfig]:
-    """Return the features, those of counts and then those of linear weights last.
+    """Return the features (without those of sequences), those of counts and then those of linear weights last.
 
-    Args:
-        features: The features, those of sequences not among them.
-        loss: The file's own loss; "" for the log-loss.
-
-    Raises:
-        BadInput: The network has more outputs than the score of one label, or a feature does not fit.
+    `loss` is the file's own, "" for the log-loss. Raises BadInput for more outputs than the score of one label.
     """
     others: list[FeatureConfig] = []
     memorised: dict[str, list[FeatureConfig]] = {kind: [] for kind in DIMS}
@@ -78,12 +73,9 @@ def memorised_tables(
     raw: Mapping[str, Mapping[str, Any]],
     train: TrainSettings,
 ) -> dict[str, TableConfig]:
-    """Return the settings of tables, those of memorised features completed.
+    """Return the settings of tables; rows of memorised features begin as 0, so that an unknown id changes nothing.
 
-    Their rows begin as 0, so that an unknown id changes nothing.
-
-    Raises:
-        BadInput: Counts are to be hashed or learned, or rows to be read more than once.
+    Raises BadInput if counts are to be hashed or learned, or rows to be read more than once.
     """
     whole = dict(tables)
     for f in features:

@@ -19,12 +19,9 @@ OUTPUTS = {"esmm": ("ctr", "cvr", "ctcvr")}
 
 
 def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureConfig]) -> None:
-    """Check the features and labels of a network of the zoo that learns labels; any other passes.
+    """Check the features and labels of a network of the zoo that learns labels; any other passes. Raises BadInput.
 
     `features` include the columns of histories, with dim 0 where the network does not read them.
-
-    Raises:
-        BadInput: The network cannot be built.
     """
     if arch not in ARCHITECTURES or arch in NEXT_ITEM:
         return
@@ -50,11 +47,7 @@ def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureCo
 def check_fusion(
     arch: str, labels: Sequence[str], features: Sequence[FeatureConfig], fusion: Mapping[str, str]
 ) -> None:
-    """Check what expressions, by output, over the outputs of a network of the zoo name.
-
-    Raises:
-        BadInput: An expression names neither an output, nor a float feature, nor an expression before it.
-    """
+    """Raise BadInput unless expressions name outputs of a network of the zoo, float features, or earlier expressions."""
     if arch not in ARCHITECTURES or arch in NEXT_ITEM:
         return
     names = [*OUTPUTS.get(arch, output_names(labels)), *(f.name for f in features if f.kind == "float")]

@@ -34,12 +34,9 @@ LIST_TYPES: dict[str, tuple[str, ...]] = {
 def read_online_features(
     raw: dict[str, Any], features: Sequence[FeatureConfig], folder: Path = Path(), events: Sequence[FeatureConfig] = ()
 ) -> dict[str, FeatureGroup]:
-    """Read [online_features.*]; relative paths of registries start in `folder`.
+    """Read [online_features.*]; relative paths of registries start in `folder`. Raises BadInput.
 
     A feature that is called as the list column that a sequence's column is read from in training fills that column.
-
-    Raises:
-        BadInput: A section is invalid, or fills what the model does not read.
     """
     columns = {feature.column for feature in features if not feature.cross}
     lists = {c.column: c.name for c in events if c.sequence and not c.sequence.from_events and c.column not in columns}
@@ -71,11 +68,7 @@ def with_stored_histories(
     features: Sequence[FeatureConfig],
     model: str,
 ) -> dict[str, FeatureGroup]:
-    """Return groups of online features with those of the histories that the run writes to a store.
-
-    Raises:
-        BadInput: A group reads them otherwise than they are written.
-    """
+    """Add the groups of histories that the run writes to a store; raise BadInput if others read them otherwise."""
     kinds = {f.column: f.kind for f in features}
     groups = dict(groups)
     for config in sequences.values():

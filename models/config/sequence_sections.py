@@ -27,11 +27,7 @@ TAKEN = ("time", "row_splits", "lengths")
 def read_sequences(
     raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig
 ) -> tuple[dict[str, SequenceConfig], list[FeatureConfig]]:
-    """Read [sequences.*]; return the sections by name, and their columns as features called `<sequence>.<column>`.
-
-    Raises:
-        BadInput: A section is invalid.
-    """
+    """Read [sequences.*]; return the sections, and their columns as features `<sequence>.<column>`. Raises BadInput."""
     configs: dict[str, SequenceConfig] = {}
     columns: list[FeatureConfig] = []
     # Columns of strings, as features that are made of them have it.

@@ -38,12 +38,9 @@ def about(text: str, named: str = "") -> Mapping[str, FileSection]:
 
 
 def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
-    """Build a dataclass from a section's keys, by its annotations; `made` are fields that have no key.
+    """Build a dataclass from a section's keys, by its annotations; `made` are fields without a key. Raises BadInput.
 
     A field named after a Python keyword ends in '_', its key does not.
-
-    Raises:
-        BadInput: A key is unknown, missing or of the wrong type.
     """
     hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
     values = dict(made)

@@ -207,16 +207,13 @@ class StartOptions:
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
-    """Read and validate a configuration file.
+    """Read and validate a configuration file. Raises BadInput, in one line.
 
     Reads the data only if format or [features] are left out and must be derived from the path or the first line.
 
     Args:
         overrides: "section.key=value" each, as if the file said so; the value in TOML.
         publishes: The rules of [publish] for deltas must suit a run without --follow.
-
-    Raises:
-        BadInput: The file is invalid, in one line.
     """
     name = Path(path).name
     try:

@@ -63,12 +63,10 @@ class UserTableConfig:
 
     @property
     def further(self) -> tuple[Field, ...]:
-        """None: every column is joined."""
         return ()
 
     @property
     def once(self) -> bool:
-        """The table has one row a user."""
         return not self.time
 
     @property
@@ -77,11 +75,7 @@ class UserTableConfig:
 
 
 def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTableConfig]:
-    """Read all [user_table.*] sections; their columns have the kinds that the table's first file suggests.
-
-    Raises:
-        BadInput: A section is invalid, or its table lacks a column.
-    """
+    """Read all [user_table.*] sections, their columns with the kinds that the first files suggest. Raises BadInput."""
     tables: list[UserTableConfig] = []
     for name, where, section in named_sections(raw, "user_table"):
         require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
@@ -99,16 +93,10 @@ def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTable
 
 
 def with_user_columns(raw: Sections, tables: Sequence[UserTableConfig], data: DataConfig) -> Sections:
-    """Return the sections of a file with those that user tables imply.
+    """Return the sections of a file with those that user tables imply; they are not yet validated. Raises BadInput.
 
     A joined column without a feature becomes one; features of joined columns have side `user` unless they say
     otherwise; with `serve = "online"`, the online section names all columns.
-
-    Args:
-        raw: The sections of the file, those of features not yet validated.
-
-    Raises:
-        BadInput: A column can be no feature, or there is no online section.
     """
     if not tables:
         return raw
@@ -143,11 +131,7 @@ def bound_user_tables(
     online: Mapping[str, Any],
     entities: Sequence[EntityConfig],
 ) -> list[UserTableConfig]:
-    """Return user tables with the columns as the features (without those of sequences) read them.
-
-    Raises:
-        BadInput: The key is no id or string, an entity has a column too, or an online section leaves one out.
-    """
+    """Return user tables with the columns as the features, without those of sequences, read them. Raises BadInput."""
     bound = []
     for table in tables:
         names = {f.name for f in table.fields}

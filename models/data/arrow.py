@@ -133,8 +133,7 @@ def _suggests(t: pa.DataType, kind: str) -> bool:
 def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
     """Raise BadInput unless a column can be read as `kind`; the error suggests a kind that fits.
 
-    Args:
-        where: The place that asks for it, as messages begin; "" for a feature of its name.
+    It begins with `where`, the place that asks for the column; "" for a feature of its name.
     """
     where = where or f"features.{name}"
     if _fits(t, kind):
@@ -165,11 +164,7 @@ def infer_kind(t: pa.DataType, name: str) -> str:
 
 
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    """Check an array and cast it to ARROW_TYPES[kind].
-
-    Raises:
-        BadInput: The type or a value does not fit.
-    """
+    """Check an array and cast it to ARROW_TYPES[kind]. Raises BadInput."""
     check_type(array.type, kind, name)
     array = _plain(array)
     if kind in ONE_OF:
@@ -186,7 +181,6 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
 
 def _refuse(bad: np.ndarray, array: pa.Array, expected: str, name: str, where: Where) -> None:
-    """Raise BadInput for the first row where `bad` is true."""
     if bad.any():
         row = int(bad.argmax())
         raise BadInput(f"column {name!r}: expected {expected}, got {str(array[row].as_py())[:40]} at {where(row)}")
@@ -299,13 +293,9 @@ def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
 
 def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: str) -> pa.Array:
-    """Split text such as 'a|b|c' into lists; empty text and a null become an empty list.
+    """Split text such as 'a|b|c' into lists ("ids", "strings" or "floats"); empty text and null become empty ones.
 
-    Args:
-        kind: "ids", "strings" or "floats".
-
-    Raises:
-        BadInput: An id is not a whole number, or a float no number.
+    Raises BadInput for an id that is not a whole number, or a float that is no number.
     """
     array = _plain(array).cast(pa.large_string())
     if kind == "strings":

@@ -100,7 +100,6 @@ def filled(table: pa.Table, name: str) -> pa.Array:
 
 
 def once_nbytes(table: pa.Table, rows: np.ndarray) -> int:
-    """Return the bytes in memory of take_once()."""
     nbytes, columns = 0, broadcast_columns(table.schema)
     for name in table.column_names:
         column = table[name].combine_chunks()

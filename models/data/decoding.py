@@ -72,7 +72,6 @@ class DecoderPool:
         self._lock, self._idle = threading.Lock(), []
 
     def close(self) -> None:
-        """End the idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:

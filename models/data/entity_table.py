@@ -42,14 +42,10 @@ class JoinedTable(Protocol):
     """A table whose columns are joined to rows by key."""
 
     @property
-    def section(self) -> str:
-        """The section that describes it."""
-        ...
+    def section(self) -> str: ...
 
     @property
-    def key(self) -> Field:
-        """The column with its keys."""
-        ...
+    def key(self) -> Field: ...
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
         """Return which keys have a row, whatever its time."""
@@ -145,11 +141,7 @@ class EntityTable:
 
 
 def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
-    """Return an entity's key and other columns in a published version, as readers take them.
-
-    Raises:
-        BadInput: The version has no such entity, or no reader makes one of its columns.
-    """
+    """Return an entity's key and other columns in a published version, as readers take them. Raises BadInput."""
     entity = next((e for e in manifest.entities if e.name == name), None)
     if entity is None:
         names = ", ".join(e.name for e in manifest.entities) or "none"
@@ -163,11 +155,7 @@ def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
 
 
 def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
-    """Read the table (file, folder or glob) of an entity of a published version.
-
-    Raises:
-        BadInput: The version has no such entity, or the table does not fit.
-    """
+    """Read the table (file, folder or glob) of an entity of a published version. Raises BadInput."""
     key, fields = entity_fields(manifest, name)
     return EntityTable(name, DataConfig(path, format_of(path), ()), key, fields, f"entity {name!r}")
 
@@ -183,7 +171,6 @@ class EntitySource:
 
     @property
     def events(self) -> Source:
-        """The rows without the entities' columns."""
         return self._source
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:

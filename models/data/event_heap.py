@@ -49,13 +49,7 @@ class EventHeap:
     """
 
     def __init__(self, budget_nbytes: int, block_nbytes: int, folder: Path | None) -> None:
-        """Start with nothing given out.
-
-        Args:
-            budget_nbytes: Memory.
-            block_nbytes: Size of an ordinary block.
-            folder: Folder of the file; by default that of temporary files.
-        """
+        """Start with nothing given out; `folder` of the file is by default that of temporary files."""
         self._folder = folder
         self._file: ScratchFile | None = None
         self.base = self.end = max(FIRST_WORDS, budget_nbytes // 8)
@@ -68,12 +62,10 @@ class EventHeap:
 
     @property
     def nbytes(self) -> int:
-        """Bytes given out in memory."""
         return 8 * min(int(self.used[0]), self.base)
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of the file that are reserved."""
         return 8 * (self.end - self.base)
 
     def addresses(self) -> tuple[int, int, int]:

@@ -46,7 +46,6 @@ def copy_words(source, target, words):
 
 @inlined
 def size_class(room):
-    """Return the logarithm of a block's room."""
     number = 0
     while 1 << number < room:
         number += 1

@@ -64,19 +64,13 @@ class DataFile(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def nbytes(self) -> int:
-        """Its size as it is stored."""
-        ...
+    def nbytes(self) -> int: ...
 
     @property
     def names(self) -> list[str]: ...
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the Arrow type of each column, a CSV's inferred from its first block.
-
-        Raises:
-            BadInput: A column does not exist exactly once.
-        """
+        """Return the Arrow type of each column, a CSV's by its first block; raise BadInput unless each exists once."""
         ...
 
     @property
@@ -114,17 +108,10 @@ def nbytes_of(path: DataPath) -> int:
 
 
 def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
-    """Return the data files behind a path, part-2 before part-10, on disk or in an object store.
+    """Return the data files behind a path, part-2 before part-10, on disk or in an object store; BadInput without any.
 
-    In folders, hidden files, names that start with '_' (which writers leave behind) and files with other suffixes are
-    skipped.
-
-    Args:
-        path: File, folder, glob, or address in an object store.
-        suffixes: Accepted suffixes within folders; all if empty.
-
-    Raises:
-        BadInput: There are no such files.
+    A path is a file, folder, glob, or address in an object store. In folders, hidden files, names that start with '_'
+    (which writers leave behind) and, if suffixes are given, files with others are skipped.
     """
     if is_object_url(path):
         return stored_files(path, suffixes)
@@ -348,13 +335,7 @@ class CsvFile:
         quoted: bool = True,
         data: bytes | None = None,
     ) -> None:
-        """Open a file.
-
-        Args:
-            names: Column names of a file without a header; None if the first line names them.
-            quoted: True if '"' quotes cells.
-            data: The file's text, if the caller has it already.
-        """
+        """Open a file, without a header if it has `names`; `data` is its text, if the caller has it already."""
         self._path, self._names, self._data = path, names, data
         self.nbytes = nbytes_of(path)
         self._schema = pa.schema([])

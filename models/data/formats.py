@@ -110,7 +110,6 @@ def _stored_names(path: str) -> list[str]:
 
 
 def nothing_there(path: str) -> str:
-    """Return the message for a data path that does not exist."""
     return f"data.path: {path!r} does not exist{nearest_file(path)}"
 
 

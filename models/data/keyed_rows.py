@@ -74,16 +74,10 @@ class KeyedRows:
         return once
 
     def repeated(self) -> int:
-        """Return how many rows there are beyond one for each key."""
         return len(self) - len(self.newest)
 
     def rows(self, ids: Int64s, times: Float64s | None) -> Int64s:
-        """Return the row of each key, len(self) for a key without one, int64 [m].
-
-        Args:
-            ids: Keys as int64 [m].
-            times: Time of each, for rows with times.
-        """
+        """Return the row of each key, int64 [m], as of the times if rows have any; len(self) for a key without one."""
         low = np.searchsorted(self.ids, ids, "left")
         high = np.searchsorted(self.ids, ids, "right")
         first = low.copy()
@@ -111,7 +105,6 @@ class KeyedRows:
         return {name: take_rows(column, rows) for name, column in self._columns.items()}
 
     def some(self, rows: Int64s) -> KeyedRows:
-        """Return some of the rows, in this order."""
         times = None if self.times is None else self.times[rows]
         return KeyedRows(
             self.fields, take_rows(self.keys, rows), self.take(rows), times, self.marks[rows], self.gone[rows]

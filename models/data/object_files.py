@@ -119,17 +119,11 @@ class ReadAheadFile(RangeFile):
 
 
 def is_object_url(path: str) -> bool:
-    """Return True if a data path is an address in an object store."""
     return path.partition("://")[0] in SCHEMES and "://" in path
 
 
 def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
-    """Find data files in an object store as models.data.files.find_files does on a disk.
-
-    Raises:
-        BadInput: There are no such files.
-        NotReady: The store is unavailable.
-    """
+    """Find data files in an object store as models.data.files.find_files does on a disk. Raises BadInput, NotReady."""
     scheme, _, rest = path.partition("://")
     parts = rest.rstrip("/").split("/")
     plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))

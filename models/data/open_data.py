@@ -43,13 +43,7 @@ def table_columns(data: DataConfig) -> list[str]:
 def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: int = 0) -> Source:
     """Open the configured data and select the columns that the features read; those of sequences are made of them.
 
-    Errors visible only in the rows (nulls, order) are raised by the source's batches.
-
-    Args:
-        threads: Reading threads; 0 lets the reader choose.
-
-    Raises:
-        BadInput: A file is missing, empty or unreadable, or a column is missing or of a wrong type, in one line.
+    Raises BadInput, in one line; errors visible only in the rows (nulls, order) are raised by the source's batches.
     """
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: expected a file, folder or glob, got a URL; only freshet train reads streams")

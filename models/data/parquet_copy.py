@@ -25,14 +25,9 @@ SUFFIXES = (".parquet", ".pq")
 
 
 def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: bool = False, text: bool = True) -> int:
-    """Write all rows of a source and return their number; an error leaves nothing behind.
+    """Write all rows of a source and return their number; a BadInput leaves nothing behind.
 
-    Args:
-        overwrite: Replace an existing file.
-        text: Write strings as UTF-8 text, which they must be; else as bytes.
-
-    Raises:
-        BadInput: The stream is endless, the name is not a Parquet file's, the file exists, or it cannot be written.
+    With `text`, strings are written as UTF-8 text, which they must be; else as bytes.
     """
     total = source.count_rows()
     if total is None:

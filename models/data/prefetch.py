@@ -86,7 +86,6 @@ class PrefetchPipeline(Iterator[Any]):
             raise StopIteration from None
 
     def close(self) -> None:
-        """Stop the threads, wherever they are."""
         for queue in self._queues:
             queue.end()
         self._join()

@@ -144,13 +144,9 @@ class SequenceSource:
     """
 
     def __init__(self, source: Source, features: Sequence[SequenceFeature], folder: Path | None = None) -> None:
-        """Wrap a source that has all columns that the features read.
+        """Wrap a source that has all columns that the features read; `folder` is for events beyond the memory budget.
 
-        Args:
-            folder: Folder for events beyond the memory budget; by default that of temporary files.
-
-        Raises:
-            BadInput: A history from events needs times that the source does not have.
+        Raises BadInput if a history from events needs times that the source does not have.
         """
         self._source, self._folder = source, folder
         plain = [f for f in features if f.sequence is None]
@@ -188,11 +184,9 @@ class SequenceSource:
 
     @property
     def events(self) -> Source:
-        """The rows without their sequences."""
         return self._source
 
     def count_rows(self) -> int | None:
-        """Return the number of rows; None if there is no end."""
         return self._source.count_rows()
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
@@ -202,18 +196,13 @@ class SequenceSource:
             yield self._with_lists(batch, histories)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Yield batches as FollowedSource.arriving does."""
         histories = self.events_before(start)
         source: Any = self._source
         for batch in source.arriving(rows, start):
             yield None if batch is None else self._with_lists(batch, histories)
 
     def saved_part(self, row: int, whole: bool) -> dict[str, NDArray[Any]] | None:
-        """Return the histories as of a row, for a checkpoint; None if only a whole part could follow what was saved.
-
-        Args:
-            whole: True for all events, False for those since the last part.
-        """
+        """Return the histories as of a row, whole or since the last part; None if only a whole part can follow."""
         arrays: dict[str, NDArray[Any]] = {}
         histories = self._known(row)
         if histories is self._furthest:
@@ -233,11 +222,7 @@ class SequenceSource:
         return arrays
 
     def erase(self, users: NDArray[np.int64], state: Any) -> None:
-        """Remove all events of users (ids or hashes of keys), here and in stores; `state` is the run's.
-
-        Raises:
-            NotReady: A store cannot be reached, and nothing was removed here.
-        """
+        """Remove all events of users (ids or hashes of keys), in stores first and then here. Raises NotReady."""
         if self.erase_stored is not None:
             self.erase_stored(users, state)
         for events in (*self._furthest.values(), *self._behind.values()):

@@ -23,9 +23,7 @@ def shuffled(
 ) -> Iterator[Batch]:
     """Yield rows [start, until) of the shuffled stream [0, until); a batch's start is its position in that stream.
 
-    Args:
-        rows: Rows of a batch; the last batch of a window may be shorter.
-        start: 0, or the end of a batch.
+    `start` is 0 or the end of a batch; the last batch of a window may have fewer than `rows` rows.
     """
     check_position(rows, start)
     for window in _windows(source, start - start % window_rows, until, window_rows):

@@ -133,7 +133,6 @@ class Batch:
 
     @property
     def stream_rows(self) -> int:
-        """Number of rows of the stream that it stands for."""
         return len(self) if self.covers is None else self.covers
 
     def slice(self, first: int, last: int) -> Batch:
@@ -165,14 +164,11 @@ class Source(Protocol):
     def schema(self) -> Schema: ...
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Yield batches of consecutive rows.
+        """Yield batches of consecutive rows. Raises BadInput if the data violate the schema.
 
         Batch i holds rows [start + i * rows, start + (i + 1) * rows); only the last may be shorter. So a reader resumed
         at the end of a batch yields exactly the batches of an uninterrupted one. A start at or past the end yields
         nothing.
-
-        Raises:
-            BadInput: The data violate the schema.
         """
         ...
 
@@ -211,11 +207,7 @@ def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
 
 
 def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
-    """Return the wanted fields out of a reader's fixed set; all of `available`, without the `others`, if none are.
-
-    Raises:
-        BadInput: The reader does not have a name, or provides it with another kind.
-    """
+    """Return the wanted fields out of a reader's fixed set; all of `available` if none are wanted. Raises BadInput."""
     if not wanted:
         return tuple(available)
     kinds = {f.name: f.kind for f in (*available, *others)}

@@ -51,15 +51,9 @@ class TableSource:
     """
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
-        """Open files.
+        """Open files, in stream order, `csv` if cells are text; BadInput if a column does not fit, or all are empty.
 
-        Args:
-            files: The files, in stream order.
-            csv: True if cells are text.
-            threads: Reading threads; 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
-
-        Raises:
-            BadInput: A column does not fit, or all files are empty.
+        `threads` is 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
         """
         self._files, self.schema = files, schema
         self._columns = CanonicalColumns(schema, csv)
@@ -69,11 +63,7 @@ class TableSource:
             raise BadInput(f"{files[0].name}: expected rows, got an empty table")
 
     def bounded(self) -> Iterator[Batch]:
-        """Yield all rows, for a caller that keeps them.
-
-        Raises:
-            BadInput: The data violate the schema, or take more memory than files of their size may.
-        """
+        """Yield all rows, for a caller that keeps them; BadInput also if they take more memory than their files may."""
         most_nbytes = max(HELD_NBYTES, HELD_RATIO * sum(file.nbytes for file in self._files))
         held, columns, start = 0, len(self._columns.wanted), 0
         rows = sum(file.count_rows() for file in self._files if isinstance(file, ParquetFile))
@@ -228,15 +218,7 @@ def _begins_unsigned(file: DataFile, name: str, t: pa.DataType) -> bool:
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
-    """Open a table.
-
-    Args:
-        data: The [data] section, with format one of models.data.formats.TABLES.
-        threads: As for TableSource.
-
-    Raises:
-        BadInput: A file or column does not fit; raised before any batch.
-    """
+    """Open a table of one of formats.TABLES; threads as for TableSource. Raises BadInput before any batch."""
     schema = Schema(tuple(fields), data.label, data.time, data.weight, data.list_separator)
     kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
     return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)

@@ -40,13 +40,9 @@ class TfRecordFile:
     """A DataFile of Examples."""
 
     def __init__(self, path: DataPath, kinds: Mapping[str, str]) -> None:
-        """Open a file and infer types from its first records.
+        """Open a file and infer types from its first records; `kinds` decide between lists and single values.
 
-        Args:
-            kinds: Requested kinds by column, which decide between lists and one value a row.
-
-        Raises:
-            BadInput: The file is not a TFRecord file, or its first records are not Examples.
+        Raises BadInput for another file, or if its first records are not Examples.
         """
         self._path, self._kinds, self.name, self.nbytes = path, kinds, path.name, nbytes_of(path)
         self._packed = self._is_packed()

@@ -138,7 +138,6 @@ class UserEvents:
         self._added: deque[tuple[Int64s, Int64s]] = deque()
 
     def __len__(self) -> int:
-        """Return how many users have events."""
         return len(self._users)
 
     @property
@@ -148,7 +147,6 @@ class UserEvents:
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of the file of events."""
         return self._heap.file_nbytes
 
     def _table_nbytes(self, more: int) -> int:
@@ -194,7 +192,6 @@ class UserEvents:
             return splits, _whole_seconds(events), self._columns(events)
 
     def users(self) -> Int64s:
-        """Return all users, as int64."""
         with self._lock:
             return self._users.keys[self._users.live()]
 
@@ -218,10 +215,7 @@ class UserEvents:
             self._changed_users = sum(len(users) for _, _, users in self._changed)
 
     def newest_time(self, users: Int64s) -> float:
-        """Return the time of the newest event of some users, Unix seconds; -inf without any.
-
-        Events in the future count if there are no others.
-        """
+        """Return the time of users' newest event, one in the future only without others; -inf without any."""
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
@@ -289,11 +283,7 @@ class UserEvents:
             return arrays | self._settled(stop, self._texts_since)
 
     def restore(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Take over what was saved: a full() and the increments after it, in order.
-
-        Raises:
-            BadInput: They are of other columns, or do not follow each other.
-        """
+        """Take over what was saved: a full() and the increments after it, in order. Raises BadInput."""
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
@@ -417,7 +407,6 @@ class UserEvents:
 
     @property
     def _named(self) -> bool:
-        """True if the users' keys are texts that are kept."""
         return self._stored == TEXTS
 
     def _names_of(self, keys: Int64s) -> Arrays:

@@ -90,7 +90,6 @@ class RowsFile:
 
 
 def write_summaries(path: Path, summaries: Iterable[TableSummary]) -> None:
-    """Write tables.parquet."""
     lines: list[dict[str, Any]] = []
     for s in summaries:
         for measure, rows, lookups, edge in (

@@ -48,7 +48,6 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
 
 
 def summary_cells(summary: TableSummary) -> tuple[str, ...]:
-    """Return a table's summary as cells under SUMMARY_HEADS."""
     s = summary
     sizes = (format_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
     lookups = f"{s.lookups:,}" if s.counted else ""

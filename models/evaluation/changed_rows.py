@@ -31,11 +31,7 @@ class ChangedRows:
 def changed_rows(
     newer: RowLayers, older: RowLayers, advance: Callable[[int], None], most: int = MOST_MOVED
 ) -> ChangedRows:
-    """Compare two generations of a table of one width; `most` is the length of `furthest`.
-
-    Args:
-        advance: Called with the number of rows processed.
-    """
+    """Compare two generations of a table; `most` is the length of `furthest`, `advance` gets numbers of rows."""
     born = moved = 0
     best = np.empty((0, 3), np.float64)
     ids: NDArray[np.int64] = np.empty(0, np.int64)

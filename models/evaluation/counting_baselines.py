@@ -115,7 +115,6 @@ class CountingBaselines:
 
     @property
     def possible(self) -> bool:
-        """The model has an item."""
         return bool(self._candidates)
 
     def learned(self, batch: Batch) -> None:

@@ -36,7 +36,7 @@ def evaluate(
     rows: int = 0,
     trained: TrainConfig | None = None,
 ) -> EvaluationMetrics:
-    """Score rows [skip, skip + rows) of the data and measure them.
+    """Score rows [skip, skip + rows) of the data, all with rows = 0, and measure them. Raises BadInput.
 
     The columns read are the inputs of the model, or its features where an input packs several. With a training file,
     entities' columns and histories are made of the data as in training; rows before `skip` enter the histories, and
@@ -45,11 +45,6 @@ def evaluate(
     Args:
         labels: Names of the data's labels, the main one first.
         wanted: Columns to slice and to group by.
-        rows: Number of rows to score; 0 for all that follow.
-        trained: The model's training file, if it is known.
-
-    Raises:
-        BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
     source = open_rows_of(manifest, data, trained)

@@ -25,13 +25,7 @@ class LabelMetrics:
     """The metrics of one label: all scored rows, and metrics by value for each sliced column."""
 
     def __init__(self, by: Sequence[str], group: str, top: int = TOP) -> None:
-        """Create empty metrics.
-
-        Args:
-            by: Columns to slice by.
-            group: Column of the groups; "" for no figures within groups.
-            top: Places that count in hit rate and NDCG.
-        """
+        """Create empty metrics, by value of the columns `by` and within groups of a column; "" for none."""
         self.scored = ScoredRows()
         self.slices = {name: Slices() for name in by}
         self._group, self._grouped, self._top = group, GroupedAuc(), top
@@ -61,12 +55,7 @@ class LabelMetrics:
 
 
 class EvaluationMetrics:
-    """The metrics of rows, added batch by batch.
-
-    Args:
-        labels: Label names, the main one first.
-        baselines: Counts that score the same rows; None for none.
-    """
+    """The metrics of rows, added batch by batch; the first label is the main one."""
 
     def __init__(
         self,

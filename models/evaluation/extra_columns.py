@@ -18,11 +18,7 @@ class ExtraColumns:
     """Reader of named columns for the batches of a source."""
 
     def __init__(self, names: Sequence[str], source: Source, data: DataConfig, batch_rows: int) -> None:
-        """Open a reader of `data` for the columns that the source, read in batches of batch_rows, does not supply.
-
-        Raises:
-            BadInput: A column does not exist.
-        """
+        """Open a reader of `data` for the columns that the source, read by batch_rows, lacks. Raises BadInput."""
         self._names = list(dict.fromkeys(names))
         self._missing = [name for name in self._names if name not in source.schema.names]
         fields = [_field(data, name) for name in self._missing]

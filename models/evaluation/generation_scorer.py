@@ -37,15 +37,9 @@ class GenerationScorer(Predictor):
     """A generation that answers requests. Thread-safe, as a Processor is."""
 
     def __init__(self, repository: str | VersionReader, model: str, generation: Generation | None = None) -> None:
-        """Load a generation.
+        """Load a generation, by default the one that the newest version serves. Raises NotFound, or FreshetError.
 
-        Args:
-            repository: The model repository, or a version that is open already, such as one that is not committed yet.
-            generation: None for the one that the newest version serves.
-
-        Raises:
-            NotFound: The generation does not exist.
-            FreshetError: It cannot be opened.
+        `repository` may be a version that is open already, such as one that is not committed yet.
         """
         clock = SystemClock()
         if isinstance(repository, str):
@@ -67,7 +61,6 @@ class GenerationScorer(Predictor):
 
     @property
     def description(self) -> Manifest:
-        """The version's manifest."""
         return self._version.manifest
 
     def outputs(self, labels: Sequence[str]) -> list[str]:
@@ -92,11 +85,7 @@ class GenerationScorer(Predictor):
         return expected
 
     def score(self, columns: dict[str, Column], rows: int, outputs: Sequence[str]) -> NDArray[np.float32]:
-        """Score rows, with columns by input name: float32 [rows], or [rows, outputs] for several outputs.
-
-        Raises:
-            FreshetError: A request failed.
-        """
+        """Score rows, by input name: float32 [rows], or [rows, outputs] for several outputs. Raises FreshetError."""
         firsts = range(0, rows, REQUEST_ROWS)
         requests = [PredictRequest(self.model, {n: _part(c, first) for n, c in columns.items()}) for first in firsts]
         parts = []

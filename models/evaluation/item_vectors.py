@@ -31,11 +31,7 @@ def write_vectors(
 ) -> int:
     """Write one row per item in data order, its id and `vector`, a list of float32; return how many. Appears whole.
 
-    Args:
-        id_name: The id column; "" for the only item column with one id or string a row.
-
-    Raises:
-        BadInput: The output, id or column does not exist, or the file cannot be written.
+    Without id_name the id is the only item column with one id or string a row. Raises BadInput.
     """
     with needed("a Parquet file"):
         import pyarrow as pa
@@ -72,11 +68,7 @@ def write_vectors(
 
 
 def item_inputs(manifest: Manifest) -> list[Input]:
-    """Return the inputs that features of side "item" derive from, directly or through transforms.
-
-    Raises:
-        BadInput: There are none, or no table column can represent one of them.
-    """
+    """Return the inputs that features of side "item" derive from, directly or through transforms. Raises BadInput."""
     names = manifest.origins(f.input for f in manifest.features if f.side == "item")
     inputs = [spec for spec in manifest.inputs if spec.name in names]
     if not inputs:

@@ -58,12 +58,7 @@ class NextItemBaselines:
     """Counts of the events of a log before a row, and ranks of the items of later events."""
 
     def __init__(self, log: NextItemRows, item: str, before: int, top: int) -> None:
-        """Count the events of rows before `before`.
-
-        Args:
-            item: The sequence's column of the items.
-            top: Places that count.
-        """
+        """Count the events of rows before `before`; `item` is the sequence's column of items, `top` places count."""
         self.top, self._left = top, MOST_STEPS
         column, alone = log.events_before(before, item)
         self._keys, numbers = np.unique(value_hashes(column), return_inverse=True)
@@ -79,16 +74,10 @@ class NextItemBaselines:
 
     @property
     def targets(self) -> int:
-        """Number of targets that were ranked."""
         return self._tallies[POPULARITY].targets
 
     def rank(self, log: NextItemRows, item: str, first: int, last_only: bool = False) -> None:
-        """Rank the items of events of a log from row `first` on, as many as MOST_STEPS allows.
-
-        Args:
-            item: The sequence's column of the items.
-            last_only: True if only each user's last event counts.
-        """
+        """Rank the items of events, or of each user's last, from row `first` on, as many as MOST_STEPS allows."""
         for histories, targets in log.cases(CASES, first, item, last_only):
             past = histories[item]
             assert isinstance(past, Ragged)

@@ -47,11 +47,7 @@ class NextItemRanker:
     """Ranks by one generation, among all items that have a row in it: `vectors`, float32 [items, d]."""
 
     def __init__(self, scorer: GenerationScorer, item: FeatureConfig, events: str) -> None:
-        """Read the items' rows; `events` is the history's column of items.
-
-        Raises:
-            BadInput: The generation does not read such items and histories.
-        """
+        """Read the items' rows; `events` is the history's column of items. Raises BadInput."""
         manifest, self._plan = scorer.description, SparsePlan(scorer.description)
         sources = {f.name: int(self._plan.lookups[n, SOURCE]) for n, f in enumerate(manifest.lookups)}
         outputs = {output.name for output in manifest.outputs}
@@ -107,14 +103,12 @@ def rank_next_items(
 ) -> tuple[CatalogueRanking, NextItemBaselines | None]:
     """Rank the items of events, by the generation and by counts of the events before them; None if none were skipped.
 
+    Raises BadInput if the data lack a column, or have no such rows.
+
     Args:
-        top: Places that count.
         skip: Number of rows that only enter the histories.
         rows: Number of rows after them; 0 for all.
         leave_one_out: Rank each user's last event alone.
-
-    Raises:
-        BadInput: The data lack a column, or have no such rows.
     """
     (sequence,) = trained.sequences.values()
     item = next(f for f in trained.features if f.side == "item")

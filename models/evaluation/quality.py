@@ -83,9 +83,7 @@ class ScoredRows:
 def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
     """Return one line of advice about a held-out AUC that is NaN or hardly better than chance, or "".
 
-    Args:
-        steps: Number of steps trained.
-        named: Settings that the training file sets although they could be chosen automatically.
+    `named` are settings that the training file sets although they could be chosen automatically.
     """
     auc = scored.auc()
     if scored.tally.lost:

@@ -36,12 +36,7 @@ Float32s = NDArray[np.float32]
 
 
 class Catalogue(NamedTuple):
-    """Items and their columns.
-
-    Attributes:
-        keys: int64 [m], ascending, as the items' table has them.
-        columns: m rows each, by input of the items' tower.
-    """
+    """Items, int64 [m] ascending as their table has them, and their columns by input of the items' tower."""
 
     keys: Int64s
     columns: Mapping[str, Column]
@@ -125,15 +120,9 @@ class RetrievalRanker:
 def rank_pairs(
     scorer: GenerationScorer, data: DataConfig, trained: TrainConfig, top: int, reporter: Reporter, skip: int, rows: int
 ) -> RetrievalRanking:
-    """Rank the items that were chosen in rows [skip, skip + rows), among all items of the data.
+    """Rank the items that were chosen in rows [skip, skip + rows), all with rows = 0, among all items of the data.
 
-    Args:
-        top: Places that count in NDCG.
-        skip: Number of rows whose items are only in the catalogue.
-        rows: Number of rows after them; 0 for all.
-
-    Raises:
-        BadInput: The data lack a column, or no row of these was chosen.
+    Items of rows before `skip` are only in the catalogue. Raises BadInput if no row of these was chosen.
     """
     ranker, ranking = RetrievalRanker(scorer, trained), RetrievalRanking(top)
     source = open_rows_of(scorer.description, data, trained)

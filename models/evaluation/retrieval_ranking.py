@@ -49,7 +49,6 @@ class RetrievalRanking(CatalogueRanking):
         return {f"recall@{self.top}": near.hit_rate, f"recall@{FURTHER}": far.hit_rate, f"ndcg@{self.top}": near.ndcg}
 
     def told(self) -> str:
-        """Return one line about the figures."""
         near, far = self.result(), self._further.result()
         return (
             f"recall@{self.top} {near.hit_rate:.4f}, recall@{FURTHER} {far.hit_rate:.4f}, NDCG@{self.top}"

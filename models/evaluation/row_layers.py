@@ -102,7 +102,6 @@ class RowLayers:
         return sum(len(layer.keys) for layer in self._layers)
 
     def pieces(self) -> Iterator[RowChunk]:
-        """Iterate over every row once."""
         hidden = NOBODY
         for number, layer in enumerate(self._layers):
             for first in range(0, len(layer.keys), PIECE_ROWS):

@@ -74,7 +74,6 @@ class TableSummary:
 
     @property
     def counted(self) -> bool:
-        """Reads of rows were counted."""
         return self.lookups > 0
 
     @property

@@ -160,7 +160,6 @@ class ScoreTally:
             self._count()
 
     def counts(self) -> Entries:
-        """Return the entries of all rows so far."""
         parts = [self._counted] if len(self._counted) else []
         if self._waiting:
             parts.append(self._entries(self._waiting))

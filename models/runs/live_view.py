@@ -52,7 +52,6 @@ class LiveView:
         return grid
 
     def _rate(self) -> float:
-        """Return the rows learned a second over the last RATE_S seconds."""
         now_s, rows = self._now_s(), self.status().learned_rows if self.status else 0
         self._learned.append((now_s, rows))
         while len(self._learned) > 2 and self._learned[1][0] <= now_s - RATE_S:

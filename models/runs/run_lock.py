@@ -21,11 +21,7 @@ LOCK = "trainer.lock"
 
 @contextmanager
 def trainer_lock(folder: Path, model: str) -> Iterator[None]:
-    """Hold the lock of a model's trainer, in the folder of its checkpoints, for the block.
-
-    Raises:
-        Conflict: Another process holds it.
-    """
+    """Hold the lock of a model's trainer, in the folder of its checkpoints, for the block. Raises Conflict."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

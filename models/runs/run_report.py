@@ -42,13 +42,7 @@ FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
 def report_html(title: str, lines: Sequence[Line], published: str, config: Mapping[str, Any]) -> str:
-    """Return the report as HTML.
-
-    Args:
-        title: Model name and start of the run.
-        lines: Lines of the journal, in order.
-        published: The published generations, in words.
-    """
+    """Return the report, of a journal's lines and the published generations in words, as HTML."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',

@@ -9,8 +9,6 @@ from freshet_serving.compiler.frameworks import summary_pb2, tf
 
 
 class TensorBoardLog:
-    """The event file of one run."""
-
     def __init__(self, folder: Path) -> None:
         """Create the event file; raise OSError if the folder cannot be written."""
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")

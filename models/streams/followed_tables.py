@@ -93,7 +93,6 @@ class FollowedTable:
         return self._state.columns(keys, times)
 
     def newest(self) -> ChangedRows:
-        """Return all keys with their newest columns."""
         return self._state.all()
 
     def changed(self, since: int) -> ChangedRows:
@@ -108,11 +107,7 @@ class FollowedTable:
             self._lock.release()
 
     def refresh(self, event_time: float | None = None) -> None:
-        """Take over changes of the table, if a look is due and no other thread looks.
-
-        Args:
-            event_time: Time of the newest event that has been read; None if events have none.
-        """
+        """Take over changes of the table, if a look is due and no other thread looks."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -160,11 +155,7 @@ class ReplacedFile(FollowedTable):
     """A table in one file, which is replaced as a whole."""
 
     def __init__(self, section: JoinedSection, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Read the file; if that is not possible, go on with the content that is known.
-
-        Raises:
-            BadInput: The file cannot be read, and no content is known.
-        """
+        """Read the file; if that is not possible, go on with the known content, or raise BadInput without any."""
         super().__init__(section, folder, now_s)
         self._path = Path(self._data.path)
         # States of the file: of the content, at the last look, and of one that could not be read.
@@ -223,11 +214,7 @@ class RecordStream(FollowedTable):
         open_stream: Callable[[Schema, ErrorContext], Stream],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the records that have arrived.
-
-        Raises:
-            BadInput: The stream cannot be read, or has no record yet.
-        """
+        """Read the records that have arrived; raise BadInput if that is not possible, or there are none yet."""
         super().__init__(section, folder, now_s)
         context = ErrorContext(f"{self.section}.path", "--new-version --from-scratch starts")
         schema = Schema((self.key, *self.fields), (), self._data.time)
@@ -293,15 +280,12 @@ def open_table(
     open_stream: Callable[[str, str, Schema, ErrorContext], Stream],
     anew: bool = False,
 ) -> FollowedTable:
-    """Open a table that is joined to a followed stream.
+    """Open a table that is joined to a followed stream. Raises BadInput.
 
     Args:
         folder: Folder of the run's checkpoints.
         open_stream: Opens a stream of a format, at a path.
         anew: Forget what earlier runs have read of it.
-
-    Raises:
-        BadInput: The table cannot be read, or cannot be followed.
     """
     data, place = section.data, folder / FOLDER / section.section
     if anew:

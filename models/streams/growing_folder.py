@@ -54,10 +54,8 @@ class GrowingFolder:
     ) -> None:
         """Set up the reader.
 
-        Args:
-            context: Reader of the stream, for messages.
-            strict: A folder in which no file has these columns is an error; else they are set aside, as such files
-                beside others are.
+        With `strict`, a folder in which no file has these columns is an error; else they are set aside, as such files
+        beside others are.
         """
         self._folder, self._context, self._strict = Path(folder), context, strict
         self._columns = CanonicalColumns(schema, text=False)

@@ -78,8 +78,7 @@ class HistoryWriter:
         """Write nothing yet.
 
         Args:
-            writers: For some of the sequences, what writes to their stores.
-            source: The run's rows, if there are writers.
+            writers: For some of the sequences, what writes to their stores; needs a source.
             wait: Waits before a store is asked again, or raises to give up.
         """
         self._sequences, self._writers, self._source = sequences, writers, source
@@ -96,11 +95,7 @@ class HistoryWriter:
     ) -> HistoryWriter:
         """Return the writer of a run: of the sequences with `store`, as far as the run knows where the stores are.
 
-        Args:
-            stopped: Set when the run is to end; a followed run waits for a store until then.
-
-        Raises:
-            BadInput: A followed run does not know where a store is.
+        A followed run waits for a store until `stopped`; it raises BadInput if it does not know where one is.
         """
         check_stores(config)
         writers: dict[str, ListWriter] = {}
@@ -115,12 +110,8 @@ class HistoryWriter:
     def write(self, state: Written, bar: bool = False) -> None:
         """Write what the stores do not have yet of the rows before the run's position.
 
-        Args:
-            bar: Show the progress of writing all histories.
-
-        Raises:
-            NotReady: A store cannot be reached, and the run gives up.
-            BadInput: A store has something else under the keys.
+        Raises NotReady if the run gives up on a store, BadInput if it has something else under the keys. With `bar`, the
+        progress of writing all histories is shown.
         """
         for name, writer in self._writers.items():
             assert self._source is not None
@@ -148,8 +139,7 @@ class HistoryWriter:
     def erase(self, users: Int64s, state: Written) -> int:
         """Remove the histories of users (ids or hashes of keys) from the stores, before their events; return how many.
 
-        Raises:
-            NotReady: A store cannot be reached; erasing may be repeated.
+        It may be repeated after NotReady.
         """
         erased = 0
         for name, writer in self._writers.items():

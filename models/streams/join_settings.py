@@ -86,11 +86,7 @@ class JoinSettings:
         return ROW if self.key == BY_ROW else self.key
 
     def schemas(self) -> tuple[Schema, Schema]:
-        """Return the columns to read from the recordings and from the outcomes.
-
-        Raises:
-            BadInput: The key is not a column of single ids or strings.
-        """
+        """Return the columns to read of recordings and outcomes; raise BadInput unless the key is one id or string."""
         kind = "id"
         if self.key != BY_ROW:
             columns = first_recording(self.recordings)

@@ -93,11 +93,7 @@ class JoinedFolder:
         return state
 
     def write(self, rows: pa.Table, state: dict[str, Any]) -> int:
-        """Write rows, in the form of models.data.broadcast_columns.take_once, and the state that they complete.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write rows, in the form of broadcast_columns.take_once, and the state that they complete; raises OSError."""
         metadata = {**(rows.schema.metadata or {}), STATE: json.dumps(state, separators=(",", ":")).encode()}
         with atomic_file(self._path(self.next)) as file:
             group_rows = max(1, min(GROUP_ROWS, GROUP_NBYTES * len(rows) // max(1, rows.nbytes)))

@@ -46,15 +46,7 @@ class KafkaStream:
     def __init__(
         self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
     ) -> None:
-        """Create a consumer.
-
-        Args:
-            url: kafka://host:port[,host:port]/topic.
-            context: Reader of the stream, for messages.
-
-        Raises:
-            BadInput: The URL has another form, or the client's properties are invalid.
-        """
+        """Create a consumer of kafka://host:port[,host:port]/topic. Raises BadInput."""
         parts, self._context = urlsplit(url), context
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:

@@ -49,12 +49,9 @@ class LateShare:
     """The running estimate of one join."""
 
     def __init__(self, wait_s: float, late_s: float, said: Mapping[str, list[float]] | None = None) -> None:
-        """Restore an estimate.
+        """Restore an estimate from to_json(), or start with none. Raises Corrupt.
 
-        Args:
-            wait_s: Window of a row.
-            late_s: Delay up to which late positives are corrected; 0 for no corrections.
-            said: Output of to_json(), or None for an empty estimate. Raises Corrupt if it is invalid.
+        `late_s` is the delay up to which late positives are corrected; 0 for no corrections.
         """
         self._wait_s, self._late_s = wait_s, late_s
         buckets = max(1, math.ceil(BUCKETS_A_DOUBLING * math.log2(late_s / wait_s))) if late_s else 0

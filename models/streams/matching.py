@@ -162,13 +162,7 @@ class Matcher:
         known: OpenOutcomes,
         counts: JoinCounts,
     ) -> None:
-        """Start from the state in which the join was left.
-
-        Args:
-            late_s: Age of a row up to which late outcomes correct it.
-            emitted: Rows that have left.
-            known: Outcomes that were read.
-        """
+        """Start from the state in which the join was left; late outcomes correct rows up to an age of late_s."""
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
         self._rows: deque[PendingRow] = deque()
         self._by_key: dict[bytes, PendingRow] = {}

@@ -45,9 +45,6 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False, repeat: Pat
         folder: Folder of the run's checkpoints.
         anew: Start with the first row, whatever the run has read.
         repeat: Folder of the checkpoints of a run that has followed them: the rows get the same numbers.
-
-    Raises:
-        BadInput: The data cannot be read.
     """
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
@@ -77,16 +74,7 @@ def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, ane
 
 
 def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING, strict: bool = True) -> Stream:
-    """Open a stream.
-
-    Args:
-        form: The format; any format outside STREAMS means a folder.
-        context: Reader of the stream, for messages.
-        strict: See GrowingFolder.
-
-    Raises:
-        BadInput: The stream cannot be opened.
-    """
+    """Open a stream; any format outside STREAMS means a folder. `strict` is that of GrowingFolder. Raises BadInput."""
     if form == "redis":
         with needed("a Redis stream"):
             from freshet_serving.models.streams.redis_stream import RedisStream

@@ -113,13 +113,10 @@ class RecordingFolder:
         self._files.close()
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
-        """Read the first of these rows, as long as they have the same columns and take about ROWS_NBYTES at most.
+        """Read the first of these rows, ascending, as long as they have the same columns and about ROWS_NBYTES.
 
         Return their number, and the rows in the form of models.data.broadcast_columns.take_once; None if they are gone
         or cannot be decoded. Files that cannot be decoded are set aside.
-
-        Args:
-            numbers: Row numbers, ascending.
         """
         count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
@@ -185,11 +182,7 @@ class RecordingFolder:
 
 
 def score_column(table: pa.Table, score: str) -> str:
-    """Return the column with the scores of recorded rows; raise BadInput if there is none.
-
-    Args:
-        score: Name of the output; "" for the first one with a number a row.
-    """
+    """Return the column with the scores of an output, "" for the first with a number a row. Raises BadInput."""
     scalar: list[str] = [name for name in table.column_names if name.startswith(OUTPUT)]
     scalar = [name for name in scalar if pa.types.is_floating(table.schema.field(name).type)]
     if score and OUTPUT + score in scalar:

@@ -57,15 +57,7 @@ class RedisStream:
         sleep: Callable[[float], None] = time.sleep,
         context: ErrorContext = TRAINING,
     ) -> None:
-        """Create a client, which connects on first use.
-
-        Args:
-            url: redis[s]://[user:password@]host[:port][/db]/stream.
-            context: Reader of the stream, for messages.
-
-        Raises:
-            BadInput: The URL has another form.
-        """
+        """Create a client of redis[s]://[user:password@]host[:port][/db]/stream; it connects on first use."""
         self._context = context
         self._key, self._client = _opened(url, context.field)
         self._messages = MessageRows(schema)

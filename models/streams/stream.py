@@ -65,10 +65,7 @@ class Stream(Protocol):
     def poll(self, wait_s: float) -> list[Segment]:
         """Return the segments that arrived after the newest one, in order, waiting at most wait_s for one.
 
-        [] if none arrived, or the stream temporarily cannot be read.
-
-        Raises:
-            BadInput: The stream cannot be read, and a retry would not help.
+        [] if none arrived, or the stream temporarily cannot be read; BadInput if a retry would not help.
         """
         ...
 

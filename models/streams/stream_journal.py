@@ -40,15 +40,9 @@ class StreamJournal:
     """The segments of one stream in the order of their rows."""
 
     def __init__(self, path: Path, identity: str, anew: bool = False, context: ErrorContext = TRAINING) -> None:
-        """Open or create the journal of a stream.
+        """Open or create the journal of a stream; `anew` replaces an existing one.
 
-        Args:
-            anew: Replace an existing journal.
-            context: Reader of the stream, for messages.
-
-        Raises:
-            BadInput: The file belongs to another stream.
-            Corrupt: The file is not a journal.
+        Raises BadInput if the file belongs to another stream, Corrupt if it is not a journal.
         """
         self._path, self._identity, self._context = path, identity, context
         # Each segment with its first row's number.
@@ -73,11 +67,7 @@ class StreamJournal:
             StreamJournal(path, self._identity, anew=True, context=self._context).append(self.segments)
 
     def append(self, segments: Sequence[Segment]) -> None:
-        """Record segments, which numbers their rows for good.
-
-        Raises:
-            OSError: The file cannot be written, and nothing is recorded.
-        """
+        """Record segments, which numbers their rows for good; after an OSError nothing is recorded."""
         numbered, start = [], self.rows
         for segment in segments:
             numbered.append((start, segment))
@@ -99,8 +89,7 @@ class StreamJournal:
     def since(self, row: int) -> Iterator[tuple[int, Segment]]:
         """Yield the segments with rows from number `row` on, also those appended meanwhile, each with its first row.
 
-        Raises:
-            BadInput: The row is forgotten.
+        Raises BadInput if the row is forgotten.
         """
         while numbered := self._known:
             at = bisect.bisect_right(numbered, row, key=lambda each: each[0]) - 1

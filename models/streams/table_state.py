@@ -54,7 +54,6 @@ class TableState:
     mark: int = 0
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
-        """Return which keys have a row, whatever its time."""
         gone = self.base.gone[self.base.newest]
         ids = ids_of(keys)
         present = self.base.ids if not gone.any() else ids_of(take_rows(self.base.keys, self.base.newest[~gone]))
@@ -69,7 +68,6 @@ class TableState:
         return self._taken(base, recent, newer)
 
     def all(self) -> ChangedRows:
-        """Return all keys with their newest columns."""
         return self._newest(np.union1d(self.base.ids, self.recent.ids), None)
 
     def changed(self, since: int) -> ChangedRows:

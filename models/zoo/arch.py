@@ -170,11 +170,7 @@ def output_names(labels: Sequence[str]) -> tuple[str, ...]:
 def build_arch(
     name: str, layout: DenseInput, options: Mapping[str, Any], labels: Sequence[str] = ("label",), seed: int = 0
 ) -> Arch:
-    """Build a network, named as for resolve_arch, of validated options.
-
-    Raises:
-        BadInput: The builder does not accept the arguments, or returns no such network.
-    """
+    """Build a network, named as for resolve_arch, of validated options. Raises BadInput."""
     builder = resolve_arch(name)
     arguments = {"seed": seed, **({"labels": tuple(labels)} if takes_labels(builder) else {}), **options}
     try:

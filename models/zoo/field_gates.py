@@ -33,8 +33,6 @@ def gated(x: Tensor, layout: DenseInput) -> Tensor:
     parts = [list(spans) for _, spans in groupby(layout.spans, lambda span: (span.side, span.name in numbers))]
 
     class FieldGates(keras.layers.Layer):  # type: ignore[misc]
-        """The gates, one for each feature."""
-
         def build(self, input_shape: Any) -> None:
             initial = keras.initializers.Constant(1 / FASTER)
             self.gates = self.add_weight(shape=(len(numbers),), initializer=initial, name="gates")

@@ -48,11 +48,7 @@ class History:
 
 
 def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
-    """Return the histories of a network's inputs, by the layout of x and of the sequences.
-
-    Raises:
-        BadInput: There is no sequence, or none of a sequence's tables is read by a feature of side item.
-    """
+    """Return the histories of a network's inputs, by the layout of x and of the sequences. Raises BadInput."""
     if not layout.sequences:
         raise BadInput(f"sequences: expected a section [sequences.<name>] for {arch}, got none")
     return [history(x, layout, span) for span in layout.sequences]
@@ -133,8 +129,6 @@ def _position_layer(seed: int, name: str) -> Any:
     from freshet_serving.compiler.frameworks import keras
 
     class PositionLayer(keras.layers.Layer):  # type: ignore[misc]
-        """The rows of places."""
-
         def build(self, events_shape: Sequence[int], *others: Any) -> None:
             initial = keras.initializers.RandomNormal(stddev=0.02, seed=seed * 1_000_003 + 270_000)
             self.rows = self.add_weight(shape=(1, *events_shape[1:]), initializer=initial, name="rows")

@@ -19,11 +19,7 @@ class LayerFactory:
     """Makes the dense layers of one network, each with the next seed."""
 
     def __init__(self, seed: int, dropout: float = 0.0) -> None:
-        """Start the sequence of seeds.
-
-        Args:
-            dropout: The share of numbers that a training step leaves out, after each layer of a tower and in dropped().
-        """
+        """Start the sequence of seeds; dropout applies after each layer of a tower and in dropped()."""
         self._seeds, self._dropout = count(seed * 1_000_003), dropout
         # A separate range of seeds, so that the first weights are the same with and without dropout.
         self._dropout_seeds = count(seed * 1_000_003 + 500_000)

@@ -42,13 +42,8 @@ def next_item(
     """Return the network that learns which item comes next in a history.
 
     An item has one row, as an event and as a candidate: what is learned from its events holds for the candidate.
-
-    Args:
-        layout: The dense input, one item's row, and the sequence.
-        states: Returns the network's numbers after each event [n, length, d], from the events with their places.
-
-    Raises:
-        BadInput: Expected exactly one sequence, and one item feature whose table a column of the sequence reads.
+    `states` returns the network's numbers after each event [n, length, d], from the events with their places. Raises
+    BadInput unless there are one sequence, and one item feature whose table a column of it reads.
     """
     from freshet_serving.compiler.frameworks import keras
 

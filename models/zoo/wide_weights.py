@@ -24,8 +24,7 @@ from freshet_serving.processor.errors import BadInput
 def with_wide_weights(layout: DenseInput, wide: Collection[str], build: Callable[[DenseInput], Arch]) -> Arch:
     """Build a network over the other features, and add the wide ones, the last columns of the layout, to its logit.
 
-    Raises:
-        BadInput: There is no other feature, or the network has other outputs than the score of one label.
+    Raises BadInput without another feature, or for a network with other outputs than the score of one label.
     """
     if not wide:
         return build(layout)
