@@ -65,7 +65,6 @@ def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
 
 
 def _checked(kind: Any, value: Any, where: str) -> Any:
-    """Return the value as the builder accepts it; raise BadInput if it has the wrong type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         checked = _checked(args[0], value, where)

@@ -93,7 +93,6 @@ class EntityConfig:
 
 
 def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig) -> list[EntityConfig]:
-    """Read all [entities.*] sections; raise BadInput if one is invalid."""
     by_name = {f.name: f for f in features if not f.window}
     entities: list[EntityConfig] = []
     for name, where, section in named_sections(raw, "entities"):

@@ -48,7 +48,6 @@ def file_sections() -> Iterator[FileSection]:
 
 
 def keys_as_text() -> str:
-    """Return all sections and keys as plain text, for a terminal."""
     lines = []
     for section in file_sections():
         lines += [f"[{section.title}]", f"  {plain(section.help)}", ""]

@@ -76,7 +76,6 @@ KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "optio
 
 
 def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
-    """Read and validate [model]; raise BadInput if it is invalid."""
     options = {key: value for key, value in raw.items() if key not in KEYS}
     model = parse_section(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=options)
     require(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)

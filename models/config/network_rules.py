@@ -47,7 +47,7 @@ def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureCo
 def check_fusion(
     arch: str, labels: Sequence[str], features: Sequence[FeatureConfig], fusion: Mapping[str, str]
 ) -> None:
-    """Raise BadInput unless expressions name outputs of a network of the zoo, float features, or earlier expressions."""
+    """Raise BadInput unless expressions name outputs of a network of the zoo, floats, or earlier expressions."""
     if arch not in ARCHITECTURES or arch in NEXT_ITEM:
         return
     names = [*OUTPUTS.get(arch, output_names(labels)), *(f.name for f in features if f.kind == "float")]

@@ -126,7 +126,6 @@ class TrainSettings(RowOptions):
 
 
 def read_train(section: dict[str, Any]) -> TrainSettings:
-    """Read and validate [train]; raise BadInput if it is invalid."""
     train = parse_section(TrainSettings, section, "train")
     if "batch_rows" in section:
         require_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")

@@ -168,7 +168,6 @@ def _with_fields(table: UserTableConfig, where: str) -> UserTableConfig:
 
 
 def _served(table: UserTableConfig, section: Any, features: Sections) -> Any:
-    """Return the online section of a table with the columns that it does not name itself."""
     where = f"online_features.{table.name}"
     if section is None:
         raise BadInput(

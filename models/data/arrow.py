@@ -211,7 +211,6 @@ def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
 
 
 def _decimals(array: pa.Array, name: str, where: Where) -> pa.Array:
-    """Return decimals as ids of 64 bits, all of them signed or all unsigned."""
     for whole in (pa.int64(), pa.uint64()):
         with suppress(pa.ArrowInvalid):
             return array.cast(whole).view(pa.int64())

@@ -43,7 +43,6 @@ def fill_forward_rows(column: pa.Array) -> np.ndarray:
 
 
 def row_nbytes(column: pa.Array) -> np.ndarray:
-    """Return the bytes in memory of each row of a column, int64 [n]."""
     kind = column.type
     if pt.is_list(kind) or pt.is_large_list(kind):
         ends = np.concatenate([[0], np.cumsum(row_nbytes(column.values))])

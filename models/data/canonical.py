@@ -48,7 +48,6 @@ class CanonicalColumns:
         return read
 
     def arrays(self, chunk: pa.RecordBatch, where: arrow.Where) -> list[pa.Array]:
-        """Return a chunk's columns, checked and cast to their canonical types. Raises BadInput."""
         arrays = []
         for name, kind in self.wanted:
             array = chunk.column(name)

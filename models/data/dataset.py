@@ -11,7 +11,7 @@ import numpy as np
 
 from freshet_serving.models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import default_features, open_source
-from freshet_serving.models.data.shards import Shard, SplitRows
+from freshet_serving.models.data.shards import SplitRows
 from freshet_serving.models.data.source import LIST_SEPARATOR, ONE_OF, Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, option_hint
@@ -93,7 +93,7 @@ class Dataset:
             raise BadInput(f"label, time, weight: expected only for {', '.join(TABLES)}; {data.format} defines its own")
         source = open_source(data, _fields(data, columns), threads)
         self.batch_rows = batch_rows
-        self._source = SplitRows(source, Shard(reader, readers))
+        self._source = SplitRows(source, reader, readers)
         ids = {f.name for f in self._source.schema.fields if f.kind in ("id", "ids")}
         self._unsigned = ids and ids & _unsigned(data)
         self._window_rows = -(-shuffle_rows // batch_rows) * batch_rows

@@ -161,8 +161,6 @@ def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
 
 
 class EntitySource:
-    """A stream of rows with the columns of entities joined to it."""
-
     def __init__(self, source: Source, tables: Sequence[JoinedTable], fields: Sequence[Field]) -> None:
         """Join tables to rows that have the keys; `fields` are all columns of the batches, in order."""
         self._source, self.tables = source, tables

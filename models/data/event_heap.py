@@ -74,7 +74,6 @@ class EventHeap:
         return self._memory.ctypes.data, file, self.base
 
     def note_border(self) -> None:
-        """Note that all blocks so far end where `used` is."""
         if self._borders[-1] + self._border_words < self.used[0] <= self.base:
             self._borders.append(int(self.used[0]))
 

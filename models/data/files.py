@@ -59,8 +59,6 @@ class FileChunk(NamedTuple):
 
 
 class DataFile(Protocol):
-    """One file of rows."""
-
     @property
     def name(self) -> str: ...
     @property

@@ -53,14 +53,11 @@ class NumberedTexts:
         return cast(Strings, join_columns(parts))
 
     def since(self, first: int) -> Strings:
-        """Return the texts after the first so many."""
         offsets = self._offsets[first + 1 : self._count + 1]
         return Strings(self._data[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
 
 
 class DistinctTexts(NumberedTexts):
-    """Texts of which each has one number."""
-
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[bytes, int] = {}

@@ -59,8 +59,6 @@ def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
 
 
 class RangeFile(io.RawIOBase):
-    """A stored file read by ranges: each read is one request."""
-
     def __init__(self, file: StoredFile) -> None:
         super().__init__()
         self._file, self._at = file, 0

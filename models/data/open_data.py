@@ -34,7 +34,6 @@ def columns_of(data: DataConfig, names: Sequence[str]) -> list[Field]:
 
 
 def table_columns(data: DataConfig) -> list[str]:
-    """Return the names of a table's columns, by its first file. Raises BadInput."""
     from freshet_serving.models.data.tabular import infer_names
 
     return infer_names(data)

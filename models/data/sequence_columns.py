@@ -45,8 +45,6 @@ TIMES, FLOATS = "times", "floats"
 
 @dataclass(frozen=True, slots=True)
 class SequenceConfig:
-    """The section [sequences.<name>]."""
-
     name: str
     columns: Mapping[str, str] = field(
         metadata=option(

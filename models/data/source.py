@@ -145,7 +145,6 @@ class Batch:
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
     def pieces(self, rows: int) -> Iterator[Batch]:
-        """Yield this batch in pieces of at most `rows` rows, as views."""
         for first in range(0, len(self), rows):
             yield self.slice(first, min(first + rows, len(self)))
 
@@ -178,7 +177,6 @@ class Source(Protocol):
 
 
 def join_batches(parts: Sequence[Batch]) -> Batch:
-    """Concatenate consecutive batches, at least one."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: join_columns([part.columns[name] for part in parts]) for name in parts[0].columns}

@@ -144,7 +144,6 @@ class SyntheticSource:
         return Batch(columns, label, time, first)
 
     def _alive(self, row: int, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Draw items that are alive at `row`, by popularity."""
         oldest = row // self._item_rows
         item = np.arange(oldest, oldest + self._items, dtype=np.int64)
         share = np.cumsum(np.maximum(self._uniform(_ITEM, _uint(item), 21), 1 / self._items) ** -0.9)

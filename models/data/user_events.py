@@ -333,7 +333,6 @@ class UserEvents:
         self._remove(self._users.keys[refs[self._newest(refs) < self._oldest_time()]])
 
     def _newest(self, refs: Int64s) -> Int64s:
-        """Return the time of each user's newest event, ordered; NEVER without any."""
         newest = np.full(len(refs), NEVER)
         for part in self._heap.touching(len(refs)):
             heap = self._users.columns["book"], *self._heap.addresses(), self._width
@@ -410,7 +409,6 @@ class UserEvents:
         return self._stored == TEXTS
 
     def _names_of(self, keys: Int64s) -> Arrays:
-        """Return the texts of users' keys for a saved part, by ascending distinct user."""
         if not self._named:
             return {}
         refs = self._users.find(np.unique(keys))
@@ -454,7 +452,6 @@ class UserEvents:
         return splits, events
 
     def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
-        """Return how many events of rows before `stop` users have, and the events."""
         counts, books = np.zeros(len(refs), np.int64), self._users.columns["book"]
         none = np.empty((0, self._width), np.int64)
         for part in self._heap.touching(len(refs)):

@@ -68,12 +68,10 @@ class RowsFile:
         self._stack.__exit__(kind, error, trace)
 
     def begin(self, name: str, rows: int, steps: int) -> None:
-        """Begin a table; `steps` is the step of the run."""
         self._name, self._steps, self._of = name, steps, -(-rows // MOST_ROWS) or 1
         self._writer.add_key_value_metadata({f"share.{name}": str(1 / self._of)})
 
     def tee(self, pieces: Iterable[RowChunk]) -> Iterator[RowChunk]:
-        """Pass the pieces on, writing each as it is consumed."""
         for piece in pieces:
             self._write(piece)
             yield piece

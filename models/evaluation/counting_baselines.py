@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.data.value_hashes import Hashes, mixed, value_hashes
 from freshet_serving.models.evaluation.quality import ScoredRows
@@ -38,27 +39,6 @@ NOTHING = np.uint64(0x0123456789ABCDEF)
 """The last item of a row without a history."""
 
 Float64s = NDArray[np.float64]
-
-
-class BaselineFeature(Protocol):
-    """A feature (models.config.feature_sections.FeatureConfig)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def side(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def column(self) -> str: ...
-    @property
-    def cross(self) -> tuple[str, ...]: ...
-    @property
-    def transform(self) -> str: ...
-    @property
-    def sequence(self) -> object | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +82,12 @@ class CountingBaselines:
         scored: The held-out rows as each baseline scores them, by its name; empty for a model without an item.
     """
 
-    def __init__(self, features: Sequence[BaselineFeature]) -> None:
+    def __init__(self, features: Sequence[FeatureConfig]) -> None:
         plain = [f for f in features if f.sequence is None and f.kind in ("id", "string") and f.side != "user"]
         plain = [f for f in plain if not f.cross and f.transform in ("", "none")]
         self._candidates = [f for f in plain if f.side == "item"] or plain
         self._sequences = {f.table: f.name for f in reversed(features) if f.sequence is not None and f.table}
-        self._item: BaselineFeature | None = None
+        self._item: FeatureConfig | None = None
         self._learned: deque[tuple[Hashes, Hashes | None]] = deque()
         self._rows = 0
         self._rates: list[Rates] = []
@@ -132,7 +112,6 @@ class CountingBaselines:
             self._rows -= len(self._learned.popleft()[0])
 
     def score(self, batch: Batch) -> None:
-        """Score a batch of held-out rows by what was learned before the first of them."""
         if self._learned:
             self._rates = [Rates.of(np.concatenate(parts)) for parts in zip(*self._learned) if parts[0] is not None]
             self._learned.clear()

@@ -15,8 +15,6 @@ from freshet_serving.processor.errors import BadInput
 
 
 class ExtraColumns:
-    """Reader of named columns for the batches of a source."""
-
     def __init__(self, names: Sequence[str], source: Source, data: DataConfig, batch_rows: int) -> None:
         """Open a reader of `data` for the columns that the source, read by batch_rows, lacks. Raises BadInput."""
         self._names = list(dict.fromkeys(names))
@@ -28,7 +26,6 @@ class ExtraColumns:
         self._next = -1
 
     def of(self, batch: Batch) -> dict[str, Column]:
-        """Return the columns of a batch's rows, by name."""
         columns = {name: batch.columns[name] for name in self._names if name not in self._missing}
         if self._source is None:
             return columns

@@ -31,6 +31,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 REQUEST_ROWS = 2048
 MOST = 1 << 31
 """Limit of queued rows and ids, and of those in one request: effectively none, as the caller waits for each reply."""
+LIMITS = replace(RequestLimits(), max_rows=MOST, max_ids=MOST)
 
 
 class GenerationScorer(Predictor):
@@ -46,7 +47,7 @@ class GenerationScorer(Predictor):
             number = generation.version if generation is not None else None
             repository = open_repository(repository).version(model, number)
         self._version = _opened(repository, generation)
-        super().__init__(Groups(SessionConfig(max_queue_rows=MOST), clock), clock, _limits())
+        super().__init__(Groups(SessionConfig(max_queue_rows=MOST), clock), clock, LIMITS)
         options = self.groups.of(model).options
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs
@@ -139,7 +140,3 @@ def _link(change_log: ChangeLog, generation: Generation | None) -> ChainLink:
 
 def _part(column: Column, first: int) -> Column:
     return slice_column(column, first, min(first + REQUEST_ROWS, len(column)))
-
-
-def _limits() -> RequestLimits:
-    return replace(RequestLimits(), max_rows=MOST, max_ids=MOST)

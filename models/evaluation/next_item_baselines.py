@@ -42,7 +42,6 @@ class Followers:
         self._shares = counts / np.bincount(rows, counts, minlength=items)[rows]
 
     def steps(self, items: Int64s) -> Int64s:
-        """Return how many items have followed each item; 0 for a negative number."""
         return np.where(items < 0, 0, self._ends[items + 1] - self._ends[items])
 
     def of(self, items: Int64s) -> tuple[Int64s, Int64s, Float64s]:

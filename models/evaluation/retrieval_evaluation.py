@@ -68,7 +68,6 @@ class RetrievalRanker:
         self.keys, self._vectors = np.empty(0, np.int64), np.empty((0, self._dim), np.float32)
 
     def catalogue(self, batches: Iterable[Batch]) -> Catalogue:
-        """Return the items of rows, each with its last row."""
         parts: list[tuple[Int64s, dict[str, Column]]] = []
         for batch in batches:
             inputs = inputs_of(self._manifest, batch)

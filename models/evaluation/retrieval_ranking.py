@@ -20,8 +20,6 @@ Float32s = NDArray[np.float32]
 
 
 class RetrievalRanking(CatalogueRanking):
-    """Ranks of chosen items, counted as they come."""
-
     def __init__(self, top: int) -> None:
         super().__init__(top)
         self._further = RankTally(FURTHER)

@@ -126,7 +126,6 @@ class Slices:
         return self._coded(values.tolist())[place]
 
     def _of_lists(self, column: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (codes, rows), with each value of a row once."""
         lengths = np.diff(column.row_splits)
         rows = np.repeat(np.arange(len(lengths)), lengths)
         pairs = np.unique(np.stack([rows, self._of_values(column.values)]), axis=1)
@@ -205,7 +204,6 @@ class GroupedAuc:
         return GroupedAucResult(mean, int(both.sum()), len(aucs), share, error)
 
     def ranking(self, k: int) -> RankingResult:
-        """Return hit rate and NDCG of the first k rows of each group."""
         return ranking(self._tally.counts(), k)
 
 

@@ -158,7 +158,6 @@ def norm_bins(norm: NDArray[np.float64]) -> Int64s:
 
 
 def norm_edge(i: int) -> float:
-    """Return the lower edge of bin i."""
     return LEAST_NORM * 2.0 ** ((i - 1) / NORMS_A_DOUBLING) if i else 0.0
 
 

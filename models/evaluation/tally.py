@@ -176,7 +176,6 @@ class ScoreTally:
         return self._entries(parts) if parts else NOTHING
 
     def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
-        """Replace every key: new(keys) -> keys."""
         counted = self.counts()
         self._waiting, self._waits = [], 0
         self._counted = joined([Entries(new(counted.keys), *(getattr(counted, f.name) for f in fields(Entries)[1:]))])

@@ -80,7 +80,6 @@ class RunJournal:
     def scored(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None
     ) -> None:
-        """Record rows that were scored before they are learned."""
         self._window.add(labels, scores, weights)
 
     def published(self, generation: str) -> None:
@@ -93,7 +92,6 @@ class RunJournal:
         self._add({"what": "epoch", "epoch": epoch, **figures})
 
     def measured(self, lines: Iterable[Line]) -> None:
-        """Record the metrics of the held-out rows (models.evaluation.evaluation_metrics)."""
         for line in lines:
             self._add(line)
 

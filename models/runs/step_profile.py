@@ -24,8 +24,6 @@ SELDOM = ("fetch", "exchange")
 
 @dataclass(slots=True)
 class StageTime:
-    """Times of one stage: wall-clock seconds, CPU seconds, and number of runs."""
-
     wall_s: float = 0.0
     cpu_s: float = 0.0
     times: int = 0
@@ -61,7 +59,6 @@ class StepProfile:
             self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
     def waited(self, items: Iterator[T]) -> Iterator[T]:
-        """Iterate over the items and time the wait for each."""
         while True:
             wall_s = time.perf_counter()
             item: Any = next(items, self)

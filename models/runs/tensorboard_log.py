@@ -19,7 +19,6 @@ class TensorBoardLog:
             raise OSError(error.message) from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars by tag; raises OSError."""
         summary = summary_pb2.Summary()
         for tag, value in values.items():
             # One message for all tags: one operator each would cost as much as a training step.

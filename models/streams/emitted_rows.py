@@ -51,8 +51,6 @@ class _KeyRun:
 
 
 class EmittedRows:
-    """Recently emitted rows."""
-
     def __init__(self) -> None:
         self._runs: list[_KeyRun] = []
         self._seed = secrets.randbits(64)
@@ -118,7 +116,6 @@ class EmittedRows:
 
 
 def _merged(runs: Sequence[_KeyRun]) -> _KeyRun:
-    """Merge consecutive runs, the newest last."""
     newest_first = runs[::-1]
     hashes, files, rows, positive = (
         np.concatenate([getattr(run, name) for run in newest_first]) for name in ("hashes", "files", "rows", "positive")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +112,7 @@ class FeatureFeed:
         """Publish to one version; return True if there is a newer one."""
         held: list[Batch] = []
         since_s = 0.0
-        for batch in self._arriving():
+        for batch in self._source.arriving(self._rows, self._position):
             if batch is not None:
                 since_s = since_s if held else self._now_s()
                 held.append(batch)
@@ -129,9 +129,6 @@ class FeatureFeed:
         if held:
             self._publish(held)
         return self._is_old()
-
-    def _arriving(self) -> Iterator[Batch | None]:
-        return self._source.arriving(self._rows, self._position)
 
     def _is_old(self) -> bool:
         newest = max(open_repository(self._repository).versions(self._model), default=0)

@@ -65,8 +65,6 @@ def followed_source(source: Source) -> FollowedSource | None:
 
 
 class FollowedSource:
-    """The rows of a stream that grows."""
-
     def __init__(
         self,
         stream: Stream,

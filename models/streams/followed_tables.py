@@ -131,7 +131,6 @@ class FollowedTable:
         return max(least_s, LOOK_SHARE * (self._now_s() - began_s))
 
     def news(self) -> list[str]:
-        """Return lines about changes since the last call."""
         before, self._reported = self._reported, self.trouble
         if self._reported == before:
             return []
@@ -140,7 +139,6 @@ class FollowedTable:
         return [f"{self._reported}; the last good content counts"]
 
     def _look(self) -> str:
-        """Take over what has changed; return why that is not possible."""
         raise NotImplementedError
 
     def _named(self, error: BadInput) -> str:

@@ -110,8 +110,8 @@ class HistoryWriter:
     def write(self, state: Written, bar: bool = False) -> None:
         """Write what the stores do not have yet of the rows before the run's position.
 
-        Raises NotReady if the run gives up on a store, BadInput if it has something else under the keys. With `bar`, the
-        progress of writing all histories is shown.
+        Raises NotReady if the run gives up on a store, BadInput if it has something else under the keys. With `bar`,
+        the progress of writing all histories is shown.
         """
         for name, writer in self._writers.items():
             assert self._source is not None

@@ -141,7 +141,6 @@ class JoinRun:
             failing.pop_all()
 
     def _open(self, outcomes: Stream | None, row_schema: Schema, outcome_schema: Schema) -> None:
-        """Open both streams at the position of the folder's newest file."""
         settings, unix_s = self.settings, self._unix_s
         stored = self._folder.state()
         state = JoinState.from_json(stored) if stored is not None else JoinState()
@@ -170,7 +169,6 @@ class JoinRun:
 
     @property
     def model(self) -> str:
-        """Model whose recordings are joined; "" while there are none."""
         return self._recordings.model
 
     def run(self) -> None:
@@ -508,7 +506,6 @@ class JoinRun:
 
 
 def _keys(batch: Batch, schema: Schema) -> list[bytes]:
-    """Return the key of each row: its request and its row number or item."""
     columns: list[Any] = [batch.columns[name] for name in schema.names]
     return [_key(request, name) for request, name in zip(*(column.tolist() for column in columns))]
 

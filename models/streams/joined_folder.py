@@ -75,7 +75,6 @@ class JoinedFolder:
 
     @property
     def next(self) -> int:
-        """Number of the next file."""
         return self._newest + 1
 
     def state(self) -> dict[str, Any] | None:

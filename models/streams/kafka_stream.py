@@ -187,7 +187,6 @@ class KafkaStream:
         return max(offset, first)
 
     def _again(self, segment: Segment) -> list[Message]:
-        """Read a segment's messages again with a separate consumer."""
         where, messages = segment.where, list[Message]()
         consumer = ck.Consumer(self._options)
         try:

@@ -111,7 +111,6 @@ class LateShare:
         return weights
 
     def forget(self, until_s: float) -> None:
-        """Drop cohorts too old to contribute."""
         for n in [n for n in self._cohorts if self._ends_s(n) < until_s - 2 * self._late_s]:
             del self._cohorts[n]
 

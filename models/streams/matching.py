@@ -152,8 +152,6 @@ class OpenOutcomes:
 
 
 class Matcher:
-    """The waiting rows and outcomes of one join."""
-
     def __init__(
         self,
         wait_s: float,

@@ -60,7 +60,6 @@ class RecordingFolder:
 
     @property
     def model(self) -> str:
-        """Its name; "" while it is unknown."""
         return self._model
 
     @property
@@ -160,7 +159,6 @@ class RecordingFolder:
             return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
-        """Return a file's sort key and its model."""
         name = segment.where["file"]
         match = _NAME.fullmatch(name)
         return (int(match["at_ms"]) if match else 0, name), str(_about(self._folder / name).get("model", ""))

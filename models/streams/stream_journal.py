@@ -121,7 +121,6 @@ class StreamJournal:
         self._nbytes = nbytes
 
     def _load(self) -> int:
-        """Read the valid lines; return their size in bytes."""
         nbytes = 0
         with open(self._path, "rb") as file:
             for n, line in enumerate(file):

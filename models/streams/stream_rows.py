@@ -145,7 +145,6 @@ class MessageRows:
             yield MappedRows(rows, names, self._columns)
 
     def _read(self, name: str, message: bytes) -> tuple[list[Mapping[str, Any]], list[str]] | list[Rows] | RejectedRows:
-        """Return a message's objects with their names, or its record batches."""
         if len(message) > MAX_MESSAGE_NBYTES:
             raise BadInput(f"expected messages of at most {MAX_MESSAGE_NBYTES} bytes, got {len(message)}")
         if message.startswith(ARROW_STREAM):

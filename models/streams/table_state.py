@@ -117,7 +117,6 @@ class TableState:
         return TableState(self.base.some(np.flatnonzero(stays)), self.recent, self.mark)
 
     def _newest(self, ids: Int64s, since: int | None) -> ChangedRows:
-        """Return the newest rows of ids; with `since`, those of later marks."""
         times = np.full(len(ids), np.inf)
         base, recent, newer = self._places(ids, times)
         marks = np.append(self.base.marks, 0)[base]

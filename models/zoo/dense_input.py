@@ -33,7 +33,6 @@ class ColumnSpan:
 
     @property
     def dim(self) -> int:
-        """Width of one row."""
         return self.width // self.length - 1 if self.length else self.width
 
 

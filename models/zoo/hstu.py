@@ -63,7 +63,6 @@ def build(
 
 
 def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
-    """Return the candidate after all layers, [n, units]."""
     from freshet_serving.compiler.frameworks import keras
 
     ops, length, name = keras.ops, h.length, h.name
@@ -143,7 +142,6 @@ def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int
 
 
 def _parts(every: Tensor) -> list[Tensor]:
-    """Return U, V, Q and K, [n, units] each."""
     activated, units = silu(every), every.shape[1] // 4
     return [activated[:, n * units : (n + 1) * units] for n in range(4)]
 

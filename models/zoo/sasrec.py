@@ -78,7 +78,6 @@ def build_next(
 
 
 def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
-    """Return the newest event of a history after all layers, [n, units]."""
     events = each_event(layer_factory, h.events, units, f"{h.name}_event", bias=False) * units**0.5
     return newest_event(h, _layers(layer_factory, h, with_positions(events, seed, f"{h.name}_position"), layers))
 

@@ -49,7 +49,6 @@ def build(
 
 
 def _read(layer_factory: LayerFactory, h: History, units: int, layers: int) -> list[Tensor]:
-    """Return what each layer read from a history for the candidate, [n, units] each."""
     from freshet_serving.compiler.frameworks import keras
 
     ops, events, read = keras.ops, h.events, list[Tensor]()
