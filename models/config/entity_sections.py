@@ -22,9 +22,7 @@ NO_FIELD = Field("", "id")
 class EntityConfig:
     """The section [entities.<name>]: a table with a row a key, which requests need not send the columns of.
 
-    Attributes:
-        fields: The columns that `columns` derive from.
-        further: The columns of `filters` that are not among them.
+    `fields` are the columns that `columns` derive from, `further` those of `filters` that are not among them.
     """
 
     name: str

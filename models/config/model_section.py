@@ -54,7 +54,6 @@ class NetworkConfig:
     """The settings that define a network and its objective, named as in ModelConfig.
 
     Attributes:
-        labels: Names of the columns of Batch.label.
         wide: Features that are added to the logit (models.zoo.wide_weights).
         counts: Features whose rows are counts (models.zoo.counted_odds).
         towers: The features that tell users and items apart; None for a network that does not learn to retrieve.

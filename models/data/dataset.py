@@ -95,7 +95,11 @@ class Dataset:
         self.batch_rows = batch_rows
         self._source = SplitRows(source, reader, readers)
         ids = {f.name for f in self._source.schema.fields if f.kind in ("id", "ids")}
-        self._unsigned = ids and ids & _unsigned(data)
+        if ids:
+            from freshet_serving.models.data.tabular import unsigned_columns
+
+            ids &= unsigned_columns(data)
+        self._unsigned = ids
         self._window_rows = -(-shuffle_rows // batch_rows) * batch_rows
         self._seed, self._passes = seed, 0
 
@@ -178,12 +182,6 @@ class Dataset:
         return tf.data.Dataset.from_generator(
             batches, output_signature=tuple(specs) if len(specs) > 1 else specs[0]
         ).apply(tf.data.experimental.assert_cardinality(len(self)))
-
-
-def _unsigned(data: DataConfig) -> frozenset[str]:
-    from freshet_serving.models.data.tabular import unsigned_columns
-
-    return unsigned_columns(data)
 
 
 def _as_unsigned(column: Any) -> Any:

@@ -39,8 +39,6 @@ KINDS = {
 
 
 class JoinedTable(Protocol):
-    """A table whose columns are joined to rows by key."""
-
     @property
     def section(self) -> str: ...
 
@@ -101,12 +99,7 @@ def read_rows(
 
 
 class EntityTable:
-    """The rows of one entity's table, in memory, as they were when it was read.
-
-    Attributes:
-        fields: Its columns without the key.
-        further: Those of them that are not joined to rows: none.
-    """
+    """The rows of one entity's table, in memory, as they were when it was read; `fields` are without the key."""
 
     further: tuple[Field, ...] = ()
 

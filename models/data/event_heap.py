@@ -39,14 +39,7 @@ Int64s = NDArray[np.int64]
 
 
 class EventHeap:
-    """Words of 8 bytes.
-
-    Attributes:
-        base: Words in memory.
-        end: Words in all.
-        used: int64 [1], words that have been given out.
-        free: int64 [64], first free block by the logarithm of its room.
-    """
+    """Words of 8 bytes: `base` of them in memory, `end` in all; `used` and `free` are as kernels take them."""
 
     def __init__(self, budget_nbytes: int, block_nbytes: int, folder: Path | None) -> None:
         """Start with nothing given out; `folder` of the file is by default that of temporary files."""

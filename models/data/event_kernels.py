@@ -54,7 +54,6 @@ def size_class(room):
 
 @inlined
 def give_back(memory, file, base, at, room, free):
-    """Add a block to the free ones of its size."""
     number = size_class(room)
     store_i64(block(memory, file, base, at), free[number])
     free[number] = at
@@ -286,7 +285,6 @@ def copy_out(users, books, memory, file, base, width, stop, counts, events_copie
 
 @kernel(nb.void(nb.int64, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64[::1]))
 def release(user, books, memory, file, base, free):
-    """Free the block of a user."""
     if books[user, ROOM]:
         give_back(memory, file, base, books[user, AT], books[user, ROOM], free)
     books[user, AT], books[user, COUNT], books[user, ROOM] = 0, 0, 0

@@ -25,12 +25,9 @@ Task = Callable[[], Generator[T]]
 
 
 def ordered_prefetch(tasks: Iterator[Task[T]], threads: int, weigh: Callable[[T], int], most: int) -> Generator[T]:
-    """Yield all items of all tasks, in order.
+    """Yield all items of all tasks, in order; an exception of the iterator itself is raised in its turn as well.
 
-    Args:
-        tasks: The tasks; an exception of the iterator itself is raised in its turn as well.
-        threads: Number of tasks to run ahead.
-        most: Total size of items, by `weigh`, that one task may be ahead.
+    At most `threads` tasks run ahead, each by items of a total size of `most`, as `weigh` says.
     """
     begun: deque[_PrefetchTask[T]] = deque()
     try:

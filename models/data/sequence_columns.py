@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.source import Batch, Field, Schema, Source
+from freshet_serving.models.data.source import Batch, Field, RequestedColumn, Schema, Source
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import without_padding
@@ -118,13 +118,9 @@ class SequenceConfig:
     )
 
 
-class SequenceFeature(Protocol):
+class SequenceFeature(RequestedColumn, Protocol):
     """A feature, perhaps a column of a sequence (models.config.feature_sections.FeatureConfig)."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def reads(self) -> Field | None: ...
     @property
     def kind(self) -> str: ...
     @property

@@ -74,14 +74,7 @@ FLOATS, TEXTS, IDS = "floats", "strings", "ids"
 
 @dataclass(frozen=True, slots=True)
 class EventRules:
-    """The rules by which a row sees its user's events, as [sequences.NAME] says.
-
-    Attributes:
-        most: Longest history.
-        newest: Keep the newest events of a longer one, or else the oldest.
-        exclude: Hide events of the row's own time.
-        ttl_s: Seconds after which an event is not seen; 0 for no limit.
-    """
+    """The rules of [sequences.NAME] by which a row sees at most `most` events of its user; ttl_s 0 is no limit."""
 
     most: int
     newest: bool = True
@@ -156,7 +149,7 @@ class UserEvents:
         """Add the events of the next rows; rows that were added before are left out.
 
         Args:
-            times: float64 [n], Unix seconds.
+            times: [n], Unix seconds.
             enter: bool [n], rows that are events.
             values: The events' values by column, n each.
         """
@@ -181,9 +174,7 @@ class UserEvents:
     def seen(self, start: int, keys: Column, times: NDArray[np.float64]) -> tuple[Int64s, Int64s, list[Any]]:
         """Return what rows see: splits [n + 1]; the events' times, whole Unix seconds; their values by column.
 
-        Args:
-            start: Number of the first row, at least `floor`; all rows before the last have been added.
-            times: float64 [n], Unix seconds.
+        `start` is at least `floor`, `times` are Unix seconds; all rows before the last have been added.
         """
         since = None if not self._rules.ttl_s else times - self._rules.ttl_s
         with self._lock:
@@ -226,10 +217,7 @@ class UserEvents:
     def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
         """Return the users' keys and, as seen(), what row `stop` sees if it is later than all before.
 
-        Args:
-            users: Users as int64; those without events are left out.
-            stop: The row, between `floor` and `position`.
-            now_s: Its time, for the time limit.
+        Users without events are left out. The row is between `floor` and `position`; `now_s` counts for the time limit.
         """
         with self._lock:
             refs = self._users.find(users)

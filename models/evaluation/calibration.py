@@ -15,9 +15,7 @@ DECILES = 10
 class Decile:
     """Neighbouring scores, from `low` to `high`, that hold about a tenth of the total weight.
 
-    Attributes:
-        predicted: Weighted mean score.
-        observed: Weighted share of labels that are 1.
+    `predicted` is the weighted mean score, `observed` the weighted share of labels that are 1.
     """
 
     rows: int

@@ -43,13 +43,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares of positive labels by key.
-
-    Attributes:
-        keys: uint64 [m], ascending and unique, with 0 in the bit LABEL.
-        rows: float64 [m], rows of each key.
-        positive: float64 [m], those with a positive label.
-    """
+    """Shares of positive labels by key, ascending and unique, with 0 in the bit LABEL."""
 
     keys: Hashes
     rows: Float64s

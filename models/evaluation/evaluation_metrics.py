@@ -79,14 +79,7 @@ class EvaluationMetrics:
         scores: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Add n scored rows.
-
-        Args:
-            columns: At least the columns of the slices and the group, n rows each.
-            labels: float32 [n] or [n, labels].
-            scores: float32 [n] or [n, labels].
-            weights: float32 [n], or None for 1.
-        """
+        """Add n scored rows: labels and scores [n] or [n, labels], and at least the columns of slices and group."""
         for i, each in enumerate(self.labels.values()):
             single = labels.ndim == 1
             each.add(columns, labels if single else labels[:, i], scores if single else scores[:, i], weights)

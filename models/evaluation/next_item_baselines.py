@@ -132,10 +132,8 @@ class NextItemBaselines:
     def _ranks(self, candidates: tuple[Int64s, Int64s, Float64s], history: Int64s, targets: Int64s) -> Int64s:
         """Return each target's rank from 1; past all items for one that was not counted.
 
-        Args:
-            candidates: Places in `targets`, items and shares; shares of a pair that is there twice are added up.
-            history: Pairs of places and items that are no candidates, ascending.
-            targets: int64 [n], numbers of the items.
+        Candidates are places in `targets`, items and shares, added up for a pair that is there twice; `history` has the
+        pairs of places and items, ascending, that are no candidates.
         """
         items = len(self._popularity)
         keys, at = np.unique(candidates[0] * items + candidates[1], return_inverse=True)

@@ -41,13 +41,7 @@ class ScoredRows:
     def add(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
     ) -> None:
-        """Add n rows.
-
-        Args:
-            labels: float32 [n] or [n, labels].
-            scores: float32 [n] or [n, labels].
-            weights: float32 [n], or None for 1.
-        """
+        """Add n rows, labels and scores [n] or [n, labels]."""
         first_label, first_scores = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
         self.tally.add(first_label, first_scores, weights)
 

@@ -18,10 +18,8 @@ from freshet_serving.models.evaluation.tally import Entries, Float64s, Int64s
 class RankingResult:
     """Means over the groups that have a row with label 1, each group counting once; NaN without one.
 
-    Attributes:
-        hit_rate: Share of the groups with such a row among the first k.
-        ndcg: Mean NDCG at k with gains 0 and 1: the sum of 1 / log2(place + 1) over rows with label 1 among the first
-            k, over the largest possible sum.
+    `hit_rate` is the share of the groups with such a row among the first k. `ndcg` has gains 0 and 1: the sum of
+    1 / log2(place + 1) over rows with label 1 among the first k, over the largest possible sum.
     """
 
     hit_rate: float

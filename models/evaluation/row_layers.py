@@ -24,14 +24,7 @@ NOBODY: Int64s = np.empty(0, np.int64)
 
 
 class RowChunk(NamedTuple):
-    """Some rows of a table.
-
-    Attributes:
-        keys: int64 [n].
-        rows: float32 [n, dim].
-        counts: int64 [n], how often training read each row; None if unknown.
-        last_step: int64 [n]; None if unknown.
-    """
+    """Some rows of a table; how often training read each, and its last step, are None if unknown."""
 
     keys: Int64s
     rows: Float32s
@@ -41,13 +34,9 @@ class RowChunk(NamedTuple):
 
 @dataclass(slots=True)
 class RowLayer:
-    """One layer.
+    """One layer: distinct keys in any order, rows as stored with their scales, and removed ids.
 
-    Attributes:
-        keys: int64 [n], distinct, in any order.
-        rows: [n, dim], as they are stored, with their scales.
-        removed: Ids that the layer removed.
-        index: Hash index of the keys, if the file has one.
+    `index` is the hash index of the keys, if the file has one.
     """
 
     keys: Int64s

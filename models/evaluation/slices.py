@@ -30,13 +30,9 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RowMetrics:
-    """The metrics of some rows; NaN where a figure does not exist.
+    """The weighted metrics of some rows; NaN where a figure does not exist.
 
-    Attributes:
-        weight: Sum of their weights.
-        log_loss: Weighted mean log-loss.
-        predicted: Weighted mean score.
-        observed: Weighted share of labels that are 1.
+    `predicted` is the mean score, `observed` the share of labels that are 1.
     """
 
     rows: int
@@ -160,8 +156,7 @@ class GroupedAucResult:
 
     Attributes:
         auc: Mean AUC of the groups, weighted by the groups' weights (or rows); NaN without a usable group.
-        groups: Number of groups with labels of both kinds, the usable ones.
-        of: Number of all groups.
+        groups: Number of groups with labels of both kinds, the usable ones, `of` all groups.
         share: Share of all groups that this sample holds; 1 if it holds all.
         error: Standard error of the sample; 0 if share is 1.
     """

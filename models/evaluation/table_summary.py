@@ -44,9 +44,7 @@ class TableSummary:
     """Summary of one table. Rows and lookups by bin are all 0, and other figures 0 or "", if unknown.
 
     Attributes:
-        steps: Steps of the run.
         hashed: A row is shared by many ids.
-        file_nbytes: Bytes on disk.
         memory_nbytes: Bytes of a server that holds all of it in memory.
         slots_nbytes: Bytes of the optimizer in training.
         read_by: How a server finds a row, "row number" or "hash".

@@ -34,13 +34,9 @@ CLIP = 1e-7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries by ascending (key, rank).
+    """Entries by ascending (key, rank), each the sums of its rows.
 
-    Attributes:
-        rows: Number of rows.
-        weight: Sum of the rows' weights.
-        positive: The part of `weight` whose label is 1.
-        predicted: Sum of weight times score.
+    `positive` is the part of `weight` whose label is 1, `predicted` the sum of weight times score.
     """
 
     keys: Int64s
@@ -109,13 +105,9 @@ class BufferedRows:
 
 
 class ScoreTally:
-    """Rows counted by key and score.
+    """Rows counted by key and score; `lost` rows, whose score is not finite, are not among `rows`.
 
-    Attributes:
-        rows: Number of rows with a finite score.
-        lost: Number of rows whose score is not finite; they are not counted.
-        bits: Number of low bits that ranks have lost.
-        halvings: Number of times that half of the keys were dropped.
+    Ranks have lost `bits` low bits, and half of the keys were dropped `halvings` times.
     """
 
     def __init__(self, most: int = MOST, sampled: bool = False) -> None:
@@ -132,14 +124,7 @@ class ScoreTally:
         weights: Float32s | None = None,
         keys: Int64s | None = None,
     ) -> None:
-        """Add n rows.
-
-        Args:
-            labels: float32 [n]; positive where above 0.5.
-            scores: float32 [n].
-            weights: float32 [n], not negative, or None for 1.
-            keys: int64 [n], or None for 0.
-        """
+        """Add n rows: labels, positive where above 0.5, scores, weights (None for 1) and keys (None for 0)."""
         finite = np.isfinite(scores)
         if not finite.all():
             self.lost += len(scores) - int(finite.sum())

@@ -29,10 +29,7 @@ class RunStatus:
         lost_rows: Of the stream (models.streams.followed_source), as rejected_rows, files_aside and trouble.
         store_trouble: Why histories cannot be written to an online store; "" if they can.
         stale_tables: Joined tables whose newest content cannot be read.
-        event_time: Of the newest learned event.
         window_calibration: Mean score over mean label.
-        window_ndcg: Of a next-item network.
-        held_out: Figures of the held-out rows by name; none before they are scored.
         gate: Newest verdict of the gate; "" for none.
         held: Why the guard holds deltas; "" if it does not.
     """

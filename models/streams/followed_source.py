@@ -74,14 +74,11 @@ class FollowedSource:
         now_s: Callable[[], float] = time.monotonic,
         linger_s: float = LINGER_S,
     ) -> None:
-        """Start to read a stream.
+        """Start to read a stream. Raises BadInput.
 
         Args:
             endless: arriving() waits for more rows; otherwise it ends with the existing ones.
             linger_s: Maximum time that rows wait for a full batch; with 0, arriving() yields None only after all rows.
-
-        Raises:
-            BadInput: The stream cannot be read.
         """
         self.schema, self.endless = schema, endless
         self._columns = CanonicalColumns(schema, text=False)

@@ -57,8 +57,7 @@ class FollowedTable:
     """One table that changes. Thread-safe: one thread at a time looks at it, and nobody waits for that.
 
     Attributes:
-        fields: Its columns without the key.
-        further: Those of them that are not joined to rows.
+        further: Fields that are not joined to rows.
         identity: What its marks belong to.
         trouble: Why its newest content cannot be read; "" if it can.
     """

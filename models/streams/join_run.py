@@ -76,16 +76,13 @@ class ScoreSums:
 
 @dataclass(frozen=True, slots=True)
 class JoinStatus:
-    """Progress of a join.
+    """Progress of a join; files and invalid rows are of both streams.
 
     Attributes:
         waiting: Rows whose window has not ended.
         held: Outcomes without a row.
         emitted: Emitted rows that a late outcome would find.
-        rejected: Invalid rows of both streams.
-        lost_files: Recordings deleted before they were read.
-        files_aside: Unreadable files of both streams.
-        lost_outcomes: Outcomes deleted before they were read.
+        lost_files: Recordings deleted before they were read, as lost_outcomes.
         late_share: Estimated share of positives that come late.
         calibration: Calibration of the newest window.
         rows_s: Unix time up to which recordings have been read; `outcomes_s` likewise.
@@ -119,16 +116,12 @@ class JoinRun:
         outcomes: Stream | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        """Open the output folder and both streams.
+        """Open the output folder and both streams. Raises BadInput, Corrupt.
 
         Args:
             tell: Receives (model, sums by generation) for every file after it is written.
             outcomes: Stream to read instead of the one in the settings.
             note: Receives lines for people.
-
-        Raises:
-            BadInput: A setting does not fit, or a folder or stream cannot be opened.
-            Corrupt: The stored state is damaged.
         """
         self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
         self._note, self._noted_s, self._disowned = note or (lambda line: None), float("-inf"), 0

@@ -50,8 +50,6 @@ LAST_S = 1 << 36
 
 
 class JoinWindows:
-    """The windows of a join that may still change."""
-
     def __init__(self, window_s: float, said: Mapping[str, dict[str, Any]] | None = None) -> None:
         """Restore windows of window_s seconds from to_json(), or start with none. Raises Corrupt."""
         self._window_s = window_s
@@ -75,11 +73,9 @@ class JoinWindows:
                 setattr(window, name, getattr(window, name) + kind(values[rows].sum()))
 
     def lines(self, share: float, complete_before_s: float) -> list[dict[str, Any]]:
-        """Return the line of every window, ascending.
+        """Return the line of every window, ascending; those that end by complete_before_s can have no more outcomes.
 
-        Args:
-            share: Estimated share of positives that come late.
-            complete_before_s: Windows that end by this time are complete: no more outcomes can come.
+        `share` is the estimated share of positives that come late.
         """
         lines = []
         for start, sums in sorted(self._sums.items()):

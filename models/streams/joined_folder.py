@@ -50,8 +50,6 @@ _NAME = re.compile(r"(\d{10})\.parquet")
 
 
 class JoinedFolder:
-    """The rows that a join has emitted, and its state."""
-
     def __init__(self, folder: Path) -> None:
         """Create and lock the folder; raise BadInput if it is not writable or another join holds it."""
         self.folder, self.books = folder, folder / BOOKS
@@ -104,7 +102,6 @@ class JoinedFolder:
         return self._newest
 
     def newest_first(self) -> Iterator[int]:
-        """Yield the numbers of the existing files, newest first."""
         yield from sorted(self._numbers(), reverse=True)
 
     def columns(self, number: int, names: Sequence[str]) -> pa.Table:
@@ -155,11 +152,7 @@ def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.n
 def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
     """Read rows of a file of a join in this order; only their row groups are read, one at a time.
 
-    They have the form of models.data.broadcast_columns.take_once.
-
-    Raises:
-        FileNotFoundError: The file is gone.
-        Corrupt: It cannot be read, or has no such row.
+    They have the form of models.data.broadcast_columns.take_once. Raises FileNotFoundError, Corrupt.
     """
     with _sound(path.name), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]

@@ -41,8 +41,6 @@ Message = tuple[int, bytes]
 
 
 class KafkaStream:
-    """Messages of one topic, each partition in its order."""
-
     def __init__(
         self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
     ) -> None:
@@ -159,7 +157,6 @@ class KafkaStream:
         self._consumer.close()
 
     def _assign(self) -> None:
-        """Assign partitions with their offsets if there are new ones or one has to start elsewhere."""
         topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
         if topic.error is not None:
             raise ck.KafkaException(topic.error)
@@ -218,7 +215,6 @@ class KafkaStream:
 
 
 def _client_properties() -> dict[str, Any]:
-    """Read the client's properties from the file that PROPERTIES names."""
     if not (path := os.environ.get(PROPERTIES)):
         return {}
     try:

@@ -46,8 +46,6 @@ IN_TIME, SCORES, LATE = 0, 1, 2
 
 
 class LateShare:
-    """The running estimate of one join."""
-
     def __init__(self, wait_s: float, late_s: float, said: Mapping[str, list[float]] | None = None) -> None:
         """Restore an estimate from to_json(), or start with none. Raises Corrupt.
 

@@ -47,17 +47,14 @@ class JoinCounts:
     """Fates of rows and outcomes.
 
     Attributes:
-        rows: Rows emitted.
         lost: Rows whose recording was gone when their window ended.
         repeated: Emitted rows that no outcome finds, because an earlier row of the request has their key.
-        positives: Outcomes in time.
         late: Late outcomes that were corrected.
         unmatched: Outcomes without a row.
         duplicates: Outcomes after a row's first one.
         too_late: Outcomes too late for a correction, or whose row's file is gone.
         retried: Rows left out because they repeat a request.
-        disowned: Rows left out because several requests have their id.
-        ambiguous: Outcomes of disowned rows.
+        disowned: Rows left out because several requests have their id; their outcomes are ambiguous.
     """
 
     rows: int = 0
@@ -108,7 +105,6 @@ class PendingRow:
 
     @property
     def of_others(self) -> Iterator[PendingRow]:
-        """The later rows of other requests."""
         return (row for row in self.later or () if row.time_s != self.time_s)
 
 

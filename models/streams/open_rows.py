@@ -34,7 +34,6 @@ def trainer_folder(config: TrainConfig) -> Path:
 
 
 def checkpoint_folder(config: TrainConfig) -> Path:
-    """Return the folder of a run's checkpoints and of its stream's journal."""
     return trainer_folder(config) / ".checkpoints" / config.model.name
 
 

@@ -45,8 +45,6 @@ class _Numbers:
 
 
 class RecordingFolder:
-    """A Stream of one model's recordings."""
-
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
         """Open a folder; `model` is "" for the only one in it."""
         self._folder, self._model = Path(folder), model

@@ -47,8 +47,6 @@ Answer = TypeVar("Answer")
 
 
 class RedisStream:
-    """Entries of one stream in order."""
-
     def __init__(
         self,
         url: str,

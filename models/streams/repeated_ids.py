@@ -29,11 +29,7 @@ Emitted = Callable[[int, Sequence[int]], pa.Table | None]
 def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
     """Return for each contested row if all rows of its id have the same inputs as its own request.
 
-    False also if one of its rows can no longer be read, or there are too many.
-
-    Args:
-        recorded: Reads rows that wait.
-        emitted: Reads rows that have left.
+    False also if one of its rows, waiting or emitted, can no longer be read, or there are too many.
     """
     # Too many rows of one id, and a row whose emitted predecessor was disowned, need no reading: they do not repeat.
     comparable = [

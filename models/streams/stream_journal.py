@@ -37,8 +37,6 @@ FORMAT = "freshet-stream/1"
 
 
 class StreamJournal:
-    """The segments of one stream in the order of their rows."""
-
     def __init__(self, path: Path, identity: str, anew: bool = False, context: ErrorContext = TRAINING) -> None:
         """Open or create the journal of a stream; `anew` replaces an existing one.
 
@@ -58,7 +56,6 @@ class StreamJournal:
 
     @property
     def rows(self) -> int:
-        """Number of the next row."""
         return self._known[-1][0] + self._known[-1][1].rows if self._known else 0
 
     def copy_whole(self, path: Path) -> None:
@@ -162,7 +159,6 @@ def _line(entry: dict[str, Any]) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Parse a line; None if it is damaged or incomplete."""
     if line[8:9] != b" " or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
         return None
     try:

@@ -102,8 +102,6 @@ class MappedRows:
 
 
 class MessageRows:
-    """Converter of one stream's messages to rows."""
-
     def __init__(self, schema: Schema) -> None:
         self._columns, self._cells = CanonicalColumns(schema, text=False), CanonicalColumns(schema, text=True)
 

@@ -33,11 +33,9 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """The content of a copy.
+    """The content of a copy: marks belong to `identity`, drawn at random when the table was first read.
 
-    Attributes:
-        identity: Drawn at random when the table was first read: marks belong to it.
-        read: State of the file whose content it is; [] for a stream.
+    `read` is the state of the file whose content it is; [] for a stream.
     """
 
     identity: str
@@ -97,7 +95,6 @@ def _described(key: Field, fields: tuple[Field, ...], timed: bool) -> str:
 
 
 def _flat(name: str, column: Column) -> Arrays:
-    """Return a column as arrays, by names that begin with its own."""
     if isinstance(column, Ragged):
         return {f"{name}/splits": column.row_splits, **_flat(f"{name}/values", column.values)}
     if isinstance(column, Strings):

@@ -29,12 +29,7 @@ NEVER, NO_IDS = -np.inf, np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Keys of a table that have changed, or all of them.
-
-    Attributes:
-        keys: The keys that have a row, each once.
-        removed: The keys that have none any more.
-    """
+    """Keys of a table, each once, that have changed, or all of them; `removed` are those that have no row any more."""
 
     keys: Column
     columns: dict[str, Column]

@@ -181,7 +181,6 @@ def build_arch(
 
 
 def takes_labels(builder: Builder) -> bool:
-    """Return whether a builder accepts labels, and so can build a network for several."""
     return "labels" in inspect.signature(builder).parameters
 
 

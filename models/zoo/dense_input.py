@@ -55,12 +55,9 @@ class SequenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """The dense input x [rows, width], and the sequences beside it.
+    """The dense input x [rows, width], and the sequences beside it; spans are ordered by offset.
 
-    Attributes:
-        width: Columns of x.
-        embeddings: Spans of the table's dim, or of rows side by side; ordered by offset.
-        floats: Spans of width 1, ordered by offset.
+    `embeddings` have the table's dim, or that of rows side by side; `floats` have width 1.
     """
 
     width: int

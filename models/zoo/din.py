@@ -51,8 +51,6 @@ def _pair_layer(units: int, seed: int, name: str) -> Any:
     ops = keras.ops
 
     class PairLayer(keras.layers.Layer):  # type: ignore[misc]
-        """The layer, with the weights of a dense layer over [t, h, t - h, t * h]."""
-
         def build(self, target_shape: Any, events_shape: Any) -> None:
             initial = keras.initializers.GlorotUniform(seed=seed * 1_000_003 + 250_000)
             self.kernel = self.add_weight(shape=(4 * target_shape[-1], units), initializer=initial, name="kernel")

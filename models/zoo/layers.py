@@ -34,13 +34,7 @@ class LayerFactory:
         first_bias: Sequence[float] = (),
         zero: bool = False,
     ) -> Tensor:
-        """Add a dense layer: x [n, m] -> [n, units].
-
-        Args:
-            activation: Keras activation, or None.
-            first_bias: Initial bias [units]; zeros if empty.
-            zero: Let the first weights be zeros.
-        """
+        """Add a dense layer, x [n, m] -> [n, units]; first_bias is [units] or zeros; `zero` starts weights at 0."""
         from freshet_serving.compiler.frameworks import keras
 
         initial = "zeros" if zero else keras.initializers.GlorotUniform(seed=next(self._seeds))

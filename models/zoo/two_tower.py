@@ -39,16 +39,9 @@ def build(
 
     logit = scale * <user_vector, item_vector> + bias
 
-    The item's tower reads the features of side item, the user's all others. scale is 1 / temperature: learned from 10
-    for cosines unless the file gives one, else 1. Neither it nor the bias changes the order of items. Weights:
-    user_<i>, user_out, item_<i>, item_out, score_out.
-
-    Args:
-        hidden: Units of each tower's layers.
-        vector_dim: Length of the vectors.
-        similarity: dot, or cosine: vectors have length 1.
-        negatives: Items of recent rows that a step of the softmax has beside those of the batch.
-        temperature: What products are divided by; 0: learned for cosines, 1 for inner products.
+    The item's tower reads the features of side item, the user's all others. With similarity cosine, vectors have length
+    1. scale is 1 / temperature: learned from 10 for cosines unless the file gives one, else 1. Neither it nor the bias
+    changes the order of items. Weights: user_<i>, user_out, item_<i>, item_out, score_out.
     """
     from freshet_serving.compiler.frameworks import keras
 
