@@ -37,6 +37,7 @@ START_TIME = 1_700_000_000.0
 
 _BLOCK_ROWS = 4096
 _PLANES = 2
+_CATEGORIES, _TAGS = 16, 40
 _MAX_TAGS = 4
 _BIAS = -1.1
 _TASTE, _QUALITY, _HOUR, _PRICE = 1.3, 0.8, 0.3, 0.4
@@ -56,8 +57,6 @@ class SyntheticSource:
         rows: int | None = None,
         users: int = 2000,
         items: int = 1000,
-        categories: int = 16,
-        tags: int = 40,
         item_rows: int = 250,
         drift_rows: int = 800_000,
         rows_per_s: float = 2.0,
@@ -72,11 +71,10 @@ class SyntheticSource:
         """
         self._seed = _mix(np.array([seed % 2**64], np.uint64))[0]
         self._rows, self._items, self._item_rows = rows, items, item_rows
-        self._categories, self._tags = categories, tags
         self._turns_per_row, self._rows_per_s = 1 / drift_rows, rows_per_s
         self._user_shares = np.cumsum(1 / np.arange(1, users + 1) ** 0.6)
-        self._category_names = [b"category-%03d" % i for i in range(categories)]
-        self._tag_names = [b"tag-%03d" % i for i in range(tags)]
+        self._category_names = [b"category-%03d" % i for i in range(_CATEGORIES)]
+        self._tag_names = [b"tag-%03d" % i for i in range(_TAGS)]
 
     def count_rows(self) -> int | None:
         return self._rows
@@ -151,15 +149,15 @@ class SyntheticSource:
         return drawn
 
     def _category_of(self, item: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return (self._uniform(_ITEM, item, 22) * self._categories).astype(np.uint64)
+        return (self._uniform(_ITEM, item, 22) * _CATEGORIES).astype(np.uint64)
 
     def _tags_of(self, item: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return one to _MAX_TAGS tags an item: values [total], row_splits [n + 1]."""
         count = 1 + (self._uniform(_ITEM, item, 23) * _MAX_TAGS).astype(np.int64)
-        first = self._uniform(_ITEM, item, 24) * self._tags
-        # Equal strides from a random first tag: the tags of an item are distinct if there are at least 28 tags.
+        first = self._uniform(_ITEM, item, 24) * _TAGS
+        # Equal strides from a random first tag: the tags of an item are distinct, as _TAGS is at least 28.
         every = (first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)) % np.uint64(
-            self._tags
+            _TAGS
         )
         splits = np.zeros(len(item) + 1, np.int64)
         np.cumsum(count, out=splits[1:])

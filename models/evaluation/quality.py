@@ -16,18 +16,6 @@ HARDLY_CHANCE = 0.52
 FEW_STEPS = 100
 
 
-def log_loss(
-    labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
-) -> float:
-    """Return the weighted mean negative log-likelihood (natural log) as ScoredRows does.
-
-    NaN without rows, or if a score is not a probability.
-    """
-    scored = ScoredRows()
-    scored.add(labels, scores, weights)
-    return scored.log_loss()
-
-
 @dataclass(slots=True)
 class ScoredRows:
     """Labels and scores collected row by row, for metrics over all rows or the newest ones.
@@ -63,6 +51,7 @@ class ScoredRows:
         return float((counts.positive * negative).sum() / 2 / pairs) if pairs else 0.0
 
     def log_loss(self) -> float:
+        """Return the weighted mean negative log-likelihood (natural log); NaN without rows or outside [0, 1]."""
         counts = self._counts()
         weight = float(counts.weight.sum())
         return float(counts.losses().sum() / weight) if weight else float("nan")

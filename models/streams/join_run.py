@@ -113,14 +113,12 @@ class JoinRun:
         settings: JoinSettings,
         unix_s: Callable[[], float] = time.time,
         tell: Callable[[str, Mapping[str, ScoreSums]], None] | None = None,
-        outcomes: Stream | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """Open the output folder and both streams. Raises BadInput, Corrupt.
 
         Args:
             tell: Receives (model, sums by generation) for every file after it is written.
-            outcomes: Stream to read instead of the one in the settings.
             note: Receives lines for people.
         """
         self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
@@ -130,17 +128,17 @@ class JoinRun:
         self._folder = JoinedFolder(Path(settings.out))
         with ExitStack() as failing:
             failing.callback(self._folder.close)
-            self._open(outcomes, row_schema, outcome_schema)
+            self._open(row_schema, outcome_schema)
             failing.pop_all()
 
-    def _open(self, outcomes: Stream | None, row_schema: Schema, outcome_schema: Schema) -> None:
+    def _open(self, row_schema: Schema, outcome_schema: Schema) -> None:
         settings, unix_s = self.settings, self._unix_s
         stored = self._folder.state()
         state = JoinState.from_json(stored) if stored is not None else JoinState()
         if stored is not None:
             self._check(state)
         self._recordings = RecordingFolder(settings.recordings, settings.model or state.model, row_schema)
-        outcomes = outcomes or open_stream(settings.format, settings.outcomes, outcome_schema, OUTCOMES)
+        outcomes = open_stream(settings.format, settings.outcomes, outcome_schema, OUTCOMES)
         self._journal = self._journal_of(RECORDINGS, self._recordings)
         rows = FollowedSource(self._recordings, self._journal, row_schema, settings.follow, linger_s=0.0)
         outcome_journal = self._journal_of(OUTCOMES, outcomes)
