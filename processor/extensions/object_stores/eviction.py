@@ -1,11 +1,11 @@
 """Evict files of a mirror that is too large, least needed first.
 
 Evicted first is what a killed process has left unfinished; then versions that no process needs, those unused for
-longest; then, of the versions that this process follows, delta files far behind what is served.
+longest; then, of the versions that this process follows, delta files far behind what is served. Manifests and records
+stay: they are small, and they identify a version.
 
-Manifests and records stay: they are small, and they identify a version. A version is needed while any process holds its
-lease, a shared lock; evict() tries to take that lock exclusively, without waiting. An evicted file is downloaded again
-when it is requested (mirrored_storage), so a wrong eviction costs time and nothing else.
+A version is needed while any process holds its lease, a shared lock; evict() tries to take that lock exclusively,
+without waiting. An evicted file is downloaded again when it is requested (mirrored_storage).
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ def total_nbytes(root: Path) -> int:
 
 
 def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
-    """Remove files until enough bytes are free, as far as they may be removed; return the bytes removed.
+    """Remove files until `nbytes` are free, as far as they may be removed; return the bytes removed.
 
     Args:
-        root: The mirror's folder.
         mine: Versions that this process follows.
-        nbytes: Bytes to remove.
     """
     freed = 0
     for folder, folders, _ in os.walk(root):

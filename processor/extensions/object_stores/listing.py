@@ -3,20 +3,17 @@
 Invariants
 - The folder shows what the store had at the last listing. A model has a folder once one of its versions has a manifest;
   a version that is gone in the store is removed here too.
-- A listing ends, and reports when and how: the store limits each part (object_store), names
-  without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
-  first in the next listing.
+- A listing ends, and reports when and how: the store limits each part (object_store), names without a version are
+  queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come first in the next one.
 - A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
   starts on an empty mirror chooses none that was gone back from. If they cannot be listed, no new version appears.
-- While the mirror follows, a listing has its own thread. It changes no version that is followed, because that belongs
-  to the follower's thread; it passes versions that are gone to that thread (`gone`).
-- Models that are served come first: other names are listed after them.
+- While the mirror follows, a listing has its own thread, and changes no version that is followed: that belongs to the
+  follower's thread, which gets versions that are gone (`gone`).
+- Models that are served come first.
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
 the first). The LIST has the etags of labels, traffic and the trainer's report: each is requested only when it differs.
 A model with version records takes one LIST more, and one GET for each record, once. AT_ONCE models at a time.
-
-NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
 
 from __future__ import annotations
@@ -47,10 +44,9 @@ from freshet_serving.processor.repository.version_records import MAX_FILES, RECO
 log = logging.getLogger("freshet.mirror")
 
 LIST_S, AGAIN_S, WHOLE_S = 30.0, 1.0, 60.0
-"""Times of listings in seconds.
+"""Seconds from the start of one listing to that of the next, of the pause after a failed one, and for a whole one.
 
-LIST_S is the time from the start of one listing to that of the next, AGAIN_S the pause after a failed one, WHOLE_S the
-limit for a whole one. The pause between two is at least as long as one took.
+The pause between two is at least as long as one took.
 """
 LATE_S = 2 * LIST_S
 KEPT = {LABELS: MAX_KEPT_NBYTES, TRAFFIC: MAX_KEPT_NBYTES, TRAINER: MAX_TRAINER_NBYTES}
@@ -70,14 +66,7 @@ class RepositoryListing:
         models: Iterable[str],
         now_s: Callable[[], float],
     ) -> None:
-        """Prepare the listings; nothing is requested yet.
-
-        Args:
-            root: The mirror's folder.
-            storage: Returns the storage of a version.
-            models: Names of the only models to list; all if empty.
-            now_s: Clock for seconds.
-        """
+        """Request nothing yet; `models` are the names of the only ones to list, all if empty."""
         self._store, self._root, self._storage, self._store_errors = store, root, storage, store_errors
         self._wanted, self._now_s = frozenset(models), now_s
         self._kept = EtagCache()
@@ -98,20 +87,11 @@ class RepositoryListing:
     # Timing.
 
     def due(self, now_s: float, hinted: bool) -> bool:
-        """Return True if it is time for a listing.
-
-        Args:
-            now_s: Current time in seconds.
-            hinted: True if the repository's hint has changed.
-        """
+        """Return True if it is time for a listing; `hinted`: the repository's hint has changed."""
         return now_s >= self._next_s or (hinted and now_s >= self._rested_s)
 
     def look(self, followed: Iterable[str] = ()) -> bool:
-        """List everything once; return True on success. Does not raise.
-
-        Args:
-            followed: Models to begin with.
-        """
+        """List everything once, `followed` models first; return True on success. Does not raise."""
         began_s = self._now_s()
         try:
             complete = self.models(followed)
@@ -144,11 +124,7 @@ class RepositoryListing:
     # Contents.
 
     def models(self, first: Iterable[str] = ()) -> bool:
-        """Create a folder for each model, and remove others; return True if all of it could be queried.
-
-        Args:
-            first: Models to begin with.
-        """
+        """Create a folder for each model, and remove others; return True if all of it could be queried."""
         found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
         try:
             found = self._store.folders("")
@@ -199,11 +175,8 @@ class RepositoryListing:
     def versions(self, model: str, strict: bool = False) -> bool:
         """Bring the manifests of a model's versions, its labels and traffic; remove versions that are gone.
 
-        Args:
-            strict: Raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
-
-        Returns:
-            True if all of it could be queried.
+        With `strict`, raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
+        Return True if all of it could be queried.
         """
         listed = self._store.folder(model)
         numbers = {int(name) for name in listed.folders if VERSION.fullmatch(name)}
@@ -234,25 +207,14 @@ class RepositoryListing:
         return complete
 
     def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
-        """Bring a file that is replaced in place, unless it is what a listing shows.
-
-        Args:
-            name: Its key.
-            limit: Its maximum size.
-            etag: Its etag in the listing; None if it is not there.
-        """
+        """Bring a file that is replaced in place, unless it has the etag of a listing (None: it is not there)."""
         if etag is None:
             (self._root / name).unlink(missing_ok=True)
         elif not etag or etag != self._kept.etag(self._root / name):
             self.kept(name, limit)
 
     def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
-        """Bring a file that is replaced in place: labels, traffic, the trainer's report.
-
-        Args:
-            name: Its key.
-            limit: Its maximum size.
-        """
+        """Bring a file that is replaced in place: labels, traffic, the trainer's report."""
         path = self._root / name
         found = self._store.get(name, limit, self._kept.etag(path))
         if found is None:
@@ -316,7 +278,7 @@ class RepositoryListing:
 
 
 def end_place(storage: MirroredStorage) -> None:
-    """Remove a version that the store no longer has; a process that serves it has its files mapped."""
+    """Remove a version that the store no longer has."""
     storage.followed = False
     storage.wipe()
     storage.ended = True
@@ -354,11 +316,7 @@ class NegativeCache:
         return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
 
     def note(self, name: str, empty: bool) -> None:
-        """Remember the result of a query.
-
-        Args:
-            empty: True if it contains no version.
-        """
+        """Remember the result of a query."""
         self._asked.pop(name, None)
         if empty:
             self._asked[name] = None

@@ -1,19 +1,16 @@
-"""Storage of one version in an object store, with a folder as its mirror.
-
-It implements processor.repository.storage.VersionStorage.
+"""Storage of one version in an object store, with a folder as its mirror (processor.repository.storage.VersionStorage).
 
 Invariants
-- A write goes to the store first and to the folder after: a record that is in the folder is, or was, in the store. The
-  file that a record names is in the store before the record is (processor.repository.log.change_log), and in the folder
-  too, so that a reader that finds the record need not wait.
-- A name has one fixed content, in the store as in the folder (processor.extensions.object_stores.version_copy).
-- The folder is a copy. A file there that fails its checksum, has another size than its record says, or is missing, is
-  downloaded (again); only if it is not in the store either, it is damaged, or gone. catch_up() compares existing files
-  with the store: the manifest, and the newest record, by whose hashes all earlier ones are checked.
-- Versions are built aside: files under the claim of one writer (version_claim), then the
-  manifest, created exclusively. A version without a manifest does not exist.
-- Files are kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
-- Nothing is downloaded whose size is not given by the manifest or an acceptable record, and nothing larger.
+- A write goes to the store first, then to the folder: a record in the folder is, or was, in the store. The file that a
+  record names is in both before the record is: a reader that sees the record need not wait.
+- A name has one fixed content, in the store as in the folder.
+- The folder is a copy. A file that is missing, fails its checksum or has not the size in its record is downloaded
+  again; only if the store's is no better, it is damaged, or gone. catch_up() compares existing files with the store:
+  the manifest, and the newest record, by whose hashes all earlier ones are checked.
+- A version is built aside: files under one writer's claim (version_claim), then the manifest, created exclusively. A
+  version without a manifest does not exist.
+- A shared flock on `.lease` keeps the files for as long as a process needs the version.
+- Nothing is downloaded whose size no manifest and no acceptable record gives, and nothing larger.
 
 Only the store makes anything durable: files that a power cut leaves in the folder are checked like all others.
 """
@@ -73,21 +70,19 @@ class MirroredStorage:
         now_s: Callable[[], float],
         lenient: bool,
     ) -> None:
-        """Create the storage; nothing is requested yet.
+        """Request nothing yet.
 
         Args:
             root: The mirror's folder.
-            number: The version.
             named: Called after writing something that others find only by its name.
             wrote: Called after writing anything.
-            now_s: Clock for seconds.
             lenient: Use the files in the folder while the store cannot be reached.
         """
         self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
         self._store, self._told, self._wrote, self._now_s, self._lenient = store, named, wrote, now_s, lenient
         self._here, self._copy = FolderStorage(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()
-        # True if the mirror polls it; the newest known record; time of the last lookup of a record.
+        # True if the mirror polls it; the newest known record, -1 for none; time of the last lookup of a record.
         self.followed, self.known, self.asked_s = False, -1, -1e9
         # True if the store has reported that it has no record after that one.
         self._at_end = False
@@ -259,7 +254,7 @@ class MirroredStorage:
             os.utime(self._lease)  # when it was needed last, for eviction
 
     def release(self) -> None:
-        """Stop keeping the folder's files."""
+
         with self._leasing:
             self._release()
 
@@ -288,8 +283,7 @@ class MirroredStorage:
     def bring_manifest(self) -> bool:
         """Bring the store's manifest into the folder; return False if there is none.
 
-        If the version differs from the one in the folder, the folder is removed, unless the version is followed: then
-        only the manifest changes.
+        If it is another version's, the folder is removed; of a followed version only the manifest changes.
         """
         path = self.folder / MANIFEST
         found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
@@ -314,8 +308,7 @@ class MirroredStorage:
     def catch_up(self, keyring: Keyring = NO_KEYS) -> None:
         """Bring the manifest and the records since the newest snapshot in line with the store.
 
-        Args:
-            keyring: Keys that must have signed the manifest before anything else is downloaded.
+        Where keys are trusted, one of them must have signed the manifest before anything else is downloaded.
         """
         try:
             if self._replaced:
@@ -337,11 +330,7 @@ class MirroredStorage:
             self.known = max(self.known, self._newest_here(record_name))
 
     def prepare(self, keyring: Keyring = NO_KEYS) -> None:
-        """Bring all files needed to load the version into the folder.
-
-        Args:
-            keyring: Keys that must have signed the manifest before anything else is downloaded.
-        """
+        """Bring all files needed to load the version into the folder; keys are used as in catch_up()."""
         self.catch_up(keyring)
         version = VersionReader(self.folder, storage=self, keyring=keyring)
         change_log = ChangeLog(version)
@@ -369,11 +358,7 @@ class MirroredStorage:
         return self.known >= 0 and not self._at_end
 
     def advance(self, keyring: Keyring = NO_KEYS) -> None:
-        """Take new records, at most WALKED at once, each after its file.
-
-        Args:
-            keyring: Keys of which one must have signed a record before its file is downloaded.
-        """
+        """Take new records, at most WALKED at once, each after its file, which a trusted key must have signed."""
         if self.known < 0:
             return
         for _ in range(WALKED):
@@ -393,10 +378,7 @@ class MirroredStorage:
         self._at_end = False
 
     def _record_object(self, name: str) -> bytes | None:
-        """Return the bytes of a record's object, None if there is none.
-
-        If it is too large, return bytes that are too large for any reader as well.
-        """
+        """Return the bytes of a record, None if there is none; of one that is too large, bytes that no reader takes."""
         try:
             found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
         except Corrupt:
@@ -404,10 +386,7 @@ class MirroredStorage:
         return found.data if found is not None else None
 
     def _bring_set_aside(self, data: bytes, number: int) -> None:
-        """Before a repair is stored, replace the records that it sets aside by those of the store.
-
-        The folder may have a sound copy of a record that was damaged since.
-        """
+        """Before a repair is stored, replace the records that it sets aside: one was damaged since it was copied."""
         repair = parsed_repair(data, number)
         if repair is not None:
             for other in range(repair.since, min(number, repair.since + WALKED)):
@@ -447,7 +426,7 @@ class MirroredStorage:
                 self.bring_dropped(name)
 
     def scrub(self) -> None:
-        """Compare the newest record, another one, and the files they name with the store, and update the folder.
+        """Update the newest record, another one and their files in the folder from the store.
 
         A server that serves them detects the change in the folder (LogReader.scrub).
         """
@@ -533,12 +512,7 @@ class MirroredStorage:
                 bare.path.unlink(missing_ok=True)
 
     def _fetch_record(self, number: int, anew: bool = False) -> bytes:
-        """Bring a record and return its bytes; empty if there is none.
-
-        Args:
-            number: Number of the record.
-            anew: Replace a record that is already in the folder.
-        """
+        """Bring a record, even over one in the folder (`anew`); return its bytes, none if the store has none."""
         name = record_name(number)
         data = self._record_object(name)
         if data is None:

@@ -16,11 +16,6 @@ class StoreErrors:
     """The current errors of one mirror."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
-        """Start without errors.
-
-        Args:
-            answers: Returns True if the store answers at all.
-        """
         self._answers = answers
         self._wrong: dict[str, str] = {}
 
@@ -28,8 +23,7 @@ class StoreErrors:
         """Run an action for one model, version or file, and log its error.
 
         Args:
-            name: Name of the model, version or file.
-            act: The action; returns False if it is incomplete.
+            act: Returns False if it is incomplete.
             strict: Treat a failed request for this object alone as an outage too.
 
         Returns:
@@ -53,13 +47,7 @@ class StoreErrors:
             return True
 
     def tell(self, name: str, why: str, traceback: bool = False) -> None:
-        """Log an error, unless it was the last one logged for this name.
-
-        Args:
-            name: Name of the model, version or file.
-            why: The error.
-            traceback: Log the traceback too.
-        """
+        """Log an error, unless it was the last one logged for this name."""
         if self._wrong.get(name) != why:
             if len(self._wrong) >= MOST:
                 # Names come from the store, so their number is not limited.
@@ -68,5 +56,4 @@ class StoreErrors:
             log.error("cannot follow %s: %s", name, why, exc_info=traceback)
 
     def over(self, name: str) -> None:
-        """Note that there is no error with this name any more."""
         self._wrong.pop(name, None)

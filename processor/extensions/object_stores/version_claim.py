@@ -2,10 +2,10 @@
 
 Invariants
 - One writer at a time uploads files under a version's prefix. An object, `.claim`, identifies it; a file beside the
-  version's folder holds the claim's id, so that a writer that was killed can go on with its own claim.
-- Among the processes of one mirror, one holds that file's lock for as long as it writes.
-- A claim ages: a thread of the writer renews it; after CLAIM_S without a renewal another writer may take it. The former
-  holder checks once more right before the manifest, and has lost the version if its claim is gone.
+  version's folder holds the claim's id, so that a writer that was killed can go on with its own claim, and the lock of
+  the process that writes.
+- A thread of the writer renews the claim; after CLAIM_S without a renewal another writer may take it. The former holder
+  checks once more right before the manifest, and has lost the version if its claim is gone.
 
 Known gap: two writers of two mirrors, of which one is considered dead and checks its claim just before the other takes
 it. The manifest is then that of one of them; its checksums detect files of the other.
@@ -40,7 +40,6 @@ class VersionClaim:
         self._store, self._key, self._mine, self._busy = store, key, mine, busy
 
     def renew(self) -> None:
-        """Renew the claim: its writer is still working."""
         self.check_held()
         self._store.put(self._key, self._said())
 
@@ -60,7 +59,6 @@ class VersionClaim:
             raise self._busy
 
     def drop(self) -> None:
-        """Give up the claim, so that others may write."""
         with contextlib.suppress(FreshetError):
             self.check_held()
             self._store.delete([self._key])
@@ -84,7 +82,7 @@ def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterato
     Args:
         key: Prefix of the version's objects.
         folder: The version's folder in the mirror.
-        built: Folder of the version's files in the meantime.
+        built: Folder of the version's files until they are moved there.
     """
     busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another process")
     token = folder.with_name(f".{folder.name}.claim")
