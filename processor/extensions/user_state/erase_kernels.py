@@ -33,14 +33,7 @@ from freshet_serving.processor.kernels.pointers import exchange, load_acquire, l
 
 @inlined
 def erase_entry(segment, entries, pages, number):
-    """Zero a whole state: its SEQ first, then its pages, then its entry.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        number: Number of the entry.
-    """
+    """Zero a whole state: its SEQ first, then its pages, then its entry."""
     at, links = entry_at(segment, number), segment + start_of_links(entries)
     exchange(at + 8 * SEQ, 0)
     words, page = min(load_i64(at + 8 * WORDS), PAGE * pages), load_i64(at + 8 * FIRST)
@@ -54,16 +47,9 @@ def erase_entry(segment, entries, pages, number):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def erase(segment, entries, pages, owner, subject, first, stop):
-    """Erase the states of an owner in some entries of a segment; return how many.
+    """Erase the states of an owner (NOBODY for all), or of one subject of it, in entries `first` to `stop`.
 
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        owner: The owner; NOBODY for all.
-        subject: The one subject to erase; NOBODY for all of the owner's.
-        first: Number of the first entry to look at.
-        stop: Number of the entry to stop before.
+    Returns how many.
     """
     gone = 0
     for number in range(first, min(stop, entries)):
@@ -80,15 +66,7 @@ def erase(segment, entries, pages, owner, subject, first, stop):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def erase_name(segment, entries, pages, high, low):
-    """Erase what a segment has under a name.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        high: The name's high word.
-        low: The name's low word.
-    """
+    """Erase what a segment has under a name."""
     number = find_entry(segment, entries, high, low, -1)
     while number >= 0:
         erase_entry(segment, entries, pages, number)
@@ -97,13 +75,7 @@ def erase_name(segment, entries, pages, high, low):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64))
 def finish(segment, entries, pages):
-    """Zero what a dead holder of the segment's lock has left: entries without a state, and pages of no state.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-    """
+    """Zero what a dead holder of the segment's lock has left: entries without a state, and pages of no state."""
     links, taken = segment + start_of_links(entries), np.zeros(pages, np.bool_)
     for number in range(entries):
         at = entry_at(segment, number)
@@ -127,15 +99,6 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
 
     Entries that cannot be states are cleared, and pages of no state are zeroed. Whether a state is whole is found when
     it is read.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        counts: As of state_arena.give_up(); written.
-        firsts: As of give_up(); written.
-        free: As of give_up(); written.
-        books: As of give_up(); written.
     """
     links = segment + start_of_links(entries)
     used, newest = min(max(0, load_i64(segment + 8 * USED)), pages), load_i64(segment + 8 * SEQUENCE)

@@ -30,13 +30,10 @@ Events = Mapping[str, Any]
 
 
 def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) -> dict[str, Any]:
-    """Return the events after a change, cut to what the sequence keeps.
+    """Return the events after a change, cut to what the sequence keeps; `sent` has the columns of `kept`.
 
-    Args:
-        change: REPLACE: the events that are sent take the place of those of the same times; without times, of all.
-            REMOVE: the events that are sent are taken back; what is not there is not missed. Any other adds them.
-        kept: The events before.
-        sent: The events that are sent, the same columns.
+    REPLACE: the events that are sent take the place of those of the same times; without times, of all. REMOVE: they
+    are taken back; what is not there is not missed. Any other change adds them.
     """
     time = sequence.time if sequence.time in kept else ""
     if change == REPLACE:
@@ -60,7 +57,6 @@ def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) ->
 
 
 def cut(events: Events, sequence: SequenceEntry) -> dict[str, Any]:
-    """Return the events that a sequence keeps."""
     count = max(map(len, events.values()), default=0)
     if count <= sequence.max_length:
         return dict(events)
@@ -70,7 +66,6 @@ def cut(events: Events, sequence: SequenceEntry) -> dict[str, Any]:
 
 
 def _unknown(kept: Events, sent: Events, time: str) -> Int64s:
-    """Return numbers of the events that are sent and not there yet."""
     there = Counter(_keys(kept, np.flatnonzero(np.isin(kept[time], sent[time]))))
     new = []
     for number, key in enumerate(_keys({name: sent[name] for name in kept}, np.arange(len(sent[time])))):

@@ -2,24 +2,24 @@
 
 A kept user is (owner, model, sequence id) -> the user's inputs as they were sent, and a version that each change
 replaces. They lie beside what was computed of users, under the same budget, time to live and erasures (kept_words).
-What is computed of a user is found by the inputs alone (user_states), so a request that is completed from here is
-answered as one that was sent whole, under the generation that its reply names.
+A request that is completed from here is answered as one that was sent whole: what is computed of a user is found by
+the inputs alone (user_states).
 
 Invariants
-- A change reads, merges and replaces under the user's lock: of two that come at once, each meets the result of the
-  other, in any process.
+- A change reads, merges and replaces under the user's lock: of two that come at once, in any process, each meets the
+  result of the other.
 - Versions of a user ascend, and no two users that were ever kept under one id have the same: they are taken from the
   machine's clock where it is ahead.
-- What is kept has one row, and the types that the model's inputs have. What an older version of the model had
-  otherwise is not used.
-- Whoever does not own an id finds what is found under an id that nobody has used: the name is a hash of both.
+- What is kept has one row and the types of the model's inputs. What an older version of the model had otherwise is not
+  used.
+- The name is a hash of owner and id: another owner finds nothing.
 - An erasure of a user reaches what has the user's key among its inputs, under whatever id. Where the model has no input
   with users' keys the id is taken for one; where it has several, each erasure takes the user.
 - No message has an id, or a value.
 
-Which inputs are kept: those of the user, and others with one row that a prepare sends and that are not the candidates'.
-They stand in for what later requests leave out. A change replaces inputs that are no sequence's. One that changes
-nothing keeps the version.
+Kept are the inputs of the user, and others with one row that a prepare sends and that are not the candidates'. They
+stand in for what later requests leave out. A change replaces inputs that are no sequence's. One that changes nothing
+keeps the version.
 
 Costs: a look of a few microseconds and a copy of the inputs; a change writes them anew.
 """
@@ -67,12 +67,7 @@ Inputs = Mapping[str, Column]
 
 
 class ModelUsers:
-    """The kept users of one model, as they are counted.
-
-    Attributes:
-        counters: What became of them.
-        scope: Number that their memory is counted under.
-    """
+    """The kept users of one model, as they are counted; `scope` is the number that their memory is counted under."""
 
     def __init__(self, scope: int) -> None:
         self.counters, self.scope = UserCounters(), scope
@@ -82,11 +77,6 @@ class KeptUsers:
     """The kept users as one process reads and changes them."""
 
     def __init__(self, store: StateStore, names: StateNames) -> None:
-        """Take the store.
-
-        Args:
-            names: Names of what is kept in it.
-        """
         self._store, self._names, self._words = store, names, KeptWords(store)
         self._roles: dict[str, tuple[Manifest, InputRoles, tuple[str, ...]]] = {}
         self._models: dict[str, ModelUsers] = {}
@@ -143,7 +133,6 @@ class KeptUsers:
         self._of(model).counters.changed(RELEASE)
 
     def _found(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
-        """Return what is kept for a request that changes nothing."""
         words = self._words.read(name)
         if words is not None:
             call.version = version_of(words)
@@ -183,7 +172,6 @@ class KeptUsers:
     def _changed(
         self, call: UserCall, name: StateName, change: str, manifest: Manifest, roles: InputRoles, sent: Inputs
     ) -> Inputs:
-        """Change what is kept of a user by what a request sends of it."""
         of_user = {name: column for name, column in sent.items() if name in roles.user}
         of_sequences = {name for sequence in manifest.sequences for name in sequence.inputs}
         _check_rows(of_user, manifest)
@@ -259,7 +247,6 @@ class KeptUsers:
         return self._names.name(call.owner, f"kept/{model}".encode(), call.id)
 
     def _read(self, manifest: Manifest) -> tuple[Manifest, InputRoles, tuple[str, ...]]:
-        """Return a manifest with the roles of its inputs, and those that may hold users' keys."""
         known = self._roles.get(manifest.model)
         if known is None or known[0] is not manifest:
             known = self._roles[manifest.model] = (manifest, roles_of(manifest), user_inputs(manifest))
@@ -366,13 +353,11 @@ def _rows(manifest: Manifest, name: str, column: Column) -> int:
 
 
 def _fitting(kept: Inputs, manifest: Manifest) -> Inputs:
-    """Return what a version reads of a user's inputs."""
     specs = {i.name: i for i in manifest.inputs}
     return {name: column for name, column in kept.items() if name in specs and _fits(specs[name], column)}
 
 
 def _fits(spec: Input, column: Column) -> bool:
-    """Return whether a column has the type of an input."""
     if isinstance(column, Ragged) != spec.ragged:
         return False
     values = _values(column)

@@ -9,15 +9,14 @@ Invariants
   evicted.
 - Who changes a name holds its lock, one of NAMES, and then those of the segments that it writes to (arena_locks): its
   own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew from what
-  that has left, and nobody else's states are touched.
+  that has left.
 - A reader holds no lock. While a copy is replaced there is none for a moment; so who finds none looks again under the
-  lock before it believes so.
+  lock.
 - An erasure is never undone: what was read before it is not written after it (StateStore.replace), but read anew.
 
 Costs: a look is that of a state; a change is a look, four system calls and a write.
 
-Rejected: compare and set of one word in the arena (the writer that has won may die before it writes, and who takes a
-dead one's place has to know that it is dead); a message to the process that owns a name (another process's speed).
+Rejected: compare and set of one word in the arena (arena_locks); a message to the process that owns a name.
 """
 
 from __future__ import annotations
@@ -45,12 +44,10 @@ class KeptWords:
     """The kept words as one process reads and replaces them. Thread-safe."""
 
     def __init__(self, store: StateStore) -> None:
-        """Take the store; other processes have stores of the same memory."""
         self._store = store
 
     @property
     def most_nbytes(self) -> int:
-        """Most bytes of what is kept under one name."""
         return self._store.most_nbytes
 
     def read(self, name: StateName) -> Int64s | None:
@@ -63,11 +60,7 @@ class KeptWords:
 
     @contextlib.contextmanager
     def locked(self, name: StateName) -> Iterator[None]:
-        """Hold a name's lock.
-
-        Raises:
-            NotReady: Others hold it for too long.
-        """
+        """Hold a name's lock; raise NotReady if others hold it for too long."""
         number, locks = name.low % NAMES, self._store.locks
         if not locks.acquire(number, PATIENCE_S):
             raise NotReady("sequence_id: other requests are changing this user for too long; send it again")

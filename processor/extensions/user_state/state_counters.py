@@ -65,11 +65,7 @@ SAVED = MISSES + len(CAUSES)
 
 
 def flops_of(manifest: Manifest, name: str) -> int:
-    """Return the FLOPs of a user's subgraph, or 0 if they were not counted.
-
-    Args:
-        name: Name of the subgraph.
-    """
+    """Return the FLOPs of a user's subgraph, or 0 if they were not counted."""
     # Tools may write anything into notes.
     counted = manifest.notes.get(FLOPS)
     flops = counted.get(name) if isinstance(counted, dict) else None
@@ -77,8 +73,6 @@ def flops_of(manifest: Manifest, name: str) -> int:
 
 
 class StateCounters:
-    """The counters of one version's user states."""
-
     def __init__(self) -> None:
         self._block, self._lock = CounterBlock(COUNTERS), threading.Lock()
         self._misses = {cause: MISSES + n for n, cause in enumerate(CAUSES)}
@@ -88,7 +82,6 @@ class StateCounters:
 
         Args:
             outcome: HIT, or the cause of a miss (state_arena).
-            seconds: How long it took.
             age_s: The age of what was found.
             flops: Work of the user's part; 0 if it is not known.
         """
@@ -103,40 +96,26 @@ class StateCounters:
                 cells[self._misses[outcome]] += 1
 
     def used_older(self, steps: int) -> None:
-        """Count a hit of an older generation.
-
-        Args:
-            steps: How much older it was.
-        """
         with self._lock:
             self._block.cells[OLDER] += 1
             self._block.cells[OLDER_STEPS] += steps
 
     def used_rounded(self) -> None:
-        """Count a hit of a user part that was kept as float16."""
         with self._lock:
             self._block.cells[ROUNDED] += 1
 
     def computed(self, kept: bool) -> None:
-        """Count a user part that was computed."""
         with self._lock:
             self._block.cells[KEPT if kept else UNKEPT] += 1
 
     def beyond(self) -> None:
-        """Count a user part that was computed, and that float16 does not hold."""
         with self._lock:
             self._block.cells[BEYOND] += 1
 
     def left_out(self) -> None:
-        """Count a request that the gate left out (state_gate)."""
         with self._lock:
             self._block.cells[UNASKED] += 1
 
     def snapshot(self, nbytes: int) -> Snapshot:
-        """Return the counters.
-
-        Args:
-            nbytes: Memory of the version's states in this process.
-        """
         with self._lock:
             return {**self._block.snapshot(), NBYTES: nbytes}

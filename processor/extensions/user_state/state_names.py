@@ -22,14 +22,7 @@ _lengths, _halves = Struct("<q").pack, Struct("<qq").unpack
 
 
 class StateNames:
-    """Makes the names of one server's states."""
-
     def __init__(self, secret: bytes) -> None:
-        """Take the key.
-
-        Args:
-            secret: The key, 32 bytes.
-        """
         self._new = blake2b(key=secret, digest_size=16)
         # As many as there are API keys.
         self._owners: dict[bytes, int] = {}

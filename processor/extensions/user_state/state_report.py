@@ -17,12 +17,6 @@ def user_state_report(host: Any, model: str) -> dict[str, Any]:
     """Return what is kept of users, and what became of looks for states, by version.
 
     "users" is None, and there are no versions, where nothing is kept.
-
-    Args:
-        host: The host (processor.versions.host).
-
-    Raises:
-        NotFound: There is no such model.
     """
     found = find(host.catalogue, model)
     served, users = found.routes.served, found.routes.traffic.users

@@ -2,9 +2,9 @@
 
 Any thread of any process finds, without a lock. Who keeps, sweeps or erases holds the lock of the segment.
 
-What is kept. While there is room, everything. Once pages would have to be taken from others, a state is admitted if it
-is long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never
-seen again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
+While there is room, everything is kept. Once pages would have to be taken from others, a state is admitted if it is
+long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never seen
+again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
 
 Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
 the process keeps; a process that keeps none sweeps none.
@@ -52,13 +52,12 @@ ERASED_AT_ONCE = 1 << 14
 
 
 class StateName(NamedTuple):
-    """The name of a state (state_names).
+    """The name of a state, of keyed hashes (state_names).
 
     Attributes:
-        high: One half of a keyed hash of whose it is, and of what it was computed by and from.
+        high: One half of the hash of whose it is, and of what it was computed by and from.
         low: The other half.
-        owner: A keyed hash of its owner.
-        subject: A keyed hash of the user (state_erasure); arena.NOBODY for none, which only an erasure of all reaches.
+        subject: Of the user (state_erasure); arena.NOBODY for none, which only an erasure of all reaches.
     """
 
     high: int
@@ -94,13 +93,9 @@ class StoreFigures(NamedTuple):
 
 
 def arena_memory(nbytes: int, processes: int) -> Int64s:
-    """Allocate an empty arena; its memory is taken as states come.
+    """Allocate an empty arena, whose memory is taken as states come; raise BadInput if it is too small.
 
-    Args:
-        processes: Number of processes that keep states.
-
-    Raises:
-        BadInput: It is too small.
+    `processes` is the number of those that keep states.
     """
     words = nbytes // 8
     if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
@@ -113,27 +108,20 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
 
 
 def secret_of(memory: Int64s) -> bytes:
-    """Return the key that names are made with, the same in all processes.
-
-    Args:
-        memory: The arena.
-    """
+    """Return the key that names are made with, the same in all processes."""
     return memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS].tobytes()
 
 
 def erase_states(memory: Int64s, processes: int, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
     """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
 
-    States that are being computed meanwhile are not kept; all others stay. Any process may call it.
+    States that are being computed meanwhile are not kept; all others stay. Any process may call it. Raises NotReady if
+    a process that writes has been stopped; what comes before its segment is erased.
 
     Args:
-        memory: The arena, as arena_memory() made it.
-        processes: Number of processes that it was made for.
+        memory: The arena, as arena_memory() made it for so many processes.
         owner: Their owner; arena.NOBODY for all.
         subject: The one subject; arena.NOBODY for all of the owner's.
-
-    Raises:
-        NotReady: A process that writes has been stopped; what comes before its segment is erased.
     """
     locks, segments, gone = ArenaLocks.of(memory), _segments(memory, processes), 0
     exchange(int(memory.ctypes.data) + 8 * arena.ERASURES, secrets.randbits(62) + 1)
@@ -154,12 +142,7 @@ def _segments(memory: Int64s, processes: int) -> list[Segment]:
 def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float) -> Iterator[None]:
     """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
 
-    Args:
-        memory: The arena.
-        patience_s: How long to wait for the lock.
-
-    Raises:
-        NotReady: Others hold it for too long.
+    Raises NotReady if others hold it for too long.
     """
     number = NAMES + segment.number
     unfinished = (segment.address - int(memory.ctypes.data)) // 8 + arena.UNFINISHED
@@ -185,13 +168,11 @@ class StateStore:
     def __init__(
         self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
     ) -> None:
-        """Take over a process's segment; the process that had it before must be dead.
+        """Take over a process's segment of an arena; the process that had it before must be dead.
 
         Args:
-            memory: The arena, as arena_memory() made it.
-            processes: Number of processes that it was made for.
             now_s: The machine's monotonic clock.
-            ttl_s: Seconds after which a state is no longer used.
+            ttl_s: Age at which a state is no longer used.
         """
         self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
         segments = _segments(memory, processes)
@@ -209,7 +190,6 @@ class StateStore:
 
     @property
     def secret(self) -> bytes:
-        """The key that names are made with (secret_of)."""
         return secret_of(self._memory)
 
     @property
@@ -218,11 +198,7 @@ class StateStore:
         return int(self._memory[arena.ERASURES])
 
     def usage(self, scope: int) -> tuple[int, int]:
-        """Return the states of a scope in this process's segment, and the bytes of their pages.
-
-        Args:
-            scope: The scope, as keep() and replace() were given it.
-        """
+        """Return the states of a scope in this process's segment, and the bytes of their pages."""
         pages = self._counts[self._scopes == scope]
         return int(np.count_nonzero(pages)), int(pages.sum()) * arena.PAGE * 8
 
@@ -277,22 +253,15 @@ class StateStore:
 
     @property
     def memory(self) -> Int64s:
-        """The arena."""
         return self._memory
 
     def field(self, segment: Segment, number: int, field: int) -> int:
-        """Return a field of an entry.
-
-        Args:
-            number: Number of the entry.
-            field: The field (state_arena).
-        """
+        """Return a field of an entry (state_arena)."""
         first = (segment.address - int(self._memory.ctypes.data)) // 8 + arena.HEAD + number * arena.ENTRY
         return int(self._memory[first + field])
 
     @property
     def own(self) -> Segment:
-        """This process's segment."""
         return self._own
 
     @property
@@ -319,11 +288,7 @@ class StateStore:
         ]
 
     def forget(self, name: StateName) -> None:
-        """Zero what all segments have under a name.
-
-        Raises:
-            NotReady: Another process writes to one of them for too long.
-        """
+        """Zero what all segments have under a name; raise NotReady if others write to one of them for too long."""
         for segment in self.holders(name):
             with _held(self.locks, self._memory, segment, PATIENCE_S):
                 self._forget(segment, name)
@@ -363,16 +328,13 @@ class StateStore:
     def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Write words in place of what any process has under a name; return False, with nothing changed, if not.
 
-        They are admitted whatever else is kept.
+        They are admitted whatever else is kept. Raises NotReady if others write to one of the segments for too long.
 
         Args:
             name: The name; nobody else replaces what it has (kept_words).
             words: int64 [n], at most half of a segment.
             erasures: `erasures` as they were before what `words` are made of was read.
             scope: As of keep().
-
-        Raises:
-            NotReady: Another process writes to one of the segments for too long.
         """
         own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
         with contextlib.ExitStack() as held:
@@ -437,20 +399,11 @@ class StateStore:
         return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-        """Erase states in all segments (erase_states).
-
-        Args:
-            owner: Their owner; arena.NOBODY for all.
-            subject: The one subject; arena.NOBODY for all of the owner's.
-        """
+        """Erase states in all segments (erase_states)."""
         return erase_states(self._memory, len(self._segments), owner, subject)
 
     def sweep(self, entries: int) -> None:
-        """Take away states that are too old among the next entries of this process's segment.
-
-        Args:
-            entries: Number of entries to look at.
-        """
+        """Take away states that are too old among the next entries of this process's segment."""
         with _held(self.locks, self._memory, self._own, PATIENCE_S):
             self._sweep(entries)
 

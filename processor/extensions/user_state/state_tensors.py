@@ -63,19 +63,13 @@ class StateTensors:
     """The tensors of one subgraph of the user in states of one type.
 
     Attributes:
-        exact: True for float32.
         scope: What such states are named by, beside what a request sends.
         words: Words of a state behind its stamps.
         room: Words of memory that tensors() writes to.
     """
 
     def __init__(self, scope: bytes, graph: Subgraph, dtype: str) -> None:
-        """Lay out the outputs.
-
-        Args:
-            scope: Names the subgraph.
-            dtype: One of features.user_bounds.DTYPES.
-        """
+        """Lay out the outputs, in one of features.user_bounds.DTYPES; `scope` names the subgraph."""
         self.exact = dtype == FLOAT32
         self.scope = scope if self.exact else scope + b"/" + dtype.encode()
         self._outputs: list[_Output] = []
@@ -88,12 +82,7 @@ class StateTensors:
             self.words, self.room = stop, self.room + (0 if self._outputs[-1].exact else -(-count // 2))
 
     def tensors(self, words: Int64s, room: Int64s) -> Tensors:
-        """Return the tensors of a state, each in one row, as long as `words` and `room` stay as they are.
-
-        Args:
-            words: int64 [words], the state's.
-            room: int64 [room]; written.
-        """
+        """Return the tensors of a state, each in one row, as long as `words` and `room` (written) stay as they are."""
         tensors = {}
         for output in self._outputs:
             source = words[output.first :]
@@ -105,11 +94,7 @@ class StateTensors:
         return tensors
 
     def pieces(self, computed: Tensors, request: int) -> list[NDArray[Any]] | None:
-        """Return arrays that are the words of a state, one after another; None if the type does not hold a number.
-
-        Args:
-            computed: Outputs of the subgraph, a row for each request.
-        """
+        """Return arrays that are the words of a state, one after another; None if the type does not hold a number."""
         pieces: list[NDArray[Any]] = []
         for output in self._outputs:
             piece: NDArray[Any] = np.ascontiguousarray(computed[output.name][request], np.float32)
