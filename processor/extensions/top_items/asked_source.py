@@ -48,11 +48,7 @@ class AskedSource:
 
     @classmethod
     def of(cls, ranking: ItemRanking, inputs: Mapping[str, Column]) -> AskedSource:
-        """Return what a request asks for.
-
-        Raises:
-            BadInput: The version does not have it, or the inputs do not belong together.
-        """
+        """Return what a request asks for; raise BadInput if the version does not have it."""
         sent = {name: inputs[name] for name in (LIKE, SOURCE) if name in ranking.options and name in inputs}
         text = single_text(SOURCE, sent.get(SOURCE))
         name = text.decode(errors="replace") or (LIKE if LIKE in sent else MODEL)
@@ -104,15 +100,7 @@ class BoundUsers(NamedTuple):
         manifest: Manifest,
         limits: RequestLimits,
     ) -> BoundUsers:
-        """Bind the users of a request.
-
-        Args:
-            inputs: The request's inputs. For another source than the model, those of users may be left out.
-
-        Raises:
-            BadInput: An input is wrong.
-            TooLarge: The request is beyond its limits.
-        """
+        """Bind the users of a request; for another source than the model, their inputs may be left out."""
         own = {name: column for name, column in inputs.items() if name not in ranking.options}
         # One candidate, whose score nobody reads.
         blank = {ranking.item: Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)}
@@ -154,12 +142,7 @@ def _count_users(
     manifest: Manifest,
     limits: RequestLimits,
 ) -> int:
-    """Return the number of users of a request that need not say anything of them.
-
-    Args:
-        inputs: The request's inputs.
-        sent: Those of the model, aligned.
-    """
+    """Return the number of users of a request that need not say anything of them; `sent` are the model's inputs."""
     lists = {name: inputs[name] for name in (ALLOW, BLOCK, SEEN, LIKE) if name in ranking.options and name in inputs}
     specs = {spec.name: spec for spec in (*manifest.inputs, *ranking.manifest.inputs)}
     size, rows = RequestSize(limits), {}
@@ -179,11 +162,7 @@ def _count_users(
 
 
 def _like_inputs(ranking: ItemRanking, manifest: Manifest, ids: Column) -> dict[str, Column]:
-    """Return the inputs of users whose history is one item each; what else there is of an event says nothing.
-
-    Args:
-        ids: The items' ids, as requests send them.
-    """
+    """Return the inputs of users whose history is one item each; what else there is of an event says nothing."""
     values = ids if isinstance(ids, Strings) else np.ascontiguousarray(ids).reshape(-1)
     splits, inputs = np.arange(len(values) + 1), dict[str, Column]()
     unread = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD}

@@ -35,7 +35,6 @@ class ChosenItems:
 
     Attributes:
         text: The filter's text; b"" for none.
-        filter: The filter; None for none.
         allowed: For each user, the keys that count, each once; None for all.
         excluded: For each user, keys that do not.
     """
@@ -68,12 +67,8 @@ def chosen_items(
 
     Args:
         history: The items of each user's history.
-        max_ids: Most ids of the request.
+        max_ids: Most ids of the request; TooLarge is raised for more.
         like: int64 [n], for each user an item that never counts; None for none.
-
-    Raises:
-        BadInput: An input is wrong.
-        TooLarge: There are too many ids.
     """
     users, sent = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
     text = single_text(FILTER, sent.get(FILTER))
@@ -115,7 +110,6 @@ def single_text(name: str, column: Column | None) -> bytes:
 
 
 def _ids(ranking: ItemRanking, name: str, column: Column, users: int) -> list[Int64s]:
-    """Return the keys of each user."""
     if not isinstance(column, Ragged):
         # A list for all users, as callers in this process may send it.
         return [keys_of(ranking, name, column)] * users
@@ -136,5 +130,4 @@ def keys_of(ranking: ItemRanking, name: str, ids: Column) -> Int64s:
 
 
 def keys_of_ids(ranking: ItemRanking, ids: Column) -> Int64s:
-    """Return the keys of items of a history."""
     return np.asarray(hash_strings(ids, ranking.hash_seed)) if isinstance(ids, Strings) else np.asarray(ids)

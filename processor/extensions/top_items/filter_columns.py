@@ -3,8 +3,7 @@
 A position has a value of each column of its item's record, and a bit: `fresh`. Numbers are as records hold them; texts
 are codes (text_codes); of a list there is a word, its place among all lists' values and its length.
 
-Ownership. One writer, the holder of the version's lock, makes and changes all of it; readers map it for reading and
-have pinned an epoch.
+One writer, the holder of the version's lock, makes and changes all of it; readers map it and have pinned an epoch.
 
 Invariants
 - A position whose bit is set has the columns of its item's record in every epoch that a reader may have pinned; or
@@ -18,8 +17,8 @@ Invariants
 
 Costs. 4 bytes a float or text, 8 a whole number, 8 a list and 8 a value of it, and one byte and a bit, a position; each
 text once, with 30 to 100 bytes. Texts and lists that are no longer used stay until they are most of the memory: then
-all of it is made anew, which costs time, not answers. A delta of m records costs m probes of the table's indexes before
-the flip, and m records to be read after it, in slices of SLICE.
+all of it is made anew. A delta of m records costs m probes of the table's indexes before the flip, and m records to be
+read after it, in slices of SLICE.
 
 Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value, as
 of search engines (a range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes,
@@ -65,11 +64,6 @@ class FilterColumns:
     """
 
     def __init__(self, codes: RowCodes, table: ServedTable, source: FilteredEntity) -> None:
-        """Have no position hold.
-
-        Args:
-            codes: The codes whose positions count.
-        """
         self._codes, self._table, self._source = codes, table, source
         self._names = {name: source.array_of(name) for name in source.columns}
         self._begin()
@@ -109,8 +103,7 @@ class FilterColumns:
     def changing(self, keys: Sequence[Int64s]) -> None:
         """Mark items whose records will be other ones in the state that is published next; after RowCodes.changing().
 
-        Args:
-            keys: Keys of records that are added, replaced or removed, each int64 [n].
+        Keys, each array int64 [n], are those of records that are added, replaced or removed.
         """
         if len(self._codes.arrays["code_scales"]) != len(self.arrays["filter_there"]) or self._crowded():
             # Readers of older states keep the arrays that they have, which nobody writes any more.
@@ -131,12 +124,9 @@ class FilterColumns:
         return texts > most + 4 * self._listed or self._unused > self._listed - self._unused + CROWDED
 
     def refresh(self, epoch: int) -> bool:
-        """Fill some positions that do not hold; return True if more are left.
+        """Fill some positions that do not hold, as of the served epoch; return True if more are left.
 
         The caller holds the lock, and no reader is pinned to a state older than the served one.
-
-        Args:
-            epoch: The epoch that is served.
         """
         words, fresh = self._words, self.arrays["filter_fresh"]
         left = np.flatnonzero(fresh[self._next : words] != -1)
@@ -174,12 +164,7 @@ class FilterColumns:
         record_reads.write_bits(self.arrays["filter_fresh"], positions[holds], True)
 
     def _values(self, column: Column, before: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return what a column has for each record, and for which it can.
-
-        Args:
-            column: The column of the records.
-            before: What it has for them now.
-        """
+        """Return what a column has for each record, and for which it can; `before` is what it has now."""
         if isinstance(column, Ragged):
             lengths, values = np.diff(column.row_splits), column.values
             good = lengths < 1 << LENGTH_BITS

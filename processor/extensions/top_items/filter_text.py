@@ -59,15 +59,7 @@ class Clause:
 
 
 def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
-    """Return the clauses of a filter.
-
-    Args:
-        text: The filter, UTF-8.
-        columns: The columns that can be filtered on, by name.
-
-    Raises:
-        BadInput: The text is no filter, or names a column that is not there.
-    """
+    """Return the clauses of a filter, UTF-8; raise BadInput if it is none, or names a column that is not there."""
     if len(text) > MAX_NBYTES:
         raise BadInput(f"filter: expected at most {MAX_NBYTES} bytes, got {len(text)}")
     try:
@@ -194,7 +186,6 @@ def _encoded(value: str, where: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message has it."""
     if isinstance(value, str):
         return repr(value[:SHOWN])
     if isinstance(value, int) and not isinstance(value, bool):

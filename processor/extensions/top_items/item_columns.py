@@ -53,11 +53,7 @@ class ItemColumns:
         """Return the columns of items by name, one value an item, JSON-able; None for an item without a record.
 
         Whole numbers are texts: browsers cannot represent all of them. Of a list, the first MOST_VALUES are there.
-
-        Args:
-            ids: The items, as a reply has them.
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that is read.
+        `tables` are the descriptors, int64 [T, TABLE_FIELDS].
         """
         ranking, source = self.ranking, self.ranking.filtered
         if source is None or not ids:
@@ -78,7 +74,6 @@ class ItemColumns:
 
 
 def _as_sent(spec: Input, column: Column) -> Column:
-    """Return a column with the numbers that requests have."""
     values = column.values if isinstance(column, Ragged) else column
     if not isinstance(values, Strings):
         values = spec.as_sent(values)

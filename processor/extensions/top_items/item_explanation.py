@@ -52,8 +52,7 @@ class ReadState(NamedTuple):
     Attributes:
         tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
         arrays: Each table's arrays, and what is kept beside its rows.
-        epoch: The epoch that is read.
-        served: Whether it is the served one.
+        served: Whether its epoch is the served one.
         present: Whether the items' table has the item.
     """
 
@@ -83,13 +82,7 @@ class UserRequest(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows that are ranked: those of a table, or vectors.
-
-    Attributes:
-        table: int64 [TABLE_FIELDS], their descriptor.
-        width: Numbers of a row.
-        epoch: The epoch that is read.
-    """
+    """Rows that are ranked, of a table or vectors: int64 [TABLE_FIELDS], their descriptor, and numbers of a row."""
 
     table: Int64s
     width: int
@@ -105,11 +98,7 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplainedItem:
-    """An item of a version that ranks items.
-
-    Attributes:
-        ids: The item's id, a column of one.
-    """
+    """An item of a version that ranks items; `ids` is a column of one."""
 
     ranking: ItemRanking
     ids: Column
@@ -117,14 +106,7 @@ class ExplainedItem:
 
     @classmethod
     def of(cls, manifest: Manifest, item: int | str) -> ExplainedItem:
-        """Return an item by its id.
-
-        Args:
-            item: The id; digits stand for a number.
-
-        Raises:
-            BadInput: The version ranks no items, or has others.
-        """
+        """Return an item by its id, of which digits stand for a number."""
         ranking = ItemRanking.of(manifest)
         if ranking is None:
             why = why_unranked(manifest)
@@ -172,11 +154,6 @@ class ExplainedItem:
             request: The fields of a UserRequest.
             state: Those of a ReadState; its version's lock is held.
             outputs: Outputs of the user and the item as a candidate in this state, float32 [columns] by name.
-
-        Raises:
-            BadInput: The request says wrongly which items count.
-            TooLarge: There are too many items.
-            NotReady: There are no vectors yet.
         """
         return self._explained(UserRequest(**request), ReadState(*state), outputs)
 
@@ -249,7 +226,6 @@ class ExplainedItem:
         return why
 
     def _successors(self, rows: _Rows, history: Int64s, outputs: Mapping[str, Float32s]) -> RankedRows | None:
-        """Return the successors of the user's newest events with their scores."""
         ranking = self.ranking
         if ranking.successors is None:
             return None
@@ -265,7 +241,6 @@ class ExplainedItem:
         vectors: ReadVectors | None,
         outputs: Mapping[str, Float32s],
     ) -> dict[str, Any]:
-        """Return the score and its parts."""
         ranking, columns = self.ranking, self.ranking.columns
         product = np.float32(row[:columns] @ user[:columns])
         if ranking.tower is not None:
@@ -346,7 +321,6 @@ class ExplainedItem:
 
 
 def _absence(by_rows: bool, present: bool) -> str:
-    """Return why an item has nothing to rank."""
     if by_rows:
         return "it has no row"
     return "no vector yet: it came after the generation of the vectors" if present else "it is no item"

@@ -43,12 +43,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredEntity:
-    """The entity whose columns filters of a version read.
-
-    Attributes:
-        words: Words of a record.
-        columns: The columns that can be filtered on, by name.
-    """
+    """The entity whose columns filters of a version read, by name; `words` are those of a record."""
 
     manifest: Manifest
     entity: EntityEntry
@@ -60,9 +55,7 @@ class FilteredEntity:
     def of(cls, manifest: Manifest, key: str, hash_seed: int = 0) -> Self | None:
         """Return the entity that is keyed by an input and has filters; None if there is none.
 
-        Args:
-            key: The input with items' ids.
-            hash_seed: Seed of the items' table, if ids are strings.
+        Strings count only if they are hashed with the seed of the items' table.
         """
         entity = next((e for e in manifest.entities if e.key == key and e.filters), None)
         if entity is None:
@@ -79,19 +72,12 @@ class FilteredEntity:
         return f"filter_{list(self.columns).index(column)}"
 
     def read(self, table: Int64s, epoch: int, keys: Int64s) -> tuple[NDArray[np.int32], Bools]:
-        """Return the records of keys, int32 [n, words], and for which there is one.
-
-        Args:
-            table: int64 [TABLE_FIELDS], the descriptor of its table.
-            epoch: The epoch that is read.
-            keys: int64 [n].
-        """
+        """Return the records of keys, int32 [n, words], and for which there is one; `table` is its descriptor."""
         records, there = np.zeros((len(keys), self.words), np.int32), np.zeros(len(keys), np.bool_)
         record_reads.read_records(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), records, there)
         return records, there
 
     def unpack(self, records: NDArray[np.int32], names: Sequence[str]) -> dict[str, Column]:
-        """Return columns of records by name."""
         columns = unpack_records(self.manifest, self.entity, records, names)
         if len(columns) < len(names):
             raise FreshetError(f"entity {self.entity.name!r}: a record lacks the texts that filters read")
@@ -99,25 +85,10 @@ class FilteredEntity:
 
 
 class ItemFilter:
-    """A filter of one request. Thread-safe.
-
-    Attributes:
-        clauses: What items must be.
-        recorded: True if items without a record never pass.
-        source: The entity whose columns it reads.
-    """
+    """A filter of one request; `recorded` if items without a record never pass. Thread-safe."""
 
     def __init__(self, text: bytes, source: FilteredEntity, recorded: bool = False) -> None:
-        """Read a filter.
-
-        Args:
-            text: The filter; b"" for one that all items pass.
-            source: The entity whose columns it may name.
-            recorded: True if items without a record never pass.
-
-        Raises:
-            BadInput: The text is no filter of this entity.
-        """
+        """Read a filter, b"" for one that all items pass; raise BadInput if it is none of this entity."""
         self.clauses, self.recorded, self.source = read_filter(text, source.columns) if text else [], recorded, source
         self._names = list(dict.fromkeys(clause.column.name for clause in self.clauses))
         self._codes = [None if clause.texts is None else codes_of(clause.texts) for clause in self.clauses]
@@ -126,13 +97,7 @@ class ItemFilter:
                 raise BadInput(f"filter.{clause.column.name}: expected texts of different hashes, got two of one")
 
     def of_keys(self, tables: NDArray[np.int64], epoch: int, keys: Int64s) -> Bools:
-        """Return which items pass, bool [n].
-
-        Args:
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that is read.
-            keys: int64 [n], the items' keys.
-        """
+        """Return which items pass, bool [n]; `tables` are the descriptors, int64 [T, TABLE_FIELDS]."""
         passes = np.zeros(len(keys), np.bool_)
         for first in range(0, len(keys), READ_ROWS):
             part = passes[first : first + READ_ROWS]
@@ -180,7 +145,7 @@ class FilterScan:
         tables: NDArray[np.int64],
         epoch: int,
     ) -> None:
-        """Read which positions hold, and the codes of texts; arguments as those of ItemFilter.begin()."""
+        """Read which positions hold, and the codes of texts."""
         self._items, self._arrays, self._tables, self._epoch = items, arrays, tables, epoch
         count = int(arrays["code_count"][0])
         self._fresh = np.zeros(-(-count // WORD), np.int64)
@@ -248,7 +213,6 @@ def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _lists_pass(clause: Clause, words: Int64s, lists: Int64s, members: NDArray[Any] | None) -> Bools:
-    """Return which lists pass a clause."""
     low, high = clause.low, clause.high
     if members is not None:
         low, high = (members[0], members[-1]) if len(members) else (1, 0)
@@ -299,12 +263,7 @@ def _bits(values: NDArray[Any]) -> Int64s:
 
 
 def _passes(clause: Clause, matches: Bools, splits: Int64s | None) -> Bools:
-    """Return which items pass a clause.
-
-    Args:
-        matches: Which values match it.
-        splits: Where each item's values begin and end; None for one value an item.
-    """
+    """Return which items pass a clause, where each has values from one of `splits` to the next; None for one each."""
     if splits is not None:
         before = np.zeros(len(matches) + 1, np.int64)
         np.cumsum(matches, out=before[1:])

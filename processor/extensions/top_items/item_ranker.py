@@ -10,10 +10,9 @@ its own in every version (processor.versions.control). The thread pins a state b
 and releases it when the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
 
 Invariants
-- Users' vectors, items' rows and what filters read are of one state, which is the generation that the reply names. A
-  removed item, or one of a delta that was rolled back, is in no reply of a generation without it, nor is one whose
-  record of that generation does not pass the filter. Items' vectors of two towers may lag, and then the reply names
-  their generation, too (item_vectors).
+- Users' vectors, items' rows and what filters read are of one state, whose generation the reply names: no reply has an
+  item that was removed or rolled back there, or whose record there does not pass the filter. Items' vectors of two
+  towers may lag, and then the reply names their generation, too (item_vectors).
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
 - A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and
   once more for each CLAUSES_AN_ID clauses of a filter; so does every item of the reply. A scan ends early once each of
@@ -28,8 +27,8 @@ pin is released, as for a large request (processor.sessions.split_request).
 
 Such requests are neither recorded nor given to shadows, canary trials and previews, which compare scores of rows.
 
-Rejected: chunks in the sessions' queues, between those of other requests (a model's batches would have two kinds of
-cost, and the event loop would scan where it computes inline).
+Rejected: chunks in the sessions' queues (a model's batches would have two kinds of cost, and the event loop would scan
+where it computes inline).
 """
 
 from __future__ import annotations
@@ -104,12 +103,7 @@ class RankingWork(Work):
     nbytes: int
 
     def problem(self, scanned: int, now_s: float) -> FreshetError | None:
-        """Return why the request cannot be answered after so many rows of the scan; None if it can.
-
-        Args:
-            scanned: Rows that were scanned.
-            now_s: The clock's reading.
-        """
+        """Return why the request cannot be answered after so many rows of the scan; None if it can."""
         if scanned * (self.rows + self.chosen.cost) > self.max_ids:
             return _too_many(self.max_ids, "more", self.rows)
         if self.deadline_s is not None and now_s > self.deadline_s:
@@ -132,7 +126,6 @@ def _ranking_of(replica: Replica) -> ItemRanking:
 
 
 def _why_not(manifest: Manifest) -> str:
-    """Return what to publish in place of a version that ranks no items."""
     if why := why_unranked(manifest):
         return f"one whose items have vectors of their own ({why})"
     return (
@@ -234,12 +227,7 @@ class ItemRanker(Answerer):
     """Answers the requests of a process for the best items of a table."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create a ranker; its thread starts with the first request.
-
-        Args:
-            groups: The process's session groups, whose cores it uses.
-            clock: The clock that deadlines are measured on.
-        """
+        """Create a ranker; its thread starts with the first request."""
         self._groups, self._clock = groups, clock
         self._session = RankingSession(clock)
         self._lock = threading.Lock()

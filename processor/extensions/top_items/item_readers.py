@@ -24,8 +24,6 @@ NONE: Int64s = np.empty(0, np.int64)
 
 
 class ReaderPairs:
-    """The pairs of one table."""
-
     def __init__(self) -> None:
         # Ascending by row; new ones in no order.
         self._rows, self._items = NONE, NONE
@@ -72,12 +70,7 @@ class ItemReaders:
     """The items that read the rows of all tables that vectors depend on."""
 
     def __init__(self, tower: ItemTower, unknown_keys: Mapping[str, int]) -> None:
-        """Start without any pair.
-
-        Args:
-            tower: What vectors depend on.
-            unknown_keys: By table, the key of the row of all keys without one.
-        """
+        """Start without any pair; `unknown_keys` are those of the row of all keys without one, by table."""
         self._tower, self._unknown = tower, unknown_keys
         self._pairs = {lookup.table: ReaderPairs() for lookup in tower.lookups}
 
@@ -86,12 +79,7 @@ class ItemReaders:
         return sum(pairs.nbytes for pairs in self._pairs.values())
 
     def add(self, items: Int64s, records: NDArray[np.int32]) -> None:
-        """Add the pairs of items' records.
-
-        Args:
-            items: int64 [n].
-            records: int32 [n, words].
-        """
+        """Add the pairs of items, int64 [n], and their records, int32 [n, words]."""
         if len(items):
             for lookup in self._tower.lookups:
                 self._pairs[lookup.table].add(*_pairs(lookup, items, records))
@@ -102,12 +90,7 @@ class ItemReaders:
             pairs.merge()
 
     def touched(self, changes: Mapping[str, Sequence[Int64s]], most: int) -> Int64s | None:
-        """Return the items whose vectors may change, ascending; None if they are more than `most`, or any.
-
-        Args:
-            changes: Keys of changed rows, in arrays by table.
-            most: Most items.
-        """
+        """Return the items that changed rows may change, ascending; None if they are more than `most`, or any."""
         tower, found = self._tower, [NONE]
         for name, parts in changes.items():
             keys = np.concatenate([NONE, *parts])

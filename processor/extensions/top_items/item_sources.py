@@ -62,7 +62,6 @@ class ItemSource:
         return vectors
 
     def scores(self, numbers: Float32s) -> Float32s:
-        """Return the scores of numbers, float32 [n]."""
         return np.asarray(numbers.astype(np.float64) * self.scale + self.shift, np.float32)
 
 
@@ -70,7 +69,6 @@ def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dic
     """Return the sources that a version's notes name, without those that this release cannot read.
 
     Args:
-        noted: The entry.
         ranked: Number of the items' table.
         columns: Leading numbers of its rows that have codes; 0 for none.
     """

@@ -71,12 +71,7 @@ class ScoreForm(NamedTuple):
         return np.array([scale, bias], np.float32)
 
     def score(self, products: NDArray[np.float32], numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the scores of products.
-
-        Args:
-            products: float32 [n].
-            numbers: The result of numbers().
-        """
+        """Return the scores of products, float32 [n], with the result of numbers()."""
         scores: NDArray[np.float32] = numbers[0] * products + numbers[1]
         if self.link == SIGMOID:
             with np.errstate(over="ignore"):
@@ -121,14 +116,7 @@ class ItemTower:
 
     @classmethod
     def of(cls, manifest: Manifest, noted: Mapping[str, Any]) -> ItemTower:
-        """Return the items of a version.
-
-        Args:
-            noted: What its notes say about ranking.
-
-        Raises:
-            BadInput: The version cannot rank its items; the message says why.
-        """
+        """Return the items of a version by its notes; raise BadInput with the reason if it cannot rank them."""
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
         vectors = next((o for o in manifest.outputs if o.name == noted.get("vectors")), None)
         if output is None or vectors is None or output.columns != vectors.columns:

@@ -10,9 +10,9 @@ that the reader has pinned. Items' vectors are all of one generation: the pinned
     lagging   deltas only remove items, and put back those that had been removed since. A pass (vector_pass) computes
               all vectors beside them; its result replaces the table, with a new frame, and may be current or lag again
 
-Rejected: vectors of a delta under a lagging tower (a list would mix generations, and nothing could name them); the
-vectors of new items by the old tower (the same); recomputing before the flip whatever it costs (a delta a second would
-wait for minutes); a pass under a reader's pin (the writer waits for pins).
+Rejected: vectors of a delta, or of new items, by a tower that lags (a list would mix generations, and nothing could
+name them); recomputing before the flip whatever it costs (a delta a second would wait for minutes); a pass under a
+reader's pin (the writer waits for pins).
 
 Invariants
 - Current vectors are equal to the bit to those that the state's rows and weights give, up to what batching a row with
@@ -107,14 +107,7 @@ class Standing:
 
 
 class ItemVectors(DerivedRows):
-    """The vectors of a version's items."""
-
     def __init__(self, items: ItemRows) -> None:
-        """Have none before open().
-
-        Args:
-            items: What they are computed of.
-        """
         self._items, self._tower = items, items.tower
         self._vectors: VectorTable | None = None
         self._standing: Standing | None = None
@@ -131,7 +124,7 @@ class ItemVectors(DerivedRows):
     def of(
         cls, files: VersionReader, tables: Mapping[str, ServedTable], tensors: Mapping[str, Mapping[str, NDArray[Any]]]
     ) -> ItemVectors | None:
-        """Return the vectors of a version; None if it ranks no items by vectors. Arguments: see RowWatchers."""
+        """Return the vectors of a version; None if it ranks no items by vectors."""
         ranking = ItemRanking.of(files.manifest)
         tower = ranking.tower if ranking is not None else None
         if ranking is None or tower is None or not tower.tables <= tensors.keys():
@@ -281,8 +274,7 @@ class ItemVectors(DerivedRows):
     ) -> Standing:
         """Return what is said about vectors in a state, with the arrays that readers have where they are the same.
 
-        Args:
-            kind: ABSENT for vectors that nobody may read, until a pass brings others; None as before, or as `lag` is.
+        `kind` is ABSENT for vectors that nobody may read until a pass brings others; None for what `lag` says.
         """
         assert vectors is not None, "it has been made"
         before, score = self._standing, self._tower.score.numbers(state.dense)
@@ -318,11 +310,7 @@ class ItemVectors(DerivedRows):
     def _members(self, state: DerivedState, before: int, keys: Int64s, vectors: VectorTable, lag: Lag) -> TableDelta:
         """Return which items are removed, and which come back with the vectors that they had.
 
-        Args:
-            state: The state that a delta leads to.
-            before: The epoch that is served.
-            keys: Keys of the catalogue that it changes.
-            lag: How they lag; remembers what is removed.
+        `keys` of the catalogue are changed by the delta that leads to the state; `before` is the epoch that is served.
         """
         keys = np.unique(keys)
         present = self._items.present(keys, state.epoch)

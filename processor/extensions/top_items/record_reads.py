@@ -20,14 +20,9 @@ LENGTH_BITS = 24
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
 def read_records(table, epoch, keys, records, there):
-    """Copy the records of some keys.
+    """Copy the records of keys, int64 [n], to int32 [n, words], and for which there is one to bool [n].
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [n].
-        records: int32 [n, words]; written where there is a record.
-        there: bool [n], for which keys there is one; written.
+    `table` is the table's descriptor, int64 [TABLE_FIELDS].
     """
     at, words = np.int64(table.ctypes.data), records.shape[1]
     for i in range(len(keys)):
@@ -39,12 +34,7 @@ def read_records(table, epoch, keys, records, there):
 
 @kernel(nb.void(nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1]))
 def copy_words(words, into):
-    """Copy words of bits, each before anything that is read after this call.
-
-    Args:
-        words: int64, as many as `into` or more.
-        into: int64 [n]; written.
-    """
+    """Copy words of bits, each before anything that is read after this call."""
     at = np.int64(words.ctypes.data)
     for i in range(len(into)):
         into[i] = load_acquire(at + 8 * i)
@@ -52,13 +42,7 @@ def copy_words(words, into):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean))
 def write_bits(words, positions, value):
-    """Set or clear the bit of each position, after all that was written before this call.
-
-    Args:
-        words: int64 words of 64 bits; written.
-        positions: int64 [n].
-        value: True to set.
-    """
+    """Set or clear the bit of each position in words of 64, after all that was written before this call."""
     at = np.int64(words.ctypes.data)
     for place in positions:
         word, bit = at + 8 * (place >> 6), np.int64(1) << (place & 63)

@@ -60,16 +60,12 @@ class ScannedRows(NamedTuple):
         like: Int64s | None,
         users: int,
     ) -> ScannedRows:
-        """Return what a source ranks.
+        """Return what a source ranks in a state that is pinned; raise NotReady if there are no vectors of items yet.
 
         Args:
             name: The source.
-            state: The state, pinned.
             vectors: float32 [users, columns], what the network has computed; None where it was not run.
             like: int64 [users], keys of the items to be like; None for another source.
-
-        Raises:
-            NotReady: There are no vectors of items yet.
         """
         tables, arrays, epoch = state.tables, state.arrays, state.epoch
         if (source := ranking.sources.get(name)) is not None:
@@ -112,13 +108,7 @@ class ScannedRows(NamedTuple):
 
 
 def present(table: Int64s, epoch: int, keys: Int64s) -> Bools:
-    """Return which keys have a row in a table.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [n].
-    """
+    """Return which keys have a row in a table, as of an epoch."""
     refs = np.empty(len(keys), np.int64)
     row_kernels.look_up(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), refs)
     return np.asarray(refs >= 0)

@@ -24,7 +24,6 @@ def score_successors(
 
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
         history: Keys of the user's items, the newest last.
         seen: Keys that do not count.
         vector: float32 [width], the user's vector.

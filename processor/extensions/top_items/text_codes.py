@@ -1,16 +1,15 @@
 """Numbers for texts: the same text has the same code for good, and two texts never share one.
 
-Texts are found by a hash of 64 bits. That is not enough to be exact: a seller can write a text whose hash is that of
+Texts are found by a hash of 64 bits, which is not enough to be exact: a seller can write a text whose hash is that of
 another brand. So each code has its text beside it, and a text is compared with it, byte by byte, before it gets the
-code (the dictionaries of columnar stores do the same). A text whose hash another text has already gets no code at all
-(COLLIDES): who holds it keeps its item's position stale (filter_columns), so that its record is read. Such texts are
-slow, and never wrong.
+code (as in the dictionaries of columnar stores). A text whose hash another text has already gets no code at all
+(COLLIDES): its item's position stays stale (filter_columns), so that its record is read: slow, never wrong.
 
 Layout. Texts lie one after another; text i is [offsets[i], offsets[i + 1]). The index has levels: level l has room for
 FIRST * 4**l texts, and one is filled after the other. So nothing moves, and memory is taken as it is used: other
 processes map the arrays once.
 
-Ownership: one writer adds. Readers find texts meanwhile; a text that is being added is found or is not.
+One writer adds. Readers find texts meanwhile; a text that is being added is found or is not.
 
 Invariants
 - A text's bytes are there before its code can be found.
@@ -77,13 +76,7 @@ def keep_equal(data, offsets, texts, text_offsets, codes):
 
 @kernel(nb.void(nb.int64[:, ::1], nb.int64[::1], nb.int64))
 def give_codes(index, entries, first):
-    """Give entries of an index codes, from a first one on.
-
-    Args:
-        index: int64 [capacity, 2]; written.
-        entries: int64 [n].
-        first: The first code.
-    """
+    """Give entries of an index, int64 [capacity, 2], codes, from a first one on."""
     at = np.int64(index.ctypes.data)
     for i in range(len(entries)):
         store_release(at + 16 * entries[i] + 8, first + i)
@@ -93,24 +86,13 @@ class TextCodes:
     """Codes of texts. `arrays` are what readers map."""
 
     def __init__(self, arrays: dict[str, NDArray]) -> None:
-        """Read codes.
-
-        Args:
-            arrays: As made by reserved() or codes_of(), or mappings of the same bytes.
-        """
         self.arrays = arrays
         self._texts, self._offsets = arrays["text_bytes"], arrays["text_offsets"]
         self._index, self._count = arrays["text_index"], arrays["text_count"]
 
     @classmethod
     def reserved(cls, name: str, most: int = MAX_TEXTS, most_nbytes: int = MAX_NBYTES) -> TextCodes:
-        """Return codes of no text, in memory that other processes can map.
-
-        Args:
-            name: Name of the memory in the system.
-            most: Most texts.
-            most_nbytes: Most bytes of all texts.
-        """
+        """Return codes of no text, in memory that other processes can map; `name` is the memory's in the system."""
         levels = first_of(n for n in range(1, LEVELS + 1) if _before(n) >= min(most, MAX_TEXTS))
         entries = _start(levels)
         return cls(
@@ -140,8 +122,7 @@ class TextCodes:
     def add(self, strings: Strings) -> NDArray[np.int64]:
         """Return the code of each string as find() does, and give those without one a code.
 
-        Raises:
-            MemoryError: There is no room for them; some may have been added.
+        Raises MemoryError if there is no room for them; some may have been added.
         """
         hashes = np.asarray(hash_strings(strings, 0))
         codes = self._found(hashes)
@@ -225,5 +206,4 @@ def _before(level: int) -> int:
 
 
 def _start(level: int) -> int:
-    """Return the first entry of a level."""
     return ENTRIES * (4**level - 1) // 3

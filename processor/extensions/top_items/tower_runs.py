@@ -66,11 +66,7 @@ class TowerRuns:
     """Computes vectors of items, for one version."""
 
     def __init__(self, package: Package, tower: ItemTower) -> None:
-        """Open the version's programs.
-
-        Raises:
-            FreshetError: They cannot be run here.
-        """
+        """Open the version's programs; raise FreshetError if they cannot be run here."""
         manifest = _by_number(package.manifest, tower.key)
         self._tower, self._plan = tower, SparsePlan(manifest)
         graphs = GraphRun(manifest, self._plan)
@@ -85,7 +81,6 @@ class TowerRuns:
         self._blank = {n: column for n, column in blank_inputs(manifest).items() if n not in tower.inputs}
 
     def weights(self, dense: Dense) -> TowerWeights:
-        """Return the graph with dense weights."""
         executables: dict[int, Executable] = {}
         for program in self._programs:
             executables |= program.with_weights(dense)
@@ -96,14 +91,7 @@ class TowerRuns:
         return weights
 
     def vectors(self, weights: TowerWeights, tables: Int64s, epoch: int, items: Int64s, out: Float32s) -> None:
-        """Compute the vectors of items; NaN for one whose numbers are not finite.
-
-        Args:
-            tables: int64 [T, TABLE_FIELDS], the version's tables.
-            epoch: The epoch to read rows at.
-            items: int64 [n].
-            out: float32 [n, columns]; written.
-        """
+        """Compute the vectors of items, int64 [n], into float32 [n, columns]; NaN where a number is not finite."""
         if not len(items):
             return
         columns = {**self._blank, self._tower.key: np.ascontiguousarray(items)}

@@ -59,13 +59,6 @@ class ItemRows:
         tables: Mapping[str, ServedTable],
         filtered: FilteredEntity | None = None,
     ) -> None:
-        """Take the parts.
-
-        Args:
-            runs: What computes their vectors.
-            tables: The version's tables, by name.
-            filtered: The entity whose columns filters read; None without one.
-        """
         self.filtered = None if filtered is None else (tables[filtered.entity.table], filtered)
         self.tower, self.runs, self._tables = tower, runs, tables
         self.catalogue = tables[tower.table]
@@ -94,7 +87,7 @@ class ItemRows:
         return items if unknown is None else items & (keys != unknown)
 
     def compute(self, weights: TowerWeights, keys: Int64s, epoch: int, out: Float32s) -> None:
-        """Compute the vectors of items as of an epoch; see TowerRuns.vectors."""
+        """Compute the vectors of items as of an epoch (TowerRuns.vectors)."""
         tables = descriptors([table.descriptor() for table in self._tables.values()])
         self.runs.vectors(weights, tables, epoch, keys, out)
 
@@ -125,13 +118,7 @@ class VectorPass:
     """
 
     def __init__(self, items: ItemRows, name: str, state: DerivedState, now_s: Callable[[], float]) -> None:
-        """Begin with the served state.
-
-        Args:
-            items: What vectors are computed of.
-            name: Name of the table to make.
-            now_s: A monotonic clock.
-        """
+        """Begin with the served state; `name` is that of the table to make."""
         self._items, self._name, self._now_s = items, name, now_s
         self._weights = items.runs.weights(state.dense)
         self._readers, self._merged = items.readers(), False
@@ -154,12 +141,7 @@ class VectorPass:
         return self._changed > MOST_CHANGES
 
     def note(self, changes: Mapping[str, Int64s], rows: int) -> None:
-        """Take note of a delta.
-
-        Args:
-            changes: Keys of changed rows that vectors depend on, by table.
-            rows: Number of rows that it changes in all tables.
-        """
+        """Take note of a delta of so many rows; `changes` are those that vectors depend on, by table."""
         self._changed += rows
         if self.superseded_s is None:
             self.superseded_s = self._now_s()
@@ -167,11 +149,7 @@ class VectorPass:
             self.changes.setdefault(name, []).append(keys)
 
     def step(self, state: DerivedState, most_s: float) -> bool:
-        """Work for some seconds; return True once there is a result.
-
-        Args:
-            most_s: Seconds.
-        """
+        """Work for at most so many seconds; return True once there is a result."""
         until_s = self._now_s() + most_s
         while self._at < len(self._keys):
             keys = self._keys[self._at : self._at + ROWS]

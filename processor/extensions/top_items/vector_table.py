@@ -45,15 +45,7 @@ NO_KEYS: Int64s = np.empty(0, np.int64)
 
 
 class VectorTable:
-    """The vectors of items by one tower.
-
-    Attributes:
-        name: A name that no other table has or had.
-        table: The vectors by item.
-        codes: Their codes.
-        readers: Which items read a row.
-        columns: What filters read; None if there is nothing.
-    """
+    """The vectors of items by one tower, under a name that no other table has or had."""
 
     def __init__(
         self,
@@ -67,10 +59,8 @@ class VectorTable:
         """Take vectors.
 
         Args:
-            name: The table's name.
             keys: int64 [n], ascending.
             rows: float32 [n, columns], in reserved memory (reserved_rows).
-            readers: Which items read a row.
             filtered: The entity whose columns filters read, after its table; None without one.
         """
         self.name, self.weights, self.readers = name, weights, readers
@@ -81,7 +71,6 @@ class VectorTable:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays that readers map."""
         filters = {} if self.columns is None else self.columns.arrays
         return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays, **filters}
 
@@ -93,9 +82,7 @@ class VectorTable:
     def changing(self, keys: Mapping[str, Sequence[Int64s]], records: str) -> None:
         """Mark what will be different in the state that is published next (RowWatcher.changing).
 
-        Args:
-            keys: Keys of changed rows, in arrays by table.
-            records: The table that filters read.
+        `records` is the table that filters read.
         """
         self.codes.changing(keys.get(self.name, ()))
         if self.columns is not None:
@@ -107,17 +94,12 @@ class VectorTable:
         return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
-        """Stage vectors under an epoch, as a table does; versions: see ServedTable.apply."""
+        """Stage vectors under an epoch, as a table does (ServedTable.apply)."""
         self.table.apply(delta, epoch, versions)
         self.codes.changing([versions.keys])
 
     def put(self, delta: TableDelta, epoch: int, publish_seq: int) -> None:
-        """Change vectors for good, before any reader has the table.
-
-        Args:
-            epoch: The epoch that is served.
-            publish_seq: The flip that is served.
-        """
+        """Change vectors of the served epoch for good, before any reader has the table."""
         versions = RowVersions()
         self.stage(delta, epoch, versions)
         self.table.retire(versions, publish_seq)
@@ -156,14 +138,7 @@ class ReadVectors(NamedTuple):
 
     @classmethod
     def of(cls, tower: ItemTower, version: int, arrays: Mapping[str, NDArray[Any]]) -> ReadVectors:
-        """Describe the vectors of a state.
-
-        Args:
-            arrays: The catalogue's arrays.
-
-        Raises:
-            NotReady: There are no vectors yet.
-        """
+        """Describe the vectors of a state by the catalogue's arrays; raise NotReady if there are none yet."""
         kind, step, high, low = arrays[OF].tolist() if OF in arrays else (ABSENT, 0, 0, 0)
         if kind == ABSENT:
             raise NotReady("top_items: the items' vectors are not there yet; try again, or see the server's log")
