@@ -45,17 +45,7 @@ ONEOF = frozenset(BY_NUMBER) | frozenset(NOT_SERVED) - {0}
 
 
 def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
-    """Decode a serialized Value.
-
-    Args:
-        data: The message.
-
-    Returns:
-        The value; None if it is null.
-
-    Raises:
-        MalformedMessage: The bytes are not a value of that type.
-    """
+    """Decode a serialized Value; None if it is null. Raises MalformedMessage if it is no value of that type."""
     if not data:
         return None
     if not kind.is_list and kind.number < 16 and data[0] == kind.number << 3 | kind.wire:
@@ -94,17 +84,7 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
 
 
 def decode_timestamp(data: bytes) -> float:
-    """Decode a serialized google.protobuf.Timestamp.
-
-    Args:
-        data: The message.
-
-    Returns:
-        Seconds since 1970.
-
-    Raises:
-        MalformedMessage: The bytes are not a timestamp.
-    """
+    """Decode a serialized google.protobuf.Timestamp to seconds since 1970; MalformedMessage if it is none."""
     seconds = nanos = 0
     for number, wire, value in read_fields(data):
         if number in (1, 2):
@@ -139,11 +119,7 @@ def encode_lists(kind: ValueType, lists: Ragged) -> list[bytes]:
 
 
 def encode_timestamp(seconds: int) -> bytes:
-    """Encode a google.protobuf.Timestamp.
-
-    Args:
-        seconds: Whole seconds since 1970.
-    """
+    """Encode whole seconds since 1970 as a google.protobuf.Timestamp."""
     return b"\x08" + encode_varint(seconds & (1 << 64) - 1) if seconds else b""
 
 

@@ -48,12 +48,7 @@ log = logging.getLogger("freshet.features")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Inputs that a request leaves out.
-
-    Attributes:
-        lookup: The lookup that found it; no other one may fill it.
-        names: The inputs; none if the request is complete.
-    """
+    """Inputs that a request leaves out, none if it is complete; no other lookup than the one that found it fills it."""
 
     lookup: FeatureLookup
     names: list[str]
@@ -68,9 +63,6 @@ class FeatureLookup:
 
         Args:
             stores: The process' stores by name; they stay the caller's to close.
-
-        Raises:
-            BadInput: A default does not fit.
         """
         every = groups_of(manifest)
         features = {f.input: f for group in every for f in group.features}
@@ -95,18 +87,10 @@ class FeatureLookup:
         KEEPERS.add(self)
 
     def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
-        """Forget what was read for a user (Keeper.erase_user)."""
         return {"online_features": self._features.erase(user)} if user.model == self._model else {}
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
-        """Return what a request leaves out.
-
-        Args:
-            inputs: The inputs that it sends.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Return what a request leaves out; raise BadInput if a key is not one, or a store is not this server's."""
         missing = [name for name, keys in self._keys.items() if name not in inputs and all(k in inputs for k in keys)]
         if not missing:
             return LeftOut(self, missing, None)
@@ -121,12 +105,7 @@ class FeatureLookup:
         return LeftOut(self, missing, self._features.keys_of(entities))
 
     def peek(self, inputs: Mapping[str, Column], left_out: LeftOut) -> FilledInputs | None:
-        """Add what a request leaves out, from memory; return None if a store would have to be asked.
-
-        Args:
-            inputs: The inputs that it sends.
-            left_out: What find() returned for them.
-        """
+        """Add what a request leaves out, from memory; return None if a store would have to be asked."""
         if left_out.keys is None:
             return FilledInputs(inputs, {}, {})
         found = self._features.peek(left_out.keys)
@@ -135,15 +114,9 @@ class FeatureLookup:
     def fill(
         self, inputs: Mapping[str, Column], end_s: float = math.inf, left_out: LeftOut | None = None
     ) -> FilledInputs:
-        """Add what a request leaves out.
+        """Add what a request leaves out, until its deadline on the clock's now_s().
 
-        Args:
-            inputs: The inputs that it sends.
-            end_s: The request's deadline, on the clock's now_s().
-            left_out: What find() returned for them, if it was called.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
+        Raises BadInput as find() does, which is called unless `left_out` is its result.
         """
         if left_out is None or left_out.lookup is not self:
             left_out = self.find(inputs)
@@ -167,7 +140,6 @@ class FeatureLookup:
         return FilledInputs(filled, columns, reasons)
 
     def counted(self) -> Snapshot:
-        """Return the counters of the version's lookups."""
         return self._features.counted()
 
     def _input(self, name: str, column: OnlineColumn, defaulted: bool) -> Column:
@@ -191,10 +163,7 @@ class FeatureLookup:
 def _align(
     sequence: SequenceEntry, filled: dict[str, Column], looked_up: Collection[str]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Give the looked-up columns of a sequence lists of one length.
-
-    Args:
-        filled: Columns by name, to change.
+    """Give the looked-up columns of a sequence, in `filled`, lists of one length.
 
     Returns:
         For each column that has changed, bool [its rows]: rows of the store whose list does not fit.
@@ -225,13 +194,7 @@ def _align(
 
 
 def _refitted(column: Ragged, lengths: NDArray[np.int64], fits: NDArray[np.bool_]) -> Ragged:
-    """Return lists of given lengths: the column's where they fit, else missing values.
-
-    Args:
-        column: The lists; one serves all rows.
-        lengths: int64 [n].
-        fits: bool [n], rows whose list has that length.
-    """
+    """Return lists of given lengths, int64 [n]: the column's, or one for all rows, where they fit, else missing."""
     splits = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
     starts = np.broadcast_to(column.row_splits[:-1], len(lengths))
@@ -274,7 +237,6 @@ def _is_constant(column: Column) -> bool:
 
 
 def _rows(column: Column, rows: int) -> Column:
-    """Return the first rows of a column; one row is repeated."""
     if len(column) == rows:
         return column
     if isinstance(column, Strings):

@@ -60,14 +60,9 @@ SECTION_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) -> FeatureGroup:
-    """Make a group of a section [online_features.NAME].
+    """Make a group of a section [online_features.NAME]; a relative path of a registry starts from `folder`.
 
-    Args:
-        name: The group's name.
-        folder: The folder that a relative path of a registry starts from.
-
-    Raises:
-        BadInput: The section, or what it names in the registry, does not fit.
+    Raises BadInput if the section, or what it names in the registry, does not fit.
     """
     where = f"online_features.{name[:64]}"
     for field, value in section.items():

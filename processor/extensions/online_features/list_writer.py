@@ -32,14 +32,11 @@ class ListWriter:
     """Writes inputs of one version to one store; implements processor.features.input_writer.ListWriter."""
 
     def __init__(self, name: str, store: RedisWriter, manifest: Manifest, inputs: Collection[str]) -> None:
-        """Find out where the lists go.
+        """Find out where the lists go; raise BadInput if they are not read from this store, or by several keys.
 
         Args:
             name: The store's name.
             inputs: The inputs, which are lists; those that no group reads from the store are not written.
-
-        Raises:
-            BadInput: They are not read from this store, or by several keys.
         """
         of_store = [group for group in groups_of(manifest) if group.store == name]
         groups = [group for group in of_store if any(f.input in inputs for f in group.features)]

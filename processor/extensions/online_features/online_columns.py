@@ -26,12 +26,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnlineColumn:
-    """One feature's values.
-
-    Attributes:
-        values: One for each row; the default where the status is not PRESENT.
-        status: uint8 [n], of Status.
-    """
+    """One feature's values: one for each row, the default where the status, uint8 [n], is not PRESENT."""
 
     values: Column
     status: NDArray[np.uint8]

@@ -2,8 +2,8 @@
 
     features = OnlineFeatures(groups, stores, defaults, clock)
     keys = features.keys_of(entities)
-    found = features.peek(keys) or features.read(keys, end_s)
-    found.columns["age"].values, found.columns["age"].status
+    columns = features.peek(keys) or features.read(keys, end_s)
+    columns.columns["age"].values, columns.columns["age"].status
 
 peek() answers from memory and never waits, so an event loop may call it; read() may wait for a store, at most until its
 deadline, and belongs on a thread. Both take the keys that keys_of() has made once.
@@ -11,12 +11,12 @@ deadline, and belongs on a thread. Both take the keys that keys_of() has made on
 Invariants
 - Whatever a store holds, sends or fails to send, read() raises nothing for it: a value that is missing, null, expired,
   late or damaged (of another type, infinite) becomes the caller's default, and its status says which of these it is.
-  BadInput is raised for what the caller gave alone.
+  BadInput is raised for the caller's own mistakes alone.
 - A read takes at most the largest timeout_ms of its groups, and ends by the caller's deadline, plus the time to decode
   what came (at most MAX_REPLY_NBYTES for an entity).
 - A request makes at most one round trip to each store, for all its groups, views and rows together; rows with the same
   key are read once, and so are keys that several requests ask for at the same time (entity_cache).
-- A time to live is checked when a value is used, not when it was cached: nothing expired is served from memory.
+- A time to live is checked when a value is used, not when it was cached.
 - Keys of entities are personal data: they are never in a log line, a counter or an error.
 
 A cache belongs to the groups that it was made for, so a version with other views or types never meets its entries.
@@ -74,8 +74,6 @@ MAX_ROWS = 10_000
 
 
 class _Lookup:
-    """The features under one kind of key: one hash for each entity."""
-
     def __init__(
         self,
         group: FeatureGroup,
@@ -113,8 +111,7 @@ class _Lookup:
     def erased_keys(self, user: ErasedUser) -> tuple[list[bytes], list[bytes]]:
         """Return prefixes of the cache's keys, and whole ones, that a user's features may be under.
 
-        Args:
-            user: The user. Where a key has other parts too, features of everybody are meant.
+        Where a key has other parts too, features of everybody are meant.
         """
         names = {key.input for key in self.keys}
         if names.isdisjoint(user.inputs):
@@ -149,11 +146,7 @@ class _Lookup:
         return Entity(status, values, expires, min(expires) if whole else -math.inf)
 
     def build(self, values: Sequence[Sequence[DecodedValue]]) -> list[Column]:
-        """Return a column for each feature.
-
-        Args:
-            values: For each feature, the values of its rows.
-        """
+        """Return a column for each feature, of which `values` has those of its rows."""
         columns: list[Any] = [None] * len(values)
         for dtype, places in self.numbers.items():
             joined = b"".join([b"".join(values[i]) for i in places])  # type: ignore[arg-type]
@@ -195,12 +188,7 @@ _Keyed = list[tuple[_Lookup, list[bytes | None]]]
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
-    """Keys of a request.
-
-    Attributes:
-        keyed: For each source.
-        distinct: For each source, each key once.
-    """
+    """Keys of a request: for each source with the lookups that they are of, and each once."""
 
     rows: int
     keyed: list[_Keyed]
@@ -292,9 +280,6 @@ class OnlineFeatures:
         Args:
             entities: The inputs that make the keys, one value for each row: int64 arrays or Strings. Features whose
                 key is not among them are left out.
-
-        Raises:
-            BadInput: An input is not one that a key can be made of.
         """
         rows = _row_count(entities)
         keyed = [_keyed(source.lookups, entities) for source in self._sources]
@@ -314,12 +299,7 @@ class OnlineFeatures:
         return self._build(parts, keys.rows, "")
 
     def read(self, keys: RequestKeys, end_s: float = math.inf) -> OnlineColumns:
-        """Read the features of a request's rows.
-
-        Args:
-            keys: What keys_of() returned for them.
-            end_s: The request's deadline, on the clock's now_s().
-        """
+        """Read the features of a request's rows until its deadline on the clock's now_s()."""
         started_s = self._clock.now_s()
         parts, problem = [], ""
         store_reads = 0
@@ -346,12 +326,7 @@ class OnlineFeatures:
         return self._counters.snapshot(sum(source.cache.nbytes for source in self._sources))
 
     def count_misfits(self, feature: str, rows: int) -> None:
-        """Count values that are present, but are lists of another length than those of their sequence.
-
-        Args:
-            feature: The input that the feature fills.
-            rows: How many values.
-        """
+        """Count values that are present, but are lists of another length than those of their sequence."""
         outcomes = np.zeros(len(Status), np.int64)
         outcomes[Status.PRESENT], outcomes[Status.DAMAGED] = -rows, rows
         self._counters.values(outcomes)
@@ -388,7 +363,6 @@ class OnlineFeatures:
         end_s: float,
         losses: list[Loss],
     ) -> dict[bytes, Entity]:
-        """Read and settle the keys that this request owns."""
         left, found = set(owned), {}
         try:
             lookups = {key: lookup for lookup, row_keys in keyed for key in row_keys if key is not None}
@@ -480,7 +454,6 @@ def _row_count(entities: Mapping[str, Column]) -> int:
 
 
 def _keyed(lookups: Sequence[_Lookup], entities: Mapping[str, Column]) -> _Keyed:
-    """Return the lookups whose key the request has, with their key for each row."""
     return [
         (lookup, lookup.cache_keys(entities)) for lookup in lookups if all(key.input in entities for key in lookup.keys)
     ]

@@ -49,10 +49,7 @@ Command = tuple[bytes, ...]
 
 
 class RedisWriter:
-    """The connections to one store, of a thread that writes to it."""
-
     def __init__(self, settings: OnlineStoreSettings) -> None:
-        """Connect to nothing yet."""
         self._name, self._where = settings.name, settings.address()
         self._connector = RedisConnector(settings)
         self._open: dict[Address, AnyConnection] = {}
@@ -62,10 +59,8 @@ class RedisWriter:
     def begin(self) -> str:
         """Connect where no connection is left; return which database of which server processes it is.
 
-        That is their run ids, empty for one that hides it, and the number of the database.
-
-        Raises:
-            NotReady: The store cannot be reached.
+        That is their run ids, empty for one that hides it, and the number of the database. Raises NotReady if the store
+        cannot be reached.
         """
         if self._open and all(is_usable(connection) for connection in self._open.values()):
             return self._ids
@@ -83,12 +78,8 @@ class RedisWriter:
     def send(self, commands: Sequence[Command]) -> list[int]:
         """Send commands in pieces and return their replies, which are numbers; 0 for OK.
 
-        Args:
-            commands: The commands; those of one key are done in their order.
-
-        Raises:
-            NotReady: The store does not take them.
-            BadInput: It has something other than a hash under a key.
+        Commands of one key are done in their order. Raises NotReady if the store does not take them, BadInput if it has
+        something other than a hash under a key.
         """
         replies = [0] * len(commands)
         by_node: dict[Address, list[int]] = {}
@@ -108,7 +99,6 @@ class RedisWriter:
         return replies
 
     def close(self) -> None:
-        """Close the connections."""
         opened, self._open = self._open, {}
         for connection in opened.values():
             connection.disconnect()
@@ -156,7 +146,6 @@ class RedisWriter:
         return node
 
     def _exchange(self, address: Address, encoded: Sequence[bytes]) -> list[int]:
-        """Send the commands of one piece, and read their replies."""
         try:
             connection = self._open[address]
             reader = reader_of(connection)

@@ -32,13 +32,7 @@ DEFAULT_TIMEOUT_MS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One part of a key.
-
-    Attributes:
-        name: Join key as it is stored.
-        input: The request's input with its value.
-        type: One of KEY_TYPES.
-    """
+    """One part of a key: its name as it is stored, the request's input with its value, and one of KEY_TYPES."""
 
     name: str
     input: str
@@ -79,8 +73,6 @@ class FeatureGroup:
     """Features of one store that are read together, as a package holds them.
 
     Attributes:
-        name: The group's name.
-        store: The store's name.
         format: "feast" or "hash".
         project: Feast's project; "" in the format "hash".
         key_template: The key of the format "hash", with the inputs' names in braces; "" in the format "feast".
@@ -134,7 +126,6 @@ class FeatureGroup:
 
 
 def groups_of(manifest: Manifest) -> Sequence[FeatureGroup]:
-    """Return a manifest's groups."""
     groups: Sequence[FeatureGroup] = manifest.sections.get(ONLINE_FEATURES, ())
     return groups
 
@@ -146,12 +137,10 @@ def parse(raw: Any) -> list[FeatureGroup]:
 
 
 def dump(groups: Sequence[FeatureGroup]) -> list[dict[str, Any]]:
-    """Return groups as JSON has them."""
     return [dataclasses.asdict(group) for group in groups]
 
 
 def fillers(groups: Sequence[FeatureGroup]) -> dict[str, InputFiller]:
-    """Return the fillers of the inputs that groups fill."""
     return {
         feature.input: InputFiller(ONLINE, group.name, tuple(key.input for key in feature.keys))
         for group in groups
@@ -160,16 +149,11 @@ def fillers(groups: Sequence[FeatureGroup]) -> dict[str, InputFiller]:
 
 
 def lines(groups: Sequence[FeatureGroup]) -> list[str]:
-    """Return groups as lines for people."""
     return [group.line for group in groups]
 
 
 def check(groups: Sequence[FeatureGroup], manifest: Manifest) -> None:
-    """Check that groups and a model's inputs fit each other.
-
-    Raises:
-        BadInput: They do not; the message names the group and the input.
-    """
+    """Raise BadInput, which names the group and the input, unless groups and a model's inputs fit each other."""
     inputs = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in manifest.inputs}
     names = [feature.input for group in groups for feature in group.features]
     for group in groups:

@@ -64,11 +64,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class OnlineStoreSettings:
-    """One online store.
-
-    Attributes:
-        name: The name that packages use for it.
-    """
+    """One online store; `name` is what packages call it."""
 
     name: str
     url: str = field(metadata=option("Address of the store, redis://HOST:PORT/DB"))
@@ -161,15 +157,7 @@ def _host_port(text: str, port: int, where: str) -> tuple[str, int]:
 
 
 def parse_store(name: str, section: Mapping[str, Any] | str) -> OnlineStoreSettings:
-    """Make settings of a section [online_stores.NAME], or of the address alone.
-
-    Args:
-        name: The store's name.
-        section: The section, or the address.
-
-    Raises:
-        BadInput: An option does not fit.
-    """
+    """Make settings of a section [online_stores.NAME], or of the address alone."""
     section = {"url": section} if isinstance(section, str) else section
     known = {found.name: found for found, _ in options_of(OnlineStoreSettings)}
     where = f"online_stores.{name[:64]}"

@@ -47,11 +47,9 @@ class ValueType:
     wire: int
 
     def fills(self, dtype: str, ragged: bool) -> bool:
-        """Report whether its values can be those of a model's input.
+        """Report whether its values can be those of an input of int64, float32 or string, ragged or not.
 
-        Args:
-            dtype: The input's dtype: int64, float32 or string; numbers of any kind fill float32.
-            ragged: True for rows of varying length.
+        Numbers of any kind fill float32.
         """
         if self.is_list != ragged:
             return False
@@ -114,14 +112,7 @@ NOT_SERVED = {
 
 
 def value_type(name: str, where: str) -> ValueType:
-    """Return the type with a name.
-
-    Args:
-        where: What has the type, for the message.
-
-    Raises:
-        BadInput: There is no such type.
-    """
+    """Return the type with a name; raise BadInput if there is none."""
     found = VALUE_TYPES.get(name)
     if found is None:
         raise BadInput(
@@ -132,14 +123,7 @@ def value_type(name: str, where: str) -> ValueType:
 
 
 def value_type_numbered(number: int, where: str) -> ValueType:
-    """Return the type with one of Feast's numbers.
-
-    Args:
-        where: What has the type, for the message.
-
-    Raises:
-        BadInput: Its values are no column of a model.
-    """
+    """Return the type with one of Feast's numbers; raise BadInput if its values are no column of a model."""
     found = BY_NUMBER.get(number)
     if found is None:
         raise BadInput(
@@ -150,14 +134,9 @@ def value_type_numbered(number: int, where: str) -> ValueType:
 
 
 def encode_default(kind: ValueType, value: Any, where: str) -> DecodedValue:
-    """Encode a value given in Python as a store's reader would decode it.
+    """Encode a number or string, or a sequence of these for a list, as a store's reader would decode it.
 
-    Args:
-        value: A number or string, or a sequence of these for a list.
-        where: What it is the default of, for the message.
-
-    Raises:
-        BadInput: It is not a value of that type.
+    Raises BadInput if it is no value of that type.
     """
     try:
         if kind.dtype is not None:
@@ -194,14 +173,7 @@ def is_finite(kind: ValueType, value: DecodedValue) -> bool:
 
 
 def build_column(kind: ValueType, values: Sequence[DecodedValue]) -> Column:
-    """Build a column of decoded values.
-
-    Args:
-        values: One for each row.
-
-    Returns:
-        An array [n] or Strings; for lists a Ragged of these.
-    """
+    """Build a column of decoded values, one for each row: an array [n] or Strings; for lists a Ragged of these."""
     if kind.dtype is None:
         if not kind.is_list:
             return Strings.of(list(values))  # type: ignore[arg-type]
