@@ -23,14 +23,9 @@ each is relative to the state before, so that one bound suits any model.
               rows differ where any output distinguishes them. It is no change and is not judged: it is the weight of
               the other figures
 
-Rows that a delta brings for the first time have not moved: `new` and `longest` cover them.
-
-A publisher must not know which of its rows are sampled: moved and size are computed from rows drawn by a secret
-generator. `longest` is of every row.
-
-RowLengths is the usual length of tables' longest rows, with which a delta's longest row is compared. Pure. It begins
-with rows of the table, and grows with what is served, at most GROWTH times in an hour: a publisher that makes rows
-longer delta by delta cannot raise the reference along with them. It costs three numbers per table.
+Rows that a delta brings for the first time have not moved: `new` and `longest` cover them. A publisher must not know
+which of its rows are sampled: moved and size are computed from rows drawn by a secret generator; `longest` is of every
+row, compared with the usual length of the table's longest rows (RowLengths).
 """
 
 from __future__ import annotations
@@ -72,7 +67,7 @@ def delta_figures(
     random: np.random.Generator,
     longest: Longest = lambda table, known: 0.0,
 ) -> list[Figure]:
-    """Return the figures of a delta that need no scores.
+    """Return the figures of a delta that need no scores: at most one of each kind per table, none of too few rows.
 
     Args:
         before: Reads rows as of the generation that the delta stands on.
@@ -80,10 +75,7 @@ def delta_figures(
             counted, and then no share of them is meaningful.
         dense: The current dense tensors.
         random: Draws the sampled rows; secret.
-        longest: Reads the usual length of the longest rows, see Longest.
-
-    Returns:
-        At most one figure of each kind per table; none where there are too few rows to tell.
+        longest: As of Longest.
     """
     figures = []
     for name, changes in delta.tables.items():
@@ -116,12 +108,7 @@ def delta_figures(
 
 @np.errstate(over="ignore", invalid="ignore")
 def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s]) -> list[Figure]:
-    """Return the figures of the same rows' scores under two states.
-
-    Args:
-        before: Scores by output, of any shape.
-        after: Scores of the same rows under the new state, of the same shapes.
-    """
+    """Return the figures of the same rows' scores under two states, by output, of any shape."""
     figures, evidence = [], 0.0
     for name, scores in before.items():
         old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
@@ -166,10 +153,6 @@ def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> 
     """Return Spearman's correlation: 1 for the same order, -1 for the opposite, 0 if either is constant.
 
     Equal values share a rank.
-
-    Args:
-        some: float64 [n].
-        others: float64 [n].
     """
     a, b = _ranks(some), _ranks(others)
     spread = math.sqrt(float(((a - a.mean()) ** 2).sum() * ((b - b.mean()) ** 2).sum()))
@@ -223,7 +206,11 @@ class _LongestRow:
 
 
 class RowLengths:
-    """The usual lengths of the longest rows of one version's tables."""
+    """The usual lengths of the longest rows of one version's tables. Pure.
+
+    They begin with rows of the table, and grow with what is served, at most GROWTH times in an hour: a publisher that
+    makes rows longer delta by delta cannot raise the reference along with them.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, _LongestRow] = {}
@@ -234,21 +221,11 @@ class RowLengths:
         return None if entry is None else entry.length
 
     def begin(self, table: str, length: float, now_s: float) -> None:
-        """Set the length of a table's longest rows.
-
-        Args:
-            length: Length of its longest row.
-            now_s: Monotonic seconds.
-        """
+        """Set the length of a table's longest rows; the time is monotonic, here and below."""
         self._of[table] = _LongestRow(length, now_s, length)
 
     def served(self, table: str, times: float, now_s: float) -> None:
-        """Record that a row is served that is `times` as long as the longest known so far.
-
-        Args:
-            times: Length of the row, relative to longest().
-            now_s: Monotonic seconds.
-        """
+        """Record that a row is served that is `times` as long as longest()."""
         entry = self._of.get(table)
         if entry is None or times <= 1:
             return

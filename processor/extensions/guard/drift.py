@@ -44,13 +44,7 @@ Places = dict[Key, float]
 
 
 class TimeSlot(NamedTuple):
-    """The lowest and highest position within one slot of time.
-
-    Attributes:
-        number: The slot's time in units of SLOT_S.
-        low: The lowest position.
-        high: The highest position.
-    """
+    """The lowest and highest position within one slot of time; `number` is the slot's time in units of SLOT_S."""
 
     number: int
     low: float
@@ -58,8 +52,6 @@ class TimeSlot(NamedTuple):
 
 
 class Drift:
-    """The positions of one version's generations."""
-
     def __init__(self) -> None:
         self._slots: dict[Key, deque[TimeSlot]] = {}
         self._places: OrderedDict[str, Places] = OrderedDict()
@@ -88,13 +80,9 @@ class Drift:
         return None
 
     def serve(self, figures: Sequence[Figure], parent: str, digest: str, now_s: float, anew: bool) -> None:
-        """Record that a delta leads from one generation to another and is served.
+        """Record that a delta leads from one generation to another, by their digests, and is served.
 
-        Args:
-            parent: Digest of the generation that it starts from.
-            digest: Digest of the generation that it leads to.
-            now_s: Monotonic seconds.
-            anew: True to discard earlier positions, which are no longer comparable.
+        With `anew`, earlier positions are discarded: they are no longer comparable.
         """
         before, now = self._place(parent), int(now_s // SLOT_S)
         after = dict(before)
@@ -130,10 +118,7 @@ class Drift:
         return at_delta - max([at_parent, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
 
     def _lie_there(self, figures: Sequence[Figure], step: Figure, times: float, now_s: float, window_s: float) -> bool:
-        """Report whether scores would lie `times` further in a step's direction than any within a window.
-
-        True if it is unknown.
-        """
+        """Report whether scores would lie `times` further in a step's direction than any within a window, if known."""
         key = LEVEL if step.kind == SHIFT else WIDTH, step.what
         place, slots = next((f.value for f in figures if f[:2] == key), None), self._within(key, now_s, window_s)
         if place is None or not slots:
@@ -147,7 +132,6 @@ class Drift:
         return [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
 
     def _place(self, digest: str) -> Places:
-        """Return the position of a generation, or the newest position if the generation is unknown."""
         nearest = digest if digest in self._places else next(reversed(self._places), "")
         return self._places.get(nearest, {})
 

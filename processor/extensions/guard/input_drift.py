@@ -21,12 +21,7 @@ LEAST_VALUES = 64
 
 
 def input_shifts(before: Sequence[Mapping[str, Column]], after: Sequence[Mapping[str, Column]]) -> dict[str, float]:
-    """Return the stability index of each input of which both samples have LEAST_VALUES values.
-
-    Args:
-        before: The inputs of each reference request.
-        after: The inputs of each recent request.
-    """
+    """Return the stability index of each input of which both samples of requests have LEAST_VALUES values."""
     names = {name for request in before for name in request} & {name for request in after for name in request}
     drifts = {}
     for name in sorted(names):
@@ -43,7 +38,6 @@ def _values(column: Column) -> NDArray[Any]:
 
 
 def _index(old: NDArray[Any], new: NDArray[Any]) -> float:
-    """Return the stability index of two samples of one input."""
     both = np.concatenate([old, new])
     if both.dtype.kind == "f":
         there = both[~np.isnan(both)]

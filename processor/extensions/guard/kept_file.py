@@ -45,12 +45,7 @@ MAX_LINE_NBYTES = 1 << 20
 
 
 class ServedBefore(NamedTuple):
-    """The version of a model that a server had served.
-
-    Attributes:
-        version: The version that answered by default.
-        roots: Root hashes of the versions that were let in, by number.
-    """
+    """The version of a model that a server had served by default, and root hashes of those that it had let in."""
 
     version: int
     roots: Mapping[int, str]
@@ -60,23 +55,14 @@ class KeptFiles:
     """The files of one server's models."""
 
     def __init__(self, folder: str | Path, repository: str | Path, clock: Clock) -> None:
-        """Set up the files; nothing is read yet.
-
-        Args:
-            folder: The scratch folder.
-            repository: The repository, whose models these are.
-        """
+        """Read nothing yet; `folder` is the scratch folder, `repository` has the models."""
         self._folder, self._clock = Path(folder), clock
         self._repository = xxhash.xxh3_64_hexdigest(str(repository).encode())
         # Checksum of what each model's file holds.
         self._written: dict[str, int] = {}
 
     def read(self, model: str, inputs: Sequence[Input]) -> tuple[bytes, Any]:
-        """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs.
-
-        Args:
-            inputs: Inputs of the version that is to keep them.
-        """
+        """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs."""
         try:
             if (content := self._content(model)) is None:
                 return NOTHING
@@ -114,9 +100,7 @@ class KeptFiles:
     ) -> None:
         """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
 
-        Args:
-            inputs: Inputs of the version that keeps them.
-            learned: What the gate has learned, JSON-able.
+        What the gate has learned is JSON-able.
         """
         line = json.dumps({**_header(inputs, requests), "learned": learned, "served": served}).encode()
         checksum = zlib.crc32(requests, zlib.crc32(line))
@@ -132,8 +116,7 @@ class KeptFiles:
     def erase(self, user: ErasedUser) -> int:
         """Take the requests of a user out of a model's file; return how many there were.
 
-        Raises:
-            OSError: The file is there, and can be neither replaced nor removed.
+        Raises OSError if the file is there, and can be neither replaced nor removed.
         """
         model, path = user.model, self._path(user.model)
         self._written.pop(model, None)
@@ -159,7 +142,7 @@ class KeptFiles:
         return erased
 
     def _replace(self, model: str, content: bytes) -> None:
-        """Replace a model's file by one that is readable by this user alone; raise OSError."""
+        """Replace a model's file by one that is readable by this user alone."""
         path, made = self._path(model), ""
         try:
             fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
@@ -189,6 +172,5 @@ def _header(inputs: Sequence[Input], requests: bytes) -> dict[str, str | int]:
 
 
 def _signature(inputs: Sequence[Input]) -> str:
-    """Return a digest of names, types and shapes of a model's inputs."""
     spelled = sorted([i.name, i.dtype, i.columns or 0, i.ragged] for i in inputs)
     return xxhash.xxh3_128_hexdigest(json.dumps(spelled).encode())

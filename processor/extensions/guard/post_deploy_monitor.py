@@ -26,8 +26,6 @@ SURE = 4.0
 
 
 class PostDeployMonitor:
-    """The post-deployment monitor of one version's deltas."""
-
     def __init__(self) -> None:
         self._seen: Generation | None = None
         # The newest generation known to be good, and the first that is not.
@@ -47,27 +45,19 @@ class PostDeployMonitor:
         return self._monitored is not None or generation != self._seen
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add label sums of rows that a generation has scored. Any thread may call it.
-
-        Args:
-            generation: The generation that scored the rows.
-            evidence: Sums over these rows.
-        """
+        """Add label sums of rows that a generation has scored. Any thread may call it."""
         self._told.append((generation, evidence))
 
     def look(
         self, bounds: DeltaBounds, now_s: float, generation: Generation, sketch: Sketch, moved: int, vouched: int = 0
     ) -> AutoRollback | None:
-        """Judge the served generations by the counts up to now.
+        """Judge the served generations by the counts up to now; return the rollback to make, or None.
 
         Args:
             now_s: Monotonic seconds.
             sketch: All counts of the version so far.
             moved: The newest step that may have moved the scores of the same rows.
             vouched: The newest step that a person has released.
-
-        Returns:
-            The rollback to make and the reason, or None.
         """
         mine = None if self._began is None else sketch.since(self._began[1])
         back = self._seen is not None and generation.step < self._seen.step
@@ -99,7 +89,6 @@ class PostDeployMonitor:
         self._monitored, self._began = None, (now_s, sketch)
 
     def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
-        """Add the counts to those of good generations."""
         known = self._before is not None and not is_full(bounds, mine)
         self._before = self._before + mine if known and self._before is not None else mine
         self._calibrated = self._calibrated + self._calibrated_now

@@ -2,9 +2,8 @@
 
 A replica keeps a sample of the rows that it is requested to score (processor.versions.sample). A new state scores them
 once, and their scores are compared with those under the served generation. Whether the new ones may be served is
-decided elsewhere (delta_guard, version_judge).
-
-Ownership: everything is done in the thread that makes changes, on buffers that no session has.
+decided elsewhere (delta_guard, version_judge). All is done in the thread that makes changes, on buffers that no session
+has.
 
 Invariants
 - Both states score the very same rows, with the same bucket, so that any difference is caused by the delta. Scores of
@@ -139,12 +138,7 @@ class SampleScorer:
         rows: int,
         before_scores: SampleScores | None,
     ) -> SampleScores:
-        """Score the first rows of the sample.
-
-        Args:
-            bucket: Bucket to run.
-            before_scores: Scores of the same rows under another state; unchanged rows are not run again.
-        """
+        """Score the first rows of the sample; those that `before_scores` has under another state are not run again."""
         if self._buffers is None:
             self._buffers = self._make()
         run, executable, most = self._run, state.executables[bucket], max(state.executables)
@@ -176,12 +170,7 @@ class SampleScorer:
 def runs(
     sample: Sequence[SampleRows], rows: int, bucket: int
 ) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
-    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts.
-
-    Args:
-        rows: Number of rows in all.
-        bucket: Rows per step.
-    """
+    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts."""
     part, spans, free = [], [], bucket
     for bound, count, _ in sample:
         first = 0

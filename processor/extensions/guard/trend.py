@@ -18,8 +18,7 @@ class Trend:
 
     Attributes:
         scores: By output, the scores of the last full window, or of the first one so far.
-        drift: Scores.shift() of each output between this generation and the previous one; None until both have been
-            seen.
+        drift: Scores.shift() of each output between this generation and the previous one; None before both are known.
     """
 
     def __init__(self) -> None:
@@ -39,12 +38,7 @@ class Trend:
         return trend
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
-        """Update the trend.
-
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-        """
+        """Update the trend by all counts of the version so far; the time is monotonic."""
         shown = None if self._window is None else sketch.since(self._window[1])
         scored = None if self._began is None else sketch.since(self._began[1])
         if self._window is None or self._began is None or shown is None or scored is None:

@@ -1,7 +1,7 @@
 """The server's gate: a new version scores the kept requests of the served one before it takes over.
 
-It runs between a version being loaded and offered, in the writer's thread, under the model's lock. The served version
-goes on answering meanwhile; whether the new one may take over is decided by version_judge.
+It runs after a version is loaded and before it is offered, in the writer's thread, under the model's lock. The served
+version goes on answering meanwhile; whether the new one may take over is decided by version_judge.
 
 Invariants
 - Judged is what takes over by itself: a version that is newer than the one that answers by default and that no person
@@ -10,19 +10,16 @@ Invariants
 - Not judged is what the policy chose when this server started, nor what it has served before: with "latest:2" or a
   label an older version is loaded first, and a restart would judge anew, without requests, what all others serve.
 - But a server that ended before it let the newest version in knows by the scratch folder which one answered: that one
-  is loaded first, and the newest is judged by the requests that are kept. If it cannot be loaded, the newest is served
-  without. So a start takes one more load and at most two times SCORE_S, and is never blocked. Without such a file the
-  newest is served, and said to be unjudged.
+  is loaded first, and the newest is judged by the kept requests. If it cannot be loaded, or there is no such file, the
+  newest is served, and said to be unjudged. So a start takes one more load and at most two times SCORE_S.
 - A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
-  other server and no restart serves it either; where no record can be written, the hold is this server's alone, and
-  ends with the process.
+  other server and no restart serves it either; where no record can be written, the hold ends with the process.
 - What the gate cannot judge it says so, and the model's `unjudged` decides. A failure to score is no evidence; for want
   of memory the version waits, and is judged with the next try.
 - The judge learns from good changes only: when the next version comes and the one before is still what is served.
-- Requests do not pay for it: it reads what the delta guard keeps anyway.
 
-Costs: two copies of at most 256 rows, scored once by each version, at most SCORE_S each; buffers of one session while
-it lasts. In a worker pool one worker does it, beside its requests.
+Costs: two copies of at most 256 rows, which the delta guard keeps anyway, scored once by each version, at most SCORE_S
+each; buffers of one session while it lasts. In a worker pool one worker does it, beside its requests.
 
 Rejected: scoring new requests by both versions for a while (that is a canary, which a split configures; its requests
 wait for two versions, and a bad version's errors are seen by clients).
@@ -76,8 +73,7 @@ class VersionGate:
         verdicts: The newest verdicts, by version.
         input_drift: By input, how far recent requests are from the rows that the version was trained on, or from those
             that the version before was sent where its notes do not say.
-        outcomes: Number of verdicts, by outcome.
-        judge_s: Histogram of the seconds of each judgement.
+        judge_s: Seconds of each judgement.
     """
 
     def __init__(
@@ -110,12 +106,11 @@ class VersionGate:
     def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
         """Note the versions that are chosen when the server starts; does nothing after that.
 
+        Returns the version to load first, by which the newest is judged; 0 for none.
+
         Args:
             others: The versions that may be served instead of the newest of them; none if it need not be judged.
             root_of: Returns the root hash of a version.
-
-        Returns:
-            The version to load first, by which the newest is judged; 0 for none.
         """
         if self._known is not None:
             return 0
@@ -135,32 +130,18 @@ class VersionGate:
         return 0 if newest in self._known else version
 
     def let_in(self, number: int, root: str) -> None:
-        """Note a version that is served.
-
-        Args:
-            number: The version.
-            root: Its root hash.
-        """
+        """Note a version that is served, by its root hash."""
         known = {**(self._known or {}), number: root}
         self._known = dict(sorted(known.items())[-MOST_VERDICTS:])
 
     def knows(self, number: int, root: str) -> bool:
-        """Return True for a version that was chosen when the server started, or has been served.
-
-        Args:
-            number: The version.
-            root: Its root hash.
-        """
+        """Return True for a version that was chosen when the server started, or has been served."""
         return (self._known or {}).get(number) == root
 
     def check(self, before: ScoredVersion, after: ScoredVersion) -> str:
         """Judge a version that is about to take over; return why it must be held, "" if it may be served.
 
         Raises NotReady for want of memory.
-
-        Args:
-            before: The version that answers by default.
-            after: The new version, loaded and not offered yet.
         """
         verdict = self.judge(before, after)
         if verdict.outcome == UNJUDGED:
@@ -168,17 +149,9 @@ class VersionGate:
         return verdict.reason
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
-        """Judge a new version.
+        """Judge a new version, loaded and not offered yet, against the one that answers by default.
 
-        Args:
-            before: The version that answers by default.
-            after: The new version, loaded and not offered yet.
-
-        Returns:
-            The verdict; it is the caller's to act on it.
-
-        Raises:
-            NotReady: There is not enough memory to score the requests.
+        It is the caller's to act on the verdict. Raises NotReady for want of memory.
         """
         began_s, number = self._clock.now_s(), after.manifest.version
         self._learn(before.manifest.version)
@@ -207,8 +180,7 @@ class VersionGate:
     def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:
         """Give a version that is served now the kept requests of the one before, until it has enough of its own.
 
-        Args:
-            before: The version that answered by default until now; None at a start, which goes by the scratch folder.
+        `before` is None at a start, which goes by the scratch folder.
         """
         try:
             with self._copying:

@@ -15,11 +15,11 @@ Both versions score the same rows. A figure is 0 for a version that changes noth
 An output of several columns may be a vector, and good retrains turn vectors any way they like: it has no mean and no
 order to compare.
 
-The bounds are not those of a delta (delta_guard): two good retrains rank less alike than a model and
-its delta. Of each figure the judge remembers what the last MOST_CHANGES good changes of version have shown. Once LEARN
-of them have, the limit is FACTOR times the largest (twice that at first), never below the least and never above the
-ceiling of the kind; until then it is the floor. So a model that is retrained from new weights every night is measured
-by such nights, and one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
+The bounds are not those of a delta (delta_guard): two good retrains rank less alike than a model and its delta. Of each
+figure the judge remembers what the last MOST_CHANGES good changes of version have shown. Once LEARN of them have, the
+limit is FACTOR times the largest (twice that at first), never below the least and never above the ceiling of the kind;
+until then it is the floor. So a model that is retrained from new weights every night is measured by such nights, and
+one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
 
 Few rows are no evidence: with fewer than LEAST_READABLE rows that the new version reads, or scores of fewer than
 LEAST_ROWS different rows, a version is not judged. But a score that is not finite needs no second row, and rows that
@@ -54,13 +54,7 @@ MOST_FIGURES = 1024
 
 
 class FigureLimits(NamedTuple):
-    """The limits of one kind of figure.
-
-    Attributes:
-        floor: The limit while too few good changes are known.
-        least: The smallest limit that is learned.
-        ceiling: The largest.
-    """
+    """The limits of one kind of figure: while too few good changes are known, and the least and largest learned."""
 
     floor: float
     least: float
@@ -121,12 +115,7 @@ class VersionJudge:
         self._usual: dict[tuple[str, str], deque[float]] = {}
 
     def judge(self, before: RequestScores, after: RequestScores) -> GateVerdict:
-        """Return the verdict on a version.
-
-        Args:
-            before: Scores under the served version.
-            after: Scores of the same requests under the new one.
-        """
+        """Return the verdict on a version, by scores of the same requests under the served and the new one."""
         lost = int((before.scored & after.refused).sum())
         rows = int((before.scored & after.scored).sum())
         figures = version_figures(before, after)
@@ -157,11 +146,7 @@ class VersionJudge:
         return [[kind, what, list(values)] for (kind, what), values in self._usual.items()]
 
     def recall(self, learned: Any) -> None:
-        """Take over what to_json() has returned before a restart; anything else is left out.
-
-        Args:
-            learned: The parsed JSON.
-        """
+        """Take over the parsed JSON of to_json() from before a restart; anything else is left out."""
         for entry in learned[:MOST_FIGURES] if isinstance(learned, list) else ():
             match entry:
                 case [str(kind), str(what), list(values)] if kind in LIMITS and all(map(_is_value, values)):
@@ -174,7 +159,6 @@ class VersionJudge:
         return min(beyond, key=lambda figure: order.index(figure.kind), default=None)
 
     def _limit(self, figure: Figure) -> tuple[float, str]:
-        """Return the limit of a figure and the reason for it."""
         limits = LIMITS[figure.kind]
         if limits is NEVER:
             return 0.0, "for any version"
@@ -197,11 +181,7 @@ class VersionJudge:
 
 @np.errstate(over="ignore", invalid="ignore")
 def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]:
-    """Return the figures of the module's table, and EVIDENCE, of the same requests under two versions.
-
-    Args:
-        after: Scores under the new one. Outputs that only one of them has are left out.
-    """
+    """Return the figures of the module's table, and EVIDENCE, of outputs that both versions have."""
     both = before.scored & after.scored
     names = [n for n in before.outputs if n in after.outputs and before.outputs[n].shape == after.outputs[n].shape]
     old, new = ({name: side.outputs[name][both] for name in names} for side in (before, after))
@@ -240,7 +220,6 @@ def _is_value(value: Any) -> bool:
 
 
 def _amount(kind: str, value: float) -> str:
-    """Format a figure, or a limit of it, in the unit of its kind."""
     if kind in PERCENT:
         return f"{100 * value:.3g}%"
     return f"{math.exp(min(value, MOST_LOG)) if kind in LOGARITHMIC else value:.3g}"

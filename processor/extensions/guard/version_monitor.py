@@ -18,8 +18,6 @@ from freshet_serving.processor.watching.verdicts import weigh
 
 
 class VersionMonitor:
-    """The monitor of one model's changes of version."""
-
     def __init__(self) -> None:
         self._number = 0
         self._began: tuple[float, Sketch] | None = None
@@ -30,22 +28,14 @@ class VersionMonitor:
 
     @property
     def watches(self) -> bool:
-        """True while a new version is not yet known to be good."""
         return self._before is not None
 
     def look(
         self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool = False
     ) -> VersionRollback | None:
-        """Judge the version that answers by default, by the counts up to now.
+        """Judge the version that answers by default, by all its counts up to now; return the rollback to make, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            number: The version.
-            sketch: All counts of the version so far.
-            vouched: True if a person has chosen it.
-
-        Returns:
-            The rollback to make and the reason, or None.
+        The time is monotonic. `vouched`: a person has chosen the version.
         """
         mine = None if self._began is None or number != self._number else sketch.since(self._began[1])
         if mine is None or self._began is None:

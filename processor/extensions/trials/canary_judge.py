@@ -33,12 +33,7 @@ class CanaryEvidence(NamedTuple):
 
     @classmethod
     def from_json(cls, outputs: int, sides: Sequence[Any] | None) -> Self:
-        """Return the evidence of CanaryTrials.evidence(), or a sum of such.
-
-        Args:
-            outputs: Number of the canary's outputs.
-            sides: The sketches of both sides as JSON; None for none.
-        """
+        """Return the evidence of CanaryTrials.evidence(), or a sum of such; None for none."""
         return cls(*(Sketch.from_json(outputs, side) for side in sides)) if sides else cls.none(outputs)
 
 
@@ -49,15 +44,9 @@ class CanaryJudge:
         self._began: tuple[float, Sketch, Sketch] | None = None
 
     def look(self, bounds: CanaryBounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """Judge the canary by its evidence up to now.
+        """Judge the canary by all evidence up to now; return the verdict if the canary must go, else None.
 
-        Args:
-            now_s: Monotonic seconds.
-            baseline: All evidence of the baseline so far; the judge subtracts what came before its window.
-            canary: All evidence of the canary so far.
-
-        Returns:
-            The verdict if the canary must go, else None.
+        The time is monotonic.
         """
         if self._began is None:
             self._began = (now_s, baseline, canary)

@@ -60,13 +60,7 @@ SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedScores:
-    """Scores of both sides for the same rows of a request.
-
-    Attributes:
-        fault: True if the canary failed on it; False for a sample.
-        mine: The canary's scores by output; None if it failed.
-        theirs: The baseline's scores by output; None if it failed.
-    """
+    """Scores of both sides for the same rows of a request, None for one that failed; `fault`: it is no sample."""
 
     largest: float
     fault: bool
@@ -75,12 +69,7 @@ class PairedScores:
 
 
 class CanaryTrial:
-    """One canary's trial.
-
-    Attributes:
-        mine: Statistics of the canary.
-        theirs: Statistics of its baseline; both have the canary's outputs.
-    """
+    """One canary's trial: statistics of the canary and of its baseline, both with the canary's outputs."""
 
     def __init__(self, canary: Replica, baseline: Replica) -> None:
         self.canary, self.baseline = canary, baseline
@@ -217,7 +206,6 @@ class CanaryTrials(Observer):
             self._pause_s = max(SETTLE_S, (self._clock.now_s() - began_s) * (1 / SHARE - 1))
 
     def _score_on_baseline(self, sample: CanarySample) -> None:
-        """Score a sample on the baseline and count the pair."""
         trial, first = sample.trial, sample.first
         try:
             bound = trial.baseline.plan.bind_inputs(sample.inputs)

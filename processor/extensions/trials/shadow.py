@@ -55,10 +55,8 @@ class ShadowTarget:
     """A model's shadow replica, which scores copies.
 
     Attributes:
-        share: Share of the model's requests to copy.
         block: Statistics of the differences between scores, kept like those of scores.
         credit: Accumulated share; a copy is made when it reaches 1.
-        dropped: Number of copies dropped.
     """
 
     replica: Replica
@@ -70,12 +68,7 @@ class ShadowTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowRequest:
-    """A copy of an answered request.
-
-    Attributes:
-        nbytes: Size of the inputs.
-        due_s: When it may be scored.
-    """
+    """A copy of an answered request, which may be scored from `due_s` on; `nbytes` is the size of its inputs."""
 
     target: ShadowTarget
     inputs: Mapping[str, Column]
@@ -87,12 +80,7 @@ class ShadowRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowComparison:
-    """A shadow's scores, compared with the answered ones.
-
-    Attributes:
-        differences: The shadow's scores minus those that were answered.
-        dropped: Requests dropped because the shadow's queue was full.
-    """
+    """A shadow's scores minus those that were answered, and the requests dropped as its queue was full."""
 
     differences: Sketch
     dropped: int
@@ -242,11 +230,7 @@ class ThreadCpuUsage:
     """
 
     def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:
-        """Create a meter.
-
-        Args:
-            read: Returns a thread's seconds so far, or None if unknown; by default from /proc.
-        """
+        """Create a meter; `read` returns a thread's seconds so far, None if unknown, by default from /proc."""
         self.thread = 0
         self._clock, self._read = clock, read or _scheduled_s
         self._last: tuple[int, float, float] | None = None
