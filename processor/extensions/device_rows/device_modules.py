@@ -27,7 +27,6 @@ _TENSOR = re.compile(r"tensor<[^>]*>")
 
 
 def _text(portable: bytes) -> str:
-    """Return a portable artifact as text; raise Corrupt if it is none."""
     from jaxlib.mlir.dialects import stablehlo
 
     with stablehlo_dialects() as context:
@@ -121,18 +120,12 @@ def _pools(sizes: Mapping[PoolKey, int]) -> list[str]:
 
 
 class _Rows:
-    """Writes the operations that make one input of the dense graph of lines and pools."""
-
     def __init__(
         self, rows: int, layout: SlotLayout, sizes: Mapping[PoolKey, int], prefix: str, operations: list[str]
     ) -> None:
-        """Take what the input is made of.
+        """Take what the input is made of: rows of pools, whose arguments' names begin with `prefix`.
 
-        Args:
-            rows: Rows of the input.
-            sizes: Rows of each pool.
-            prefix: Begins the names of its arguments.
-            operations: The operations so far; added to.
+        Operations are added to those so far.
         """
         self._rows, self._layout, self._sizes, self._prefix = rows, layout, sizes, prefix
         self._numbers = {key: n for n, key in enumerate(sizes)}
@@ -146,12 +139,7 @@ class _Rows:
         ]
 
     def matrix(self, line: str, kind: str) -> str:
-        """Return the name of the dense graph's input, made of the argument that holds lines.
-
-        Args:
-            line: Its name.
-            kind: Its type.
-        """
+        """Return the name of the dense graph's input, made of the argument that holds lines, of a name and type."""
         columns: list[tuple[int, str, int]] = []
         for key in self._layout.pools:
             columns += self._features(self._numbers[key], key, line, kind)
@@ -281,13 +269,7 @@ class _Rows:
 
 
 def zeros(size: int, dim: int, element: str) -> bytes:
-    """Return what makes a pool of zeros.
-
-    Args:
-        size: Its rows.
-        dim: Their width.
-        element: Type of its elements, as in ELEMENTS.
-    """
+    """Return what makes a pool of zeros, of elements of ELEMENTS."""
     pool, zero = _tensor((size, dim), element), "0.0" if element.startswith("f") else "0"
     return _module(
         f"module @zeros {{ func.func @main() -> {pool} {{ %0 = stablehlo.constant dense<{zero}> : tensor<{element}>\n"
@@ -298,11 +280,7 @@ def zeros(size: int, dim: int, element: str) -> bytes:
 def update(size: int, dim: int, element: str, count: int) -> bytes:
     """Return what writes rows to a pool, which it takes: (pool, places int32 [count, 1], rows) to the pool.
 
-    Args:
-        size: Rows of the pool.
-        dim: Their width.
-        element: Type of its elements, as in ELEMENTS.
-        count: Rows that are written; where places are equal, so are the rows.
+    Where places are equal, so are the rows.
     """
     pool, rows, scalar = _tensor((size, dim), element), _tensor((count, dim), element), f"tensor<{element}>"
     places = _tensor((count, 1), "i32")

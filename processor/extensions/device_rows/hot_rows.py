@@ -34,11 +34,7 @@ class Phases:
         self._filled: dict[int, int] = {}
 
     def fill(self, buffer: int) -> None:
-        """Note that a buffer is being filled; before any map is read.
-
-        Args:
-            buffer: Identity of its memory.
-        """
+        """Note that a buffer, by the identity of its memory, is being filled; before any map is read."""
         self._filled.setdefault(buffer, self.now)
 
     def ran(self, buffer: int) -> None:
@@ -46,7 +42,6 @@ class Phases:
         self._filled.pop(buffer, None)
 
     def end(self) -> int:
-        """End the phase; return its number."""
         self.now += 1
         return self.now - 1
 
@@ -66,12 +61,7 @@ class HotRows:
     """
 
     def __init__(self, rows: int, first: int, count: int) -> None:
-        """Give the first rows the places.
-
-        Args:
-            first: The first place.
-            count: Number of places, below `rows`.
-        """
+        """Give the first of `rows` the `count` places from `first` on."""
         self.places = np.zeros(rows, np.int32)
         self.places[:count] = np.arange(first, first + count, dtype=np.int32)
         self.notes, self.used = np.zeros(1 + NOTED, np.int64), np.zeros(count, np.uint8)

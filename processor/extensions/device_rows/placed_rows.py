@@ -64,27 +64,17 @@ MOVED_ROWS = Slot(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceRows:
-    """A version's rows on a device, in one process.
-
-    Attributes:
-        inputs: What fills the inputs of subgraphs, by subgraph.
-        programs: What runs them.
-    """
+    """A version's rows on a device, in one process: what fills inputs and what runs, by subgraph."""
 
     inputs: Mapping[str, SlotInputs]
     programs: Mapping[str, Program]
     mirror: RowMirror
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the version's files.
-
-        Args:
-            arrays: By table, its buffers.
-        """
+        """Copy the rows of the version's files, by each table's buffers."""
         self.mirror.load(arrays)
 
     def counted(self) -> Snapshot:
-        """Return the counters."""
         counts = self.mirror.counts
         return {
             NBYTES: self.mirror.nbytes,
@@ -99,13 +89,9 @@ class DeviceRows:
 def open_device_rows(
     files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], nbytes: int
 ) -> DeviceRows | None:
-    """Return a version's rows on the device that runs it, or None if they stay in memory.
+    """Return a version's rows on the device that runs it, within `nbytes`, or None if they stay in memory.
 
     They do so where the device has no room, or its library refuses what gathers them: the log says why.
-
-    Args:
-        opened: Its programs by subgraph.
-        nbytes: Bytes that rows may take.
     """
     on = _device(opened)
     if on is None:
@@ -175,9 +161,7 @@ def describe(manifest: Manifest) -> str:
 def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room: int) -> list[int]:
     """Return by table how many rows of its file lie on the device: all, some of the first that does not fit, or none.
 
-    Args:
-        poolings: What fills its subgraphs.
-        room: Bytes that rows may take.
+    What `poolings` read most often a byte comes first; `room` is in bytes.
     """
     every = [int(_may_lie(table)) for table in tables]
     reads = np.zeros(len(tables))
@@ -206,7 +190,6 @@ def _may_lie(table: TableEntry) -> bool:
 
 
 def _reason(table: TableEntry) -> str:
-    """Return why rows of a table cannot lie on a device; "" if they can."""
     if table.dtype == RECORD:
         return "with records of entities"
     if table.dtype != "float32" and any(table.default):

@@ -18,7 +18,7 @@ Invariants
 - A row without a place is sent by the host, in the same line.
 
 Bounded: the pools are as large as when the mirror was made. A slot keeps its place, so there are never more places than
-slots were used at once; if all places are taken, later slots have none and their rows come from the host.
+slots were used at once; if all places are taken, later slots have none.
 
 Costs: a delta costs a look at the stamp of every slot that is in use, 16 bytes each, and a copy of the rows that
 changed. A run waits for a change of a pool, a fraction of a millisecond.
@@ -61,11 +61,9 @@ class Pool:
     """Rows of one type and width on the device.
 
     Attributes:
-        key: Type and width.
         size: Its rows.
         next: The first place that no row has had.
-        rows: The rows on the device.
-        scales: Their scales, [size, 1]; None for types without.
+        scales: Of the rows, [size, 1]; None for types without.
     """
 
     key: PoolKey
@@ -76,21 +74,12 @@ class Pool:
 
     @property
     def arguments(self) -> list[Any]:
-        """Return its arrays as arguments of a run."""
         return [self.rows] if self.scales is None else [self.rows, self.scales]
 
 
 @dataclass(slots=True)
 class MirrorCounts:
-    """Counters of what is sent to the device.
-
-    Attributes:
-        changed_rows: Rows of deltas that were copied.
-        changed_nbytes: Their bytes.
-        sent_nbytes: Bytes of lines.
-        host_rows: Rows that were sent by the host because they have no place.
-        moved_rows: Rows of files that took the places of others.
-    """
+    """Counters of what is sent to the device: bytes of `sent_nbytes` are of lines, rows of `moved_rows` of files."""
 
     changed_rows: int = 0
     changed_nbytes: int = 0
@@ -134,19 +123,15 @@ class _Exclusion:
 
 
 class RowMirror:
-    """The rows of a version's tables on a device.
+    """The rows of a version's tables on a device, in pools by type and width.
 
-    Attributes:
-        pools: The pools by type and width.
-        devices: int64 [T, DEVICE_FIELDS], where kernels find places (slot_kernels).
-        counts: What has been sent.
+    `devices`, int64 [T, DEVICE_FIELDS], is where kernels find places (slot_kernels).
     """
 
     def __init__(self, device: Device, tables: Sequence[TableEntry], placed: Sequence[int]) -> None:
         """Plan pools for the rows of tables' files and some more; allocate() makes them, load() copies the rows.
 
-        Args:
-            placed: By table, how many rows of its file have room on the device; 0 for a table that the host reads.
+        `placed` says by table how many rows of its file have room on the device; 0 for a table that the host reads.
         """
         self.devices = np.zeros((max(1, len(tables)), slot_kernels.DEVICE_FIELDS), np.int64)
         self.counts = MirrorCounts()
@@ -177,17 +162,16 @@ class RowMirror:
 
     @property
     def sizes(self) -> Mapping[PoolKey, int]:
-        """Return the rows of each pool."""
         return {key: pool.size for key, pool in self.pools.items()}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that the pools take on the device."""
+        """The bytes that the pools take on the device."""
         return sum(pool.size * row_nbytes(key) for key, pool in self.pools.items())
 
     @property
     def partial(self) -> bool:
-        """Return True if a row may have no place."""
+        """True if a row may have no place."""
         return bool(self._hot) or self._tiered or any(pool.next >= pool.size for pool in self.pools.values())
 
     @contextmanager
@@ -213,11 +197,7 @@ class RowMirror:
                     self._program(pool, True, count)
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the tables' files.
-
-        Args:
-            arrays: By table, its buffers (processor.tables.table.Table.arrays). Those of an arena are kept.
-        """
+        """Copy the rows of the tables' files, by each table's buffers (Table.arrays). Those of an arena are kept."""
         self._arrays = arrays
         for number, table in enumerate(self._tables):
             if not self._placed[number]:
@@ -242,9 +222,7 @@ class RowMirror:
     def catch_up(self, tables: NDArray[np.int64], epoch: int) -> None:
         """Copy what changed up to an epoch; nothing if a call for it, or a later one, has done so.
 
-        Args:
-            tables: int64 [T, TABLE_FIELDS].
-            epoch: An epoch that is readable, or that is previewed.
+        The epoch is readable, or previewed.
         """
         if epoch <= self._epoch:
             return
@@ -267,11 +245,7 @@ class RowMirror:
             self._epoch = epoch
 
     def missed(self, count: int) -> None:
-        """Count rows that the host sent because they have no place; from time to time move those that are read often.
-
-        Args:
-            count: Number of rows.
-        """
+        """Count rows that the host sent because they have no place; from time to time, move those read often."""
         self.counts.host_rows += count
         self._missed += count
         if not self._hot or self._missed < TURN or not self._writing.acquire(blocking=False):
@@ -353,7 +327,6 @@ def pool_size(rows: int) -> int:
 
 
 def row_nbytes(key: PoolKey) -> int:
-    """Return the bytes of one row of a pool, with its scale."""
     kind = ROW_TYPES[key.dtype]
     return key.dim * kind.dtype.itemsize + (4 if kind.scaled else 0)
 

@@ -93,12 +93,7 @@ def load_i32(address):
 
 @inlined
 def start_of(table, key):
-    """Return where the probe for a key starts, or how it is found without the index, and prefetch what it reads.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-    """
+    """Return where the probe for a key starts, or how it is found without the index, and prefetch what it reads."""
     numbered = load_i64(table + NUMBERED)
     if unchanged(numbered, load_i64(table + CHANGED), key):
         return np.int64(BY_NUMBER)
@@ -114,11 +109,7 @@ def start_of(table, key):
 def ref_of(table, key, start, epoch):
     """Return the ref of the row that a key reads as of an epoch, negative for the default row.
 
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        start: The result of start_of().
-        epoch: The epoch that is read.
+    `start` is the result of start_of(), `table` the address of the descriptor.
     """
     if start == BY_NUMBER:
         return key
@@ -137,11 +128,7 @@ def ref_of(table, key, start, epoch):
 def joined(runs, count, first, width):
     """Append columns to runs of columns, joined with the last run where they follow it; return the number of runs.
 
-    Args:
-        runs: int64 [n, 2], first column and width of each run.
-        count: Number of runs so far.
-        first: The first column.
-        width: Number of columns.
+    Runs are int64 [n, 2], first column and width of each.
     """
     if count > 0 and runs[count - 1, 0] + runs[count - 1, 1] == first:
         runs[count - 1, 1] += width
@@ -152,14 +139,7 @@ def joined(runs, count, first, width):
 
 @inlined
 def place_of(devices, number, base_rows, ref):
-    """Return the place of a row on the device; 0 if it has none.
-
-    Args:
-        devices: int64 [T, DEVICE_FIELDS].
-        number: Number of the table.
-        base_rows: Rows of the table's file.
-        ref: The row's ref, 0 or more.
-    """
+    """Return the place on the device of a row, by its ref, 0 or more; 0 if it has none."""
     if devices[number, ARENA] == 0:
         return np.int64(0)
     if ref < base_rows:
@@ -197,15 +177,10 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
     """Write the places of all rows that a batch reads as of one epoch, and its numbers.
 
     Args:
-        tables: int64 [T, TABLE_FIELDS].
-        devices: int64 [T, DEVICE_FIELDS].
-        lookups: int64 [F, LOOKUP_FIELDS].
-        floats: int64 [G, FLOAT_FIELDS].
         scaling: float32 [G, SCALING_FIELDS] (kernels.pool).
         inputs: int64 [R, S, INPUT_FIELDS].
         spans: int64 [R, 2].
-        epoch: The epoch that is read.
-        lines: float32 [rows, n], rows of the requests one after another.
+        lines: float32 [rows, n], rows of the requests one after another; written.
         counts: int64 [T, 2], lookups and misses; added to.
 
     Returns:
@@ -350,15 +325,9 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1]), boundscheck=False, error_model="numpy")
 def changed(table, slots, epoch, into):
-    """Find the slots of an arena with rows that are newer than an epoch; return their number.
+    """Write the slots of an arena with rows that are newer than an epoch, as many as `into` holds; return their number.
 
     Slots are taken from the first on, so the first whole block without a stamp is the end of what is used.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        slots: Number of slots of the arena.
-        epoch: The epoch.
-        into: int64 [n], the slots; only the first n are written.
     """
     meta, count = table[META // 8], np.int64(0)
     for first in range(0, slots, CHANGED_BLOCK):

@@ -30,12 +30,7 @@ from freshet_serving.processor.package import COMBINER_OF_CODE, NOT_COMBINED, Ta
 
 @dataclass(frozen=True, slots=True)
 class PoolKey:
-    """The rows that may lie in one pool.
-
-    Attributes:
-        dtype: Their type (processor.package.tensors).
-        dim: Their width.
-    """
+    """The rows that may lie in one pool: their type (processor.package.tensors) and width."""
 
     dtype: str
     dim: int
@@ -66,13 +61,7 @@ class PlacedFeature:
 
 @dataclass(frozen=True, slots=True)
 class HostColumns:
-    """Columns that the host fills.
-
-    Attributes:
-        offset: The first column of the dense graph's input.
-        width: Their number.
-        first: The first of them in a line.
-    """
+    """Columns that the host fills: the first in the dense graph's input, their number, and the first in a line."""
 
     offset: int
     width: int
@@ -108,7 +97,6 @@ class SlotLayout:
     rest: HostColumns | None
 
     def places(self, key: PoolKey) -> int:
-        """Return the places of one pool in a line."""
         return sum(feature.places for feature in self.pools[key])
 
     def span(self, key: PoolKey) -> tuple[int, int]:
@@ -174,12 +162,7 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
 
 
 def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], placed: Sequence[int]) -> int | None:
-    """Return the places of a feature that is sent by places, else None.
-
-    Args:
-        row: Number of the feature.
-        placed: By table, how many of its rows lie on the device.
-    """
+    """Return the places of a feature that is sent by places, else None."""
     number, kind = planned[pool.TABLE], planned[pool.KIND]
     if number < 0 or not placed[number]:
         return None

@@ -48,11 +48,9 @@ HOST_ROWS = "rows of the host "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInput:
-    """One input that is sent as lines.
+    """One input that is sent as lines; `rest` fills the layout's columns at the end.
 
-    Attributes:
-        rest: Fills the layout's columns at the end; None if it has none.
-        filled: Rows of the line's first dimension: None for those of the run, or a number.
+    The line's first dimension has `filled` rows: None for those of the run.
     """
 
     name: str
@@ -61,7 +59,6 @@ class SlotInput:
     filled: int | None
 
     def host_inputs(self) -> dict[str, Dims]:
-        """Return the dimensions of the rows that the host sends, by input."""
         return {self.host_name(key): (self.filled, self.layout.places(key) * key.dim) for key in self.layout.pools}
 
     def host_name(self, key: PoolKey) -> str:
@@ -69,12 +66,6 @@ class SlotInput:
         return f"{HOST_ROWS}{self.name} {key.dtype} {key.dim}"
 
     def fill(self, view: BatchView, inputs: Tensors, mirror: RowMirror) -> None:
-        """Write the view's rows.
-
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name.
-        """
         lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
         if layout.late:
             kept = fill_left_out(layout.late, view, sources)
@@ -107,13 +98,11 @@ class SlotInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInputs:
-    """The inputs of one subgraph.
+    """The inputs of one subgraph: those that are sent as lines, and what fills the others.
 
     Attributes:
-        lines: Those that are sent as lines.
         spec: Inputs and outputs of the executables.
         given: Inputs and outputs of the package's executables.
-        fillers: What fills the other inputs, by name.
     """
 
     lines: Sequence[SlotInput]
@@ -126,13 +115,7 @@ class SlotInputs:
     def of(
         cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
     ) -> SlotInputs:
-        """Return the inputs of a subgraph.
-
-        Args:
-            lines: Those that are sent as lines.
-            given: Inputs and outputs of the package's executables.
-            fillers: What fills inputs.
-        """
+        """Return the inputs of a subgraph, by those of the package's executables and what fills them."""
         widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
         host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
         spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
@@ -140,10 +123,6 @@ class SlotInputs:
 
     def fill(self, view: BatchView, inputs: Tensors) -> None:
         """Write the view's rows into all inputs but the user's tensors.
-
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name.
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
@@ -170,16 +149,7 @@ class SlotProgram(Program):
         self._compiled: dict[int, tuple[Any, Sequence[str]]] = {}
 
     def compile(self, bucket: int, portable: bytes, weights: Sequence[str]) -> None:
-        """Compile one bucket.
-
-        Args:
-            bucket: Its rows.
-            portable: The dense graph of so many rows, as a portable artifact.
-            weights: Names of its weights, in its order.
-
-        Raises:
-            Corrupt: The artifact is none of this graph.
-        """
+        """Compile one bucket from the dense graph of so many rows, and names of its weights in its order."""
         own, names = self._inputs, list(self._inputs.given.inputs)
         layouts = {names.index(one.name): one.layout for one in own.lines}
         module = device_modules.gathering(portable, bucket, len(names), layouts, own.mirror.sizes)
@@ -189,7 +159,6 @@ class SlotProgram(Program):
         raise BadInput(f"executable b{artefact.bucket}: rows on a device are gathered by what is compiled for them")
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """Return all buckets with these weights, which share one copy of them."""
         kept = KeptWeights(self._device, weights)
         return {
             bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, kept.arguments(names))
@@ -199,13 +168,7 @@ class SlotProgram(Program):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotExecutable:
-    """A graph that gathers its rows, with its weights.
-
-    Attributes:
-        bucket: Rows of a run.
-        compiled: The compiled graph.
-        weights: Its weights on the device.
-    """
+    """A graph that gathers its rows, with its weights on the device."""
 
     bucket: int
     compiled: Any
@@ -214,7 +177,6 @@ class SlotExecutable:
     weights: Sequence[Any]
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Return a run over these buffers."""
         return SlotRun(self, inputs, outputs)
 
 
@@ -255,7 +217,6 @@ class SlotRun(PartialRun):
         self._blank = [_made(argument, len(packed)) for *_, packed, argument in self._packed]
 
     def __call__(self) -> None:
-        """Compute all rows."""
         executable, mirror, rows = self._of, self._of.inputs.mirror, self.rows
         self.rows = executable.bucket
         arguments = [_made(argument, fixed or rows) for argument, fixed in zip(self._arguments, self._fixed)]
@@ -274,11 +235,7 @@ class SlotRun(PartialRun):
         mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
 
     def _sent(self, arguments: list[Any], count: int) -> list[Any]:
-        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments.
-
-        Args:
-            count: Rows of the run that count.
-        """
+        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
         sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
         for n, (at, one, key, packed, argument) in enumerate(self._packed):
             first, places = one.layout.span(key)

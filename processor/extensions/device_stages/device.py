@@ -67,8 +67,8 @@ class DeviceBatch:
         shared: The split request whose chunks are in the buffer; its reader slot then pins the state.
         rows: Number of rows reserved.
         requests: Number of requests, not counting chunks of split requests.
-        wait_s: Total wait of its work items in seconds.
-        sparse_s: Total seconds spent on filling.
+        wait_s: Total wait of its work items.
+        sparse_s: Total time spent on filling.
         began_s: When the buffer was opened.
         spans: The spans to be answered, with their work items.
     """
@@ -110,12 +110,7 @@ class DeviceStages:
     """M stages and the staging buffers in front of them."""
 
     def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int]) -> None:
-        """Start the stages' threads.
-
-        Args:
-            words: Unused reader slots, staging_count(stages) of them.
-            cpus: Cores of the stages' threads; empty for any.
-        """
+        """Start the stages' threads, on these cores, any if empty; `words` are their staging buffers' reader slots."""
         self._words, self._clock, self._cpus = words, clock, cpus
         self._staging_pool = StagingPool(len(words))
         self._batches: dict[int, DeviceBatch] = {}
@@ -142,14 +137,13 @@ class DeviceStages:
     ) -> tuple[Span, DeviceBatch]:
         """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
+        Return the rows, and the batch with the state to fill them under.
+
         Args:
             parts: Parts of the divided request whose candidates' inputs will be filled; None for rows that run whole.
-            rows: Number of rows, at most the largest bucket of the subgraph that is filled.
+            rows: At most the largest bucket of the subgraph that is filled.
             sub_request: The chunk of a split request, whose state is then used.
             alone: A work item that shares its buffer with no other.
-
-        Returns:
-            The rows, and the batch with the state to fill them under.
         """
         capacity = _filled(replica, parts).costs.max_rows
         target = alone or (replica if sub_request is None else sub_request.split_request)
@@ -185,7 +179,6 @@ class DeviceStages:
         return buffers
 
     def session(self, number: int) -> StagedSession:
-        """Return a new session, by its number, that fills for these stages."""
         return StagedSession(number, self._clock, self)
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
@@ -196,10 +189,7 @@ class DeviceStages:
     def mark_filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
         """Mark a span as filled; the stages answer its work items from now on.
 
-        Args:
-            works: The work items of its rows; empty if filling failed.
-            wait_s: Mean wait of the work items.
-            sparse_s: Seconds that filling took.
+        There are none if filling failed. `wait_s` is their mean wait.
         """
         with self._lock:
             if works:
@@ -220,7 +210,6 @@ class DeviceStages:
             thread.join()
 
     def _serve(self, stats: SessionStats) -> None:
-        """Run a stage's thread until close()."""
         run_on(self._cpus)
         runner = Runner(self._clock, Occupancy(1), stats)
         while (staging := self._take()) is not None:
@@ -445,7 +434,6 @@ def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
 
 
 def _results(replica: Replica, rows: int) -> Outputs:
-    """Return arrays for the outputs of so many rows."""
     return {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
 
 

@@ -32,13 +32,7 @@ from freshet_serving.processor.errors import first_of
 
 
 class Span(NamedTuple):
-    """A reservation of rows in a staging buffer.
-
-    Attributes:
-        staging: Number of the buffer.
-        first: First row.
-        opens: True if it is the buffer's first span.
-    """
+    """A reservation of rows in a staging buffer; `opens` if it is the buffer's first."""
 
     staging: int
     first: int
@@ -74,16 +68,9 @@ class StagingPool:
         return bool(self._filling or self._due)
 
     def reserve(self, target: Hashable, tag: Hashable, rows: int, capacity: int) -> Span | None:
-        """Reserve rows in the target's open buffer or in a free one.
+        """Reserve rows, at most `capacity`, in the target's open buffer or in a free one.
 
-        Args:
-            target: What the rows are for; spans of one target may share a buffer.
-            tag: Spans of different tags never share a buffer.
-            rows: Number of rows, at most `capacity`.
-            capacity: Rows of a buffer of this target.
-
-        Returns:
-            The span, or None if no buffer is free: try again after a release().
+        Spans of one target and tag may share a buffer. None if no buffer is free: try again after a release().
         """
         staging = self._open.get(target)
         if staging is not None and (staging.tag != tag or staging.rows + rows > capacity):
@@ -124,7 +111,6 @@ class StagingPool:
         return self._due.popleft() if self._due else None
 
     def release(self, number: int) -> None:
-        """Make a buffer free to be filled again."""
         self._free.append(number)
 
     def _close(self, staging: _StagingBuffer) -> None:
