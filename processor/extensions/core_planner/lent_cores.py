@@ -23,6 +23,7 @@ Invariants
 - Of two servers with one repository on one machine the first lends.
 
 Costs: the server writes 100 bytes each turn; a look reads them, four times a second; a move reads a file a process.
+
 Rejected: a look between two batches, in the training loop (a batch may take long, and each trainer would have to look);
 pausing a trainer that is lent nothing (freshness is what it is there for); the lowest priority, SCHED_IDLE (the same,
 on a saturated core); shared memory (a name outside of the repository, to be agreed upon).
@@ -63,7 +64,7 @@ class Loan:
 
     Attributes:
         server: Random name of the server.
-        written_s: Monotonic second at which it said so.
+        written_s: Monotonic time at which it said so.
         lent: Cores that nobody needs now.
         kept: The core of a trainer that is lent nothing.
     """
@@ -94,11 +95,7 @@ class Loan:
 
 
 def loan_file(folder: Path) -> Path | None:
-    """Return the path of the file in a repository, for this machine since it was started; None if it has no such name.
-
-    Args:
-        folder: The folder of the repository.
-    """
+    """Return the path of the file in a repository's folder, for this machine since it was started; None for no name."""
     try:
         return folder / FOLDER / f"{BOOT.read_text().strip()}.json"
     except OSError:
@@ -106,11 +103,7 @@ def loan_file(folder: Path) -> Path | None:
 
 
 def read_loan(path: Path, now_s: float) -> Loan | None:
-    """Return what a server says now; None if nobody does.
-
-    Args:
-        now_s: Monotonic seconds.
-    """
+    """Return what a server says now, in monotonic seconds; None if none does."""
     try:
         loan = Loan.parse(read_file(path, MOST_NBYTES).tobytes())
     except (OSError, Corrupt):
@@ -122,22 +115,12 @@ class Lender:
     """The server's half; used by one thread at a time."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Say nothing yet.
-
-        Args:
-            folder: The folder of the repository.
-            now_s: The monotonic clock of the machine.
-        """
         self._path, self._now_s = loan_file(folder), now_s
         self._server = secrets.token_hex(4)
         self._failed = False
 
     def write(self, lent: frozenset[int], kept: int) -> None:
-        """Say which cores are lent now; a file that cannot be written lends nothing.
-
-        Args:
-            kept: The core of a trainer that is lent nothing.
-        """
+        """Say which cores are lent now; a file that cannot be written lends nothing."""
         if self._path is None or self._another():
             return
         try:
@@ -158,7 +141,6 @@ class Lender:
                 self._path.unlink(missing_ok=True)
 
     def _another(self) -> bool:
-        """Return True while another server lends."""
         loan = None if self._path is None else read_loan(self._path, self._now_s())
         return loan is not None and loan.server != self._server
 
@@ -171,10 +153,7 @@ class Borrower:
     ) -> None:
         """Take the address of the repository that the trainer publishes to; no cores are lent through an object store.
 
-        Args:
-            repository: The address.
-            learning: Returns True once rows have been learned.
-            now_s: The monotonic clock of the machine.
+        `learning` returns True once rows have been learned.
         """
         self._path, self._now_s = None if "://" in repository else loan_file(Path(repository)), now_s
         self._learning = learning
@@ -216,11 +195,7 @@ class Borrower:
 
 
 def _each_thread(act: Callable[[int], Any]) -> None:
-    """Do something to every thread of this process and of its children, those started meanwhile among them.
-
-    Args:
-        act: Takes the thread's number in the system.
-    """
+    """Do something to every thread, by its number, of this process and of its children, those started meanwhile too."""
     done: set[int] = set()
     while missing := set(own_threads()) - done:
         for thread in missing:

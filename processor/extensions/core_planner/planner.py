@@ -43,13 +43,9 @@ TOO_SLOW = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The budget or weight of one group, and its load.
+    """The budget of one group, None if it shares cores, or its weight among those that share, and its load.
 
-    Attributes:
-        name: Name of the group.
-        p99_s: Its budget; None if it shares cores.
-        share: Its weight among those that share.
-        min_cores: Cores that it always has.
+    It always has `min_cores`.
     """
 
     name: str
@@ -61,13 +57,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """The cores of one group.
-
-    Attributes:
-        cores: Its own cores; 0 for a group that shares.
-        weight: Its part of the shared cores, 0 to 1; 0 for a group with cores of its own.
-        why: The reason, for people.
-    """
+    """The cores of one group: its own, or its part of the shared cores (`weight`, 0 to 1), and why, for people."""
 
     cores: int
     weight: float
@@ -76,13 +66,7 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan.
-
-    Attributes:
-        groups: What each group has.
-        shared: Cores that groups without a budget share.
-        lent: Those of the shared ones that may be lent.
-    """
+    """The cores of each group, those that groups without a budget share, and how many of these may be lent."""
 
     groups: dict[str, Allotment]
     shared: int
@@ -98,24 +82,12 @@ class _Held:
 
 
 class Planner:
-    """Plans the cores of one machine."""
-
     def __init__(self, cores: int) -> None:
-        """Take the cores.
-
-        Args:
-            cores: Number of cores to divide.
-        """
         self.cores = cores
         self._held: dict[str, _Held] = {}
 
     def plan(self, now_s: float, demands: Sequence[Demand]) -> Plan:
-        """Return the plan from now on.
-
-        Args:
-            now_s: Monotonic seconds.
-            demands: What the groups ask for.
-        """
+        """Return the plan from now on, in monotonic seconds, by what groups ask for."""
         budgeted = [demand for demand in demands if demand.p99_s is not None]
         sharing = [demand for demand in demands if demand.p99_s is None]
         most = self.cores - bool(sharing)
@@ -156,13 +128,7 @@ class Planner:
         return Plan(allotments, shared, shared - busy)
 
     def _steadied(self, name: str, needed: int, now_s: float) -> int:
-        """Return how many cores a group may have: more at once, fewer one at a time.
-
-        Args:
-            name: Name of the group.
-            needed: Cores that it needs now.
-            now_s: Monotonic seconds.
-        """
+        """Return how many cores a group may have that needs so many: more at once, fewer one at a time."""
         held = self._held[name]
         if needed >= held.cores:
             held.fewer_since_s = None
@@ -175,8 +141,7 @@ class Planner:
 def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
     """Return the least cores with which groups keep their budgets; if there are too few, such that all miss them alike.
 
-    Args:
-        most: Number of cores; at least one for each group.
+    `most` is at least one for each group.
     """
     cores = {demand.name: 1 for demand in demands}
     left = most - len(demands)
@@ -212,7 +177,6 @@ def _missed(demand: Demand, cores: int) -> tuple[float, float]:
 
 
 def _reason(demand: Demand, cores: int) -> str:
-    """Return why a group has these cores, for people."""
     load, budget_ms = demand.load, 1000 * (demand.p99_s or 0.0)
     if not load.rate:
         return "no requests yet"

@@ -44,12 +44,7 @@ _tree = MessageTree(Request.DESCRIPTOR)
 def decode(
     data: bytes | memoryview, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all.
-
-    Raises:
-        BadInput: If it is not a valid request for the model.
-        TooLarge: If it exceeds the limits.
-    """
+    """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all."""
     _tree.check_limits(data, limits)
     try:
         request = Request.FromString(data)

@@ -37,15 +37,13 @@ def event_effects(
 ) -> list[dict[str, Any]]:
     """Return how far the score falls without each of the newest events, as JSON, the oldest of them first.
 
+    There are at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they would take longer than BUDGET_S.
+
     Args:
         history: float32 [width], its input.
         scores: The scores with all events, float32 [columns] by output.
         score: Scores rows of the sequence's input, float32 [n, width].
-        row_s: Seconds for a row.
-
-    Returns:
-        An entry for each of the newest events: at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they
-        would take longer than BUDGET_S.
+        row_s: Time for a row.
     """
     in_time = max(LEAST_EVENTS, int(BUDGET_S / max(row_s, 1e-9)))
     first = max(0, events - min(MOST_EVENTS, in_time))
@@ -60,12 +58,7 @@ def event_effects(
 
 
 def without_event(sequence: SequenceEntry, history: Rows, events: int, event: int) -> Rows:
-    """Return a sequence's input without one event.
-
-    Args:
-        history: float32 [width], its input.
-        event: Place of the event that is left out, from 0 for the oldest.
-    """
+    """Return a sequence's input, float32 [width], without one event, by its place from 0 for the oldest."""
     found, places = history.copy(), sequence.max_length
     for column in sequence.columns:
         # A column of floats has rows of 0, and its values in place of a mask.

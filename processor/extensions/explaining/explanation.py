@@ -2,8 +2,7 @@
 
 Everything is read and computed outside the request path: in the caller's thread, in the process that writes (with
 several workers their supervisor), by an executable that is opened for it (spare_executable). It involves no session, no
-replica and no pin, and none of it is counted. A supervisor runs no native code of a backend itself: it has a process
-for that (scoring_process).
+replica and no pin, and none of it is counted. A supervisor runs no native code of a backend itself (scoring_process).
 
 Invariants
 - A generation is read at one moment, under the version's lock: no delta comes in between, and rows that the undo log
@@ -11,16 +10,12 @@ Invariants
 - The dense graph's input is filled by the kernel that fills it for requests, from the tables that they read.
 - One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
-Costs: under the lock some microseconds per id; after it one run of a bucket for the score, one for as many features as
-the bucket has rows and, where two generations are compared, as many again. A history costs a row for each of its events
-(event_effects).
+Costs: under the lock some microseconds per id, in Python; after it one run of a bucket for the score, one for as many
+features as the bucket has rows and, where two generations are compared, as many again. A history costs a row for each
+of its events (event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
 library only workers load.
-
-RowOrigin is where the rows of ids come from, as of an epoch: the walk of processor.kernels.rows, reported instead of
-followed. It belongs to the writer: it is computed under the version's lock, during which neither heads nor what they
-lead to change. It takes a few microseconds per id, in Python: an explanation has some hundreds.
 """
 
 from __future__ import annotations
@@ -64,7 +59,7 @@ UNKNOWN = -1
 
 
 class RowOrigin(NamedTuple):
-    """The origin of a row.
+    """The origin of a row: the walk of processor.kernels.rows, reported instead of followed.
 
     Attributes:
         kind: FILE, the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
@@ -76,12 +71,7 @@ class RowOrigin(NamedTuple):
 
 
 def row_origins(table: ServedTable, keys: NDArray[np.int64], epoch: int) -> list[RowOrigin]:
-    """Return the origin of each key's row, or of its absence.
-
-    Args:
-        keys: int64 [n].
-        epoch: The epoch that is read.
-    """
+    """Return the origin, as of an epoch, of each key's row, or of its absence; under the version's lock."""
     arrays = table.arrays
     index, meta, base_rows = arrays["index"], arrays["meta"], len(arrays["base"])
     heads = np.empty(len(keys), np.int64)
@@ -114,11 +104,7 @@ Rows = NDArray[np.float32]
 
 
 class GenerationRef(NamedTuple):
-    """One side of an explanation.
-
-    Attributes:
-        step: A step of its change log, None for the served one.
-    """
+    """One side of an explanation: a step of a version's change log, None for the served one."""
 
     version: ServedVersion
     step: int | None = None
@@ -133,8 +119,8 @@ class _RowReads:
         inputs: Inputs of the undivided subgraph, one row of each.
         rows: By feature, the rows of its ids.
         origins: By feature, the origins of these rows.
-        look_up_s: Seconds for reading the rows.
-        pool_s: Seconds for filling the inputs.
+        look_up_s: Time for reading the rows.
+        pool_s: Time for filling the inputs.
     """
 
     standing: PastState
@@ -147,21 +133,13 @@ class _RowReads:
 
     @property
     def x(self) -> Rows:
-        """All features, float32 [width]."""
         row: Rows = self.inputs[MATRIX][0]
         return row
 
 
 class Explainer:
-    """Explains rows of requests, one at a time."""
-
     def __init__(self, computed_by: str, score: Score | None = None) -> None:
-        """Set up an explainer.
-
-        Args:
-            computed_by: Name of the computing process, for people.
-            score: The function that scores; by default in this process.
-        """
+        """Set up an explainer; `computed_by` names the computing process for people, by default this one."""
         self._computed_by = computed_by
         self._score = score or SpareExecutables().score
         self._turn = threading.Lock()
@@ -187,11 +165,11 @@ class Explainer:
                 these, and `row` is the number of its user.
 
         Raises:
-            BadInput: If the row cannot be explained.
-            TooLarge: If it has too many ids or numbers.
-            Conflict: If a generation is out of reach.
-            NotReady: If a delta is being applied, or a file is damaged.
-            Overloaded: If another explanation is running.
+            BadInput: The row cannot be explained.
+            TooLarge: It has too many ids or numbers.
+            Conflict: A generation is out of reach.
+            NotReady: A delta is being applied, or a file is damaged.
+            Overloaded: Another explanation is running.
         """
         with _held(self._turn, Overloaded("explain: another explanation is running; retry")):
             first, rows, described = self._side(inputs, row, asked, limits, vectors, item)
@@ -294,7 +272,6 @@ class Explainer:
         request: Mapping[str, Any],
         outputs: Mapping[str, Rows],
     ) -> dict[str, Any]:
-        """Return an item's place in the state that its score is of, as JSON."""
         with self._locked(version):
             # The state may have been left while the score was computed.
             standing = version.as_of(scored.generation.step)
@@ -337,7 +314,6 @@ class Explainer:
 
 @contextmanager
 def _held(lock: Any, refusal: Exception) -> Iterator[None]:
-    """Hold a lock, or raise the refusal after PATIENCE_S."""
     if not lock.acquire(timeout=PATIENCE_S):
         raise refusal
     try:
@@ -433,7 +409,6 @@ def _way(version: ServedVersion, bound: BoundRequest, row: int) -> ScoringPath:
 
 
 def _covering(bucket_plan: Sequence[int], row: int) -> int:
-    """Return the bucket of a plan that contains a row."""
     ends = np.cumsum(bucket_plan)
     return bucket_plan[int(np.searchsorted(ends, row, side="right"))]
 
@@ -447,7 +422,6 @@ def listed_item(manifest: Manifest, item: int | str) -> Any:
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> dict[str, Any]:
-    """Return what a feature has read, as JSON."""
     f = v.feature
     fed = read.x[f.offset : f.offset + f.width]
     entry: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
@@ -466,7 +440,6 @@ def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vec
 
 
 def _ids(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> list[dict[str, Any]]:
-    """Return the lookups of a feature, as JSON."""
     return [
         {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
         | ({"vector": row} if vectors else {})
@@ -517,7 +490,6 @@ def _histories(
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
-    """Return the origin of a row, as JSON."""
     if origin.kind == FILE:
         snapshot = version.files.snapshot
         return {"found": "row", "from": "snapshot" if snapshot else "version", "step": snapshot.step if snapshot else 0}

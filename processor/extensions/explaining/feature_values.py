@@ -56,8 +56,7 @@ def feature_values(
 ) -> list[FeatureValues]:
     """Return the values that every feature reads of a row, in the manifest's order, then those of sequences' columns.
 
-    Args:
-        inputs: The inputs that were bound, by name, with sequences aligned.
+    Sequences of `inputs` are aligned.
     """
     roots = {i.name: (i, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:
@@ -102,7 +101,6 @@ def _values(
 
 
 def _text(column: Any, spec: Input, at: int) -> str:
-    """Return value number `at` of a column, as text."""
     if isinstance(column, Ragged):
         column = column.values
     if not isinstance(column, Strings):

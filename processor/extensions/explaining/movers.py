@@ -51,13 +51,9 @@ def comparable(one: Manifest, other: Manifest) -> bool:
 
 
 def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int]:
-    """Return how far the score falls if one thing is as in `other`, as JSON, the largest change first.
+    """Return how far the score falls if one thing is as under the generation of a comparable() version, as JSON.
 
-    Args:
-        other: The same row under a generation of a comparable() version.
-
-    Returns:
-        At most MOST_MOVED changes, and the number of smaller ones that were left out.
+    At most MOST_MOVED changes, the largest first, and the number of smaller ones that were left out.
     """
     parts: list[tuple[str, str | None, str, int, int]]
     parts = [(f"feature {f.name}", f.name, MATRIX, f.offset, f.width) for f in side.manifest.features]
@@ -93,12 +89,7 @@ def additions(side: ScoredRow) -> dict[str, np.float32]:
 
 
 def changes(scores: Scores, others: Scores) -> dict[str, Row]:
-    """Return scores minus others, by output and column.
-
-    Args:
-        scores: float32 [columns] by output.
-        others: The same outputs of another generation.
-    """
+    """Return scores minus others, float32 [columns] by output."""
     return {name: values - others[name] for name, values in scores.items()}
 
 

@@ -11,9 +11,8 @@ Invariants
 
 Costs: half a second to start and its memory while it runs; sending the weights, a millisecond per few MB.
 
-Rejected: running executables in the supervisor (a library that ends its process would end the whole server), and in a
-worker (its requests would be lost with it); a process forked from the fork server (it would have all that workers
-import).
+Rejected: running executables in the supervisor, or in a worker (a library that ends its process would end the whole
+server, or its requests); a process forked from the fork server (it would have all that workers import).
 """
 
 from __future__ import annotations
@@ -63,13 +62,9 @@ class ScoringProcess:
         self._end: Callable[[], object] = lambda: None
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Inputs) -> SpareRun:
-        """Score rows in the process (spare_executable.Score), starting it if necessary.
+        """Score n rows of the undivided subgraph in the process (spare_executable.Score), starting it if necessary.
 
-        Args:
-            inputs: Inputs of the undivided subgraph, n rows.
-
-        Raises:
-            NotReady: If the process has ended or does not answer.
+        Raises NotReady if it has ended or does not answer.
         """
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last, since tensors after them would not be aligned.
@@ -86,7 +81,6 @@ class ScoringProcess:
         return SpareRun(outputs, entry, reply["computes"], reply["open_s"], reply["execute_s"])
 
     def close(self) -> None:
-        """End the process, if there is one."""
         self._socket = None
         self._end()
 
@@ -150,7 +144,7 @@ def _answered(
     readers: dict[tuple[str, str], VersionReader],
     weights: dict[str, Weights],
 ) -> tuple[Arrays, dict[str, str]]:
-    """Return the answer to a message. readers, weights: what was opened and received lately."""
+    """Return the answer to a message; readers and weights are those opened and received lately."""
     try:
         manifest, folder = asked.arrays[MANIFEST].tobytes(), asked.metadata["folder"]
         key = folder, crc32(manifest)

@@ -49,8 +49,8 @@ class SpareRun(NamedTuple):
     Attributes:
         outputs: float32 [n, columns] by name.
         computes: Backend and precision, and why it is no lower precision.
-        open_s: Seconds until it was ready.
-        execute_s: Seconds of one warm run.
+        open_s: Time until it was ready.
+        execute_s: Time of one warm run.
     """
 
     outputs: dict[str, Matrix]
@@ -61,13 +61,7 @@ class SpareRun(NamedTuple):
 
 
 class ScoringPath(NamedTuple):
-    """The way in which rows are scored.
-
-    Attributes:
-        bucket: The bucket in which they are run.
-        parts: True to run the user's part first, then the candidates' part, whose bucket it is
-            (processor.package.subgraphs).
-    """
+    """The bucket in which rows are run, of the candidates' part, after the user's, for `parts` (package.subgraphs)."""
 
     bucket: int
     parts: bool = False
@@ -103,11 +97,7 @@ class SpareExecutables:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Tensors) -> SpareRun:
-        """Score rows with a spare executable, opening it if necessary (see Score).
-
-        Args:
-            inputs: Inputs of the undivided subgraph, n rows.
-        """
+        """Score n rows of the undivided subgraph, opening an executable if necessary (Score)."""
         began_s, name = time.perf_counter(), undivided_name(files.manifest)
         if not way.parts or USER not in subgraphs(files.manifest):
             whole = self._get(files, (name, way.bucket), dense)

@@ -2,8 +2,8 @@
 
     features = OnlineFeatures(groups, stores, defaults, clock)
     keys = features.keys_of(entities)
-    columns = features.peek(keys) or features.read(keys, end_s)
-    columns.columns["age"].values, columns.columns["age"].status
+    read = features.peek(keys) or features.read(keys, end_s)
+    read.columns["age"].values, read.columns["age"].status
 
 peek() answers from memory and never waits, so an event loop may call it; read() may wait for a store, at most until its
 deadline, and belongs on a thread. Both take the keys that keys_of() has made once.

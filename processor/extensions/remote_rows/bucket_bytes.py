@@ -18,13 +18,7 @@ BUCKET_HEADER_NBYTES = 8
 
 @kernel(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]))
 def buckets_of(ids, buckets, out):
-    """Write the bucket of each id: out[i] = the bucket that ids[i] belongs to.
-
-    Args:
-        ids: int64 [n].
-        buckets: Number of buckets of the table.
-        out: int64 [n].
-    """
+    """Write the bucket of each id, int64 [n]."""
     for i in range(len(ids)):
         out[i] = home(ids[i], buckets)
 
@@ -47,9 +41,7 @@ def unpack(data, starts, tag, ids, bucket, rows, status):
     Args:
         data: uint8 [nbytes], buckets end to end. Bucket b is data[starts[b]:starts[b + 1]], empty if it was not
             fetched.
-        starts: int64 [fetched buckets + 1], offsets of the buckets in `data`.
         tag: The value that a bucket's first four bytes must have. A bucket with another tag or length counts as lost.
-        ids: int64 [n].
         bucket: int64 [n], the position in `starts` of each id's bucket.
         rows: uint8 [n, bytes of a row].
         status: uint8 [n].

@@ -24,15 +24,9 @@ CACHE_FIELDS = 6
 
 @inlined
 def put(rows, row_nbytes, scales, number, value, nbytes):
-    """Copy a value's row, and its scale if it has one, to position `number` of an array of rows.
+    """Copy a value's row, and its scale if it has one, to position `number` of an array of rows, at an address.
 
-    Args:
-        rows: Address of the rows.
-        row_nbytes: Bytes per row.
-        scales: Address of the rows' scales.
-        number: Position of the row.
-        value: Address of the value.
-        nbytes: Bytes of the value: of a row, or of a row and its scale.
+    A value has `nbytes`: those of a row, or of a row and its scale.
     """
     copy_bytes(rows + number * row_nbytes, value, row_nbytes)
     if nbytes > row_nbytes:
@@ -102,16 +96,10 @@ def take(cache, starts, counts, wanted, entries, rows, status):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), boundscheck=False)
 def keep(cache, ids, rows, status):
-    """Enter fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
+    """Enter fetched ids, int64 [n], in one table's cache: those FOUND with their row, those NOWHERE without.
 
     A full set evicts a way with the smallest count, ties broken round-robin; every HALVE_EVERY-th eviction halves the
-    counts of its set. The caller holds the cache's lock.
-
-    Args:
-        cache: int64 [6], a row of take()'s; its last field counts evictions.
-        ids: int64 [n].
-        rows: uint8 [n, bytes per value].
-        status: uint8 [n].
+    counts of its set. The caller holds the cache's lock. `cache` is a row of take()'s.
     """
     keys, marks, kept, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
     source = np.int64(rows.ctypes.data)

@@ -33,15 +33,7 @@ Progress = Callable[[str, int, int], None]
 def push(
     reader: VersionReader, tables: Sequence[str], store: RowStore, progress: Progress = lambda *_: None
 ) -> list[StoredTable]:
-    """Copy tables into the store.
-
-    Args:
-        reader: The version to copy from.
-        tables: Names of tables; empty for all.
-        progress: Called after each chunk of buckets.
-
-    Returns:
-        The tables that were written, without those complete already.
+    """Copy tables into the store, all if none is named; return those that were not complete already.
 
     Raises:
         Corrupt: A file does not match its checksum.
@@ -85,15 +77,7 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
 
 
 def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
-    """Remove tables of a version from the store.
-
-    Returns:
-        The tables that were there.
-
-    Raises:
-        Corrupt: A marker is not readable.
-        NotReady: The store does not answer.
-    """
+    """Remove tables of a version from the store; return those that were there."""
     dropped = []
     for name in tables:
         data = store.read(marker_key(model, version, name), MAX_MARKER_NBYTES)

@@ -107,11 +107,7 @@ class StoredTables:
         return {stored.table: RemoteTable(specs[stored.table]) for stored in self.stored(manifest)}
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
-        """Return a reader of the version's remote tables, None if it has none.
-
-        Raises:
-            NotReady: A table is not complete in the store.
-        """
+        """Return a reader of the version's remote tables, None if it has none; NotReady unless they are complete."""
         tables = self.stored(manifest)
         return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
 
@@ -165,7 +161,6 @@ class RemoteReader:
         return bool(self._remote[table] >= 0)
 
     def counted(self) -> Snapshot:
-        """Return the counters since the version was loaded (COUNTERS)."""
         with self._lock:
             return self._counters.snapshot()
 
@@ -174,13 +169,11 @@ class RemoteReader:
     ) -> BatchTables:
         """Return descriptors of everything that a batch reads, as of a pinned state.
 
+        Raises NotReady if rows were unavailable and the policy is to fail.
+
         Args:
             tables: The state's descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The state's epoch.
             spans: int64 [requests, 2], as BatchView.spans.
-
-        Raises:
-            NotReady: Rows were unavailable and the policy is to fail.
         """
         inputs, kept = inputs_of(bound), None
         if self._plan.entities:
@@ -214,7 +207,6 @@ class RemoteReader:
         return BatchTables(standing, (index, rows, scales))
 
     def _supply(self, waiting: MissingRows) -> None:
-        """Provide a row, or its absence, for every missing id."""
         asked = int(waiting.counts.sum())
         unknown = self._cache.take(
             waiting.starts, waiting.counts, waiting.ids, waiting.entries, waiting.rows, waiting.status

@@ -5,10 +5,10 @@ reply and returns it; a connection that failed in between is closed first, so a 
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
 only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.extensions.redis), or they are lost; a new connection has the same time again for its
-handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
-few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
-node's failure.
+can take (processor.extensions.redis), or they are lost; a new connection has the same time again for its handshake.
+Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays few
+batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the node's
+failure.
 
 In a cluster, CLUSTER SLOTS lists which node serves which slots. It is requested at first use, when a node answers MOVED
 (the commands that moved are then sent once more), and after a node failed, at most once a second. While a slot
@@ -68,11 +68,7 @@ class RedisNode:
         self.breaker = CircuitBreaker(clock)
 
     def send_commands(self, commands: Sequence[Command], bound: ReplyLimits) -> Connection:
-        """Send commands and return the connection to read their replies from.
-
-        Raises:
-            RedisError: The node cannot be reached.
-        """
+        """Send commands and return the connection to read their replies from; RedisError if there is none."""
         try:
             connection = self.pool.get_connection()
         except exceptions.RedisError:
@@ -94,17 +90,9 @@ class RedisNode:
         self.pool.release(connection)
 
     def finish(self, connection: Connection, count: int) -> list[Any]:
-        """Read the replies to `count` commands and return the connection to the pool.
+        """Read replies to commands of send_commands() and return the connection to the pool.
 
-        Args:
-            connection: The result of send_commands().
-            count: Number of replies.
-
-        Returns:
-            The replies; an error reply as an exception.
-
-        Raises:
-            RedisError: A reply cannot be read.
+        An error reply is an exception that is not raised. Raises RedisError if a reply cannot be read.
         """
         replies: list[Any] = []
         try:
@@ -134,14 +122,9 @@ class RedisStore:
     """A RowStore on Redis: small values by key."""
 
     def __init__(self, url: str, timeout_s: float, clock: Clock) -> None:
-        """Prepare a store; it connects at first use.
+        """Prepare a store; it connects at first use. Raises BadInput if the URL is not valid.
 
-        Args:
-            url: See RemoteConfig.
-            timeout_s: Time limit of a new connection, and of all replies of a batch.
-
-        Raises:
-            BadInput: The URL is not valid.
+        `timeout_s` is the time limit of a new connection, and of all replies of a batch.
         """
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.endswith("+cluster")
@@ -162,10 +145,9 @@ class RedisStore:
         self._refreshing = threading.Lock()
 
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
-        """Fetch values by key, None for each that is unavailable; never raises for a failure of Redis.
+        """Fetch values by key, together at most `max_nbytes`, None for each that is unavailable.
 
-        Args:
-            max_nbytes: Size limit of all values together.
+        Never raises for a failure of Redis.
         """
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
@@ -183,16 +165,11 @@ class RedisStore:
         return StoreReply(values, problem)
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Return the value of one key, or None; raises NotReady.
-
-        Args:
-            max_nbytes: Size limit of the value.
-        """
+        """Return the value of one key, at most `max_nbytes`, or None; raises NotReady."""
         value = self._must([(key, (b"GET", key))], max_nbytes)[0]
         return value if isinstance(value, bytes) else None
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
-        """Store all values; raises NotReady."""
         keys = list(values)
         commands = []
         for group in self._groups(keys):
@@ -312,7 +289,6 @@ class RedisStore:
                     return
 
     def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
-        """Parse a reply to CLUSTER SLOTS into nodes by slot; None if it is not one."""
         ranges = parse_slots(reply, str(asked.pool.connection_kwargs.get("host", "localhost")))
         return None if ranges is None else nodes_by_slot(ranges, self._node)
 

@@ -102,12 +102,7 @@ def initialize(config: bytes) -> tuple[int, bytes]:
 
 
 def process(number: int, data: bytes) -> tuple[int, bytes]:
-    """Answer a request; returns an HTTP status, and the reply or the error.
-
-    Args:
-        number: The model's number.
-        data: A serialized PredictRequest.
-    """
+    """Answer a request; returns an HTTP status, and the reply or the error."""
     return _answered(number, lambda embedded: embedded.process(data))
 
 
