@@ -1,22 +1,18 @@
 """Plan the cores of session groups while they serve: measure, plan, move sessions, every PLAN_S seconds.
 
-Ownership
-- One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each
-  by itself, so a core is given up when its batch ends and no request waits for a plan.
-- For the length of a batch a core may have the sessions of two groups.
+One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each by
+itself: no request waits for a plan, and for the length of a batch a core may have the sessions of two groups.
 
 A group with a budget has a session a core, all on the group's set of cores. The others have all the shared cores, and
-sessions by their weights: the scheduler divides cores among threads that are busy, and a group alone has all of them.
+sessions by their weights: the scheduler divides cores among threads that are busy.
 
 Workers
 - The supervisor plans for all: it outlives them, has the counts of dead ones too, and answers no request.
 - A request is computed by the worker that has read it. So every worker has sessions of every group, on all cores of
-  the group: of N workers each has the Nth part of the group's sessions, rounded up. A group with one core has one
-  session on it in every worker.
+  the group: of N workers each has the Nth part of the group's sessions, rounded up.
 - A worker has the newest plan before its first connection.
 - A plan is whole, and sent anew with every turn. A worker that has missed one (short of memory, or silent) computes
-  where the plan before put it, beside another group at worst. No session is ever without a core, and a worker that dies
-  leaves nothing behind: a plan has no state in workers.
+  where the plan before put it. No session is ever without a core, and a plan has no state in workers.
 - Plans reach a worker in their order, and its sessions move at the end of their batches once its loop has read them.
 
 How batches' costs grow with requests comes from the cost tables of the versions that sessions have computed, how much

@@ -10,23 +10,22 @@ same monotonic clock.
 
 Invariants
 - The server alone writes, whole files, each turn of its plan. A file older than STALE_S says nothing: a server that was
-  killed lends nothing, and the trainer runs as without one.
-- A trainer looks every LOOK_S, on a thread of its own, and moves all its threads at once, within their batches: the
-  kernel moves a running thread. So a core is back within LOOK_S however long a batch takes. Its child processes, which
-  decode files, go with it.
+  killed lends nothing.
+- A trainer looks every LOOK_S, on a thread of its own, and moves all its threads at once, within their batches, and its
+  child processes, which decode files. So a core is back within LOOK_S however long a batch takes.
 - It moves once it has learned rows: by then libraries have made their threads, as many as it has cores of its own.
 - Sessions may still use a lent core, and come first there.
 - A trainer that is lent nothing keeps one core, `kept`: the lowest shared one. What it publishes becomes older, and
-  never stops. From the first look that finds a server on, all its threads have a lower priority (NICE), so on that
-  core they have a tenth of the time while sessions want all of it. A thread cannot raise its priority again.
+  never stops. Once it has found a server, all its threads have a lower priority (NICE), for good: on that core they
+  have a tenth of the time while sessions want all of it.
 - Training never fails because of the file: what cannot be read, or is no such file, says nothing.
 - Of two servers with one repository on one machine the first lends.
 
 Costs: the server writes 100 bytes each turn; a look reads them, four times a second; a move reads a file a process.
 
-Rejected: a look between two batches, in the training loop (a batch may take long, and each trainer would have to look);
-pausing a trainer that is lent nothing (freshness is what it is there for); the lowest priority, SCHED_IDLE (the same,
-on a saturated core); shared memory (a name outside of the repository, to be agreed upon).
+Rejected: a look between two batches (a batch may take long, and each trainer would have to look); pausing a trainer
+that is lent nothing (freshness is what it is there for); SCHED_IDLE (the same, on a saturated core); shared memory (a
+name outside of the repository, to be agreed upon).
 """
 
 from __future__ import annotations

@@ -6,20 +6,19 @@ by weight. What the others do not need is lent.
 Invariants
 - A plan gives every core to one group, or to those that share, and never more cores than there are.
 - A group with a budget never has fewer cores than `min_cores`; those that share have one at least.
-- If there are too few cores, each goes to the group that is predicted to miss its budget by most. With fewer cores than
-  groups all share all of them: no budget is kept.
+- If there are too few cores, each goes to the group that is predicted to miss its budget by most, and they stay where
+  they are unless that is clearly worse (STEADY): a core that is taken from a full group leaves a queue behind. With
+  fewer cores than groups all share all of them: no budget is kept.
 - Cores are given at once, and taken back one a plan, after the group has needed fewer for RELEASE_S: a tide that turns
   is followed, a pause is not.
-- Where there are too few cores, they stay where they are unless that is clearly worse (STEADY): a core that is taken
-  from a full group by chance leaves a queue behind that lasts.
 
 Costs: a plan predicts a latency for each core, about a microsecond each.
 
 Source: own cores for baseline models and shared ones for models that are tried, by a cost model, are metaapp's (on
 DeepRec); DeepRecSys (ISCA 2020) and Hercules (HPCA 2022) plan by measured costs, too.
-Rejected: reacting within microseconds (Caladan, OSDI 2020), which takes the scheduler's place and needs the kernel's
-help; one pool for all, in which a burst of any model is every model's tail; with too few cores, the division that is
-predicted to have the fewest late requests: predictions are coarse, and it gave up groups that could have been kept (in
+
+Rejected: reacting within microseconds (Caladan, OSDI 2020), which needs the kernel's help; one pool for all, in which a
+burst of any model is every model's tail; with too few cores, the division with the fewest predicted late requests (in
 24 simulated days of 16 and 32 cores it had more misses in 16, and fewer in 8).
 """
 

@@ -1,9 +1,8 @@
 """Keep rows of a version's tables in the memory of a device, where batches read them by place.
 
-Ownership
-- A mirror belongs to one replica, in one process: it holds the pools on the device, and for each table a map from slots
-  of its arena to places (slot_kernels). Only catch_up() writes maps and pools, under `_writing`.
-- What a batch reads is decided by the host: a filled line names places that were found under the batch's pin.
+A mirror belongs to one replica, in one process: it holds the pools on the device, and for each table a map from slots
+of its arena to places (slot_kernels). Only catch_up() writes maps and pools, under `_writing`. The host decides what a
+batch reads: a filled line names places that were found under the batch's pin.
 
 Invariants
 - A place that a reader pinned to an epoch may find holds the row that the host has at that ref. A slot of an arena is
@@ -11,20 +10,20 @@ Invariants
   every reader of it could see; so copying its newest content over its place takes no row from anybody.
 - Before lines of an epoch are filled, all rows of that epoch and earlier ones have been copied: catch_up() copies every
   slot whose stamp is newer than the last epoch that it was called for. A slot that is written meanwhile is of an epoch
-  that nobody reads yet; its stamp is newer than the epoch that is noted, and it is copied again.
+  that nobody reads yet, and is copied again.
 - Runs that read pools and the change of a pool exclude each other (`reading`, `_Exclusion`): a change takes the memory
   of the pool that it changes. Runs do not exclude each other.
 - Nothing is sent to other processes: each finds the changes of a delta in the memory that it maps.
 - A row without a place is sent by the host, in the same line.
 
-Bounded: the pools are as large as when the mirror was made. A slot keeps its place, so there are never more places than
-slots were used at once; if all places are taken, later slots have none.
+Bounded: the pools are as large as when the mirror was made. A slot keeps its place; if all are taken, later slots have
+none.
 
 Costs: a delta costs a look at the stamp of every slot that is in use, 16 bytes each, and a copy of the rows that
 changed. A run waits for a change of a pool, a fraction of a millisecond.
 
-Rejected: a list of the slots of each delta, written by whoever applies it (another thing that processes share; the
-stamps are there); a second copy of each pool that is changed while the first is read (twice the memory).
+Rejected: a list of the slots of each delta, written by whoever applies it (the stamps are there); a second copy of each
+pool that is changed while the first is read (twice the memory).
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ A place is the number of a row in a pool (extensions.device_rows.row_mirror), in
     floats   int64 [G, FLOAT_FIELDS], by feature that is one number: SOURCE, COLUMN, and FLOAT_OFFSET, its column in a
              line
 
-A reader finds a place as it finds a row (kernels.rows), under its pin: a slot that it may see is not written again, and
-its place was written before the epoch became readable here (row_mirror.RowMirror.catch_up).
+A reader finds a place as it finds a row (kernels.rows), under its pin (RowMirror.catch_up).
 """
 
 # mypy: ignore-errors

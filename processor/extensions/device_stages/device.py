@@ -5,33 +5,30 @@
         └────────── staging buffers that are free again ◀── outputs copied to their requests ◀─────┘
 
 For a device that needs larger batches than one session has: a GPU, or a CPU backend with threads of its own. A staging
-buffer is one of a replica's Buffers, with as many rows as its largest bucket, bound to every executable before a
-request or a flip needs it. So all that several sessions have filled of it is one run, and nothing is gathered. The
-manifest decides where the device is used: a stage runs the executable chosen for the bucket, as any session does.
+buffer is one of a replica's Buffers, with as many rows as its largest bucket, bound to every executable beforehand. So
+all that several sessions have filled of it is one run, and nothing is gathered. A stage runs the executable that the
+manifest chooses for the bucket, as any session does.
 
 Ownership
 - A staging buffer's rows belong to the session that reserved them until mark_filled(), and to the stage that took the
   buffer from take() until release().
 - The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; pins are
   taken and released under it.
-- Each staging buffer has its own reader slot (processor.versions.control). It is pinned when the buffer is opened and
-  unpinned when its outputs have been copied, so a buffer, and every request in it, is computed under one state. A
-  session joins an open buffer only while that buffer's state is the served one, and otherwise opens another: whatever
-  is filled after a delta's flip sees the delta.
-- Chunks of a split request do not share buffers with other requests: their state is the one that their SplitRequest has
-  pinned.
+- Each staging buffer has its own reader slot (processor.versions.control), pinned when the buffer is opened and
+  unpinned when its outputs have been copied: a buffer is computed under one state. A session joins an open buffer only
+  while that buffer's state is the served one: whatever is filled after a delta's flip sees the delta.
+- Chunks of a split request share no buffers with other requests: their state is the one that their SplitRequest pins.
 
 Must never happen: rows of two states or two models in one run; a reply before all of its rows have been computed; a
 buffer filled again while outputs of it are read; a request that fails for the values of another one in its buffer:
 after an error of a run the stage fills and runs each request by itself.
 
 Bounded: there are STAGING_PER_STAGE buffers per stage and one more. A session that finds none free waits; its next
-batch grows in the batcher meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers
-what has been filled and ends the stages; sessions have ended before.
+batch grows meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers what has been
+filled and ends the stages; sessions have ended before.
 
 A request that is worth dividing (processor.running.graph_run) has a buffer of its own: the session fills the user's
-row and the candidates' rows, and the stage runs the user's part and then the candidates', both of the shortest length
-that the request's histories fit.
+row and the candidates' rows, and the stage runs both parts, of the shortest length that the histories fit.
 """
 
 from __future__ import annotations

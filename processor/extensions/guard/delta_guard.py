@@ -1,32 +1,28 @@
 """Judge whether a delta may be served, by its figures and those of the deltas before it (anomaly detection). Pure.
 
-Deltas are compared with what is usual. Of each figure the guard remembers the two largest values that were served,
-decayed to half after HALF_LIFE deltas. The second of them is what is usual, so that one odd delta makes nothing usual.
-To hold at most one good delta in a thousand, it has to remember about a thousand: with this half-life it holds 1.4 in a
-thousand of figures whose tail falls with the square, and 0.6 of those whose tail falls with the cube; with a half-life
-of 100 deltas, 6.4 and 3.6.
+What is usual: of each figure the guard remembers the two largest values that were served, decayed to half after
+HALF_LIFE deltas, and compares with the second, so that one odd delta makes nothing usual. This half-life holds 1.4 good
+deltas in a thousand for figures whose tail falls with the square, 0.6 with the cube; one of 100 deltas, 6.4 and 3.6.
 
-A delta is held for a figure of its scores that is above the floor of its kind and above `factor` times what is usual.
-The floor keeps a livelier delta after a stream of small ones from being suspect. Until `learn` deltas have shown a
-figure, only values above the ceiling of the kind are held: no good delta has them. From then on the factor is doubled,
-and the excess shrinks with every delta. Scores that become non-finite are held whatever is usual.
+A delta is held for a figure of its scores above the floor of its kind and above `factor` times what is usual. The floor
+keeps a livelier delta after a stream of small ones from being suspect. Until `learn` deltas have shown a figure, only
+values above its ceiling are held; from then on the factor is doubled, and the excess shrinks with every delta. Scores
+that become non-finite are held whatever is usual.
 
-The ceiling of a kind is absolute: nothing that was learned, and no claim of a delta about itself, lifts a bound
-above it. A delta that carries more training events than usual, after a pause for example, may move things
-proportionally further, at most MOST_GROWTH times: as far as sixteen deltas move by random walk alone. The event count
-is the publisher's claim, so the number of rows must support it: the claim counts for at most ROWS_GROWTH times the
-square root of theirs, as a table that was zeroed or permuted brings many rows too.
+The ceiling of a kind is absolute: nothing that was learned or claimed lifts a bound above it. A delta with more
+training events than usual, after a pause for example, may move things proportionally further, at most MOST_GROWTH
+times: as far as sixteen deltas move by random walk. The event count is the publisher's claim, so it counts for at most
+ROWS_GROWTH times the square root of the rows' growth: a table that was zeroed or permuted brings many rows too.
 
-The floors of figures of scores apply to LEAST_ROWS different rows. With fewer they widen: a mean or a width of n rows
-is off by chance by 1 / sqrt(n) of one row's, and disorder, which is a mean of squares, by the square of that: with four
-rows, two neighbours that change places are a fifth of all the order there is. What is usual does not widen: it was
-learned from such samples. Nor are few rows evidence that a delta leaves scores alone, so its rows and weights are then
+Floors of scores apply to LEAST_ROWS different rows. With fewer they widen: a mean or a width of n rows is off by chance
+by 1 / sqrt(n) of one row's, and disorder, a mean of squares, by the square of that. What is usual does not widen: it
+was learned from such samples. Nor are few rows evidence that a delta leaves scores alone: its rows and weights are then
 judged as if there were no scores.
 
-Rows and weights are the means, scores the end: a delta whose rows or weights have moved further than usual is held if
-its effect on scores is unknown, or if scores have moved beyond a floor. So a model that was retrained completely but
-scores as before is served. But only rows that were requested lately are scored: beyond LOUD, rows and weights are held
-although these scores stay. Rows far longer than any before, and floods of new ids, are held whatever scores do.
+Rows and weights that move further than usual are held if the effect on scores is unknown, or if scores move beyond a
+floor: a model that was retrained completely but scores as before is served. But only rows that were requested lately
+are scored: beyond LOUD, rows and weights are held although these scores stay. Rows far longer than any before, and
+floods of new ids, are held whatever scores do.
 
 With caution (when a hold is to be released by a server that does not know what is usual) the floors are the bounds.
 
@@ -34,9 +30,9 @@ The guard does not learn from a delta that was held; it does from one that a per
 
 Costs: a dozen comparisons per delta, three numbers per figure. Small steps that add up are detected by drift.
 
-Rejected: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
-any number of deviations); bounds in absolute terms alone (a delta every ten seconds and one a day differ by more than a
-good delta and a bad one); a bound on the number of rows (a delta after a pause is a large one).
+Rejected: a mean and deviation of each figure (of 2,000 deltas of a good stream some lie beyond any number of
+deviations); absolute bounds alone (a delta every ten seconds and one a day differ by more than a good and a bad one); a
+bound on the number of rows (a delta after a pause is a large one).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Limit how far the scores of the same rows move within an hour and a day, however small the steps. Pure.
 
 A guard that judges each delta by itself can be evaded: fifty deltas that move the mean score by 4.9 % each make it
-ten times as high, and none of them is unusual. So each generation has a position: the sum of the signed steps that led
-to it, in the logarithm of the mean score and in that of the width of the scores. Of an output that can be negative the
-step is the change relative to the larger mean. Each step has an equal and opposite one, so a daily tide adds up to
-nothing. A step is measured on rows that were scored under both states, so different traffic is not a drift.
+ten times as high. So each generation has a position: the sum of the signed steps that led to it, in the logarithm of
+the mean score and in that of the width of the scores. Of an output that can be negative the step is the change relative
+to the larger mean. Each step has an equal and opposite one, so a daily tide adds up to nothing. A step is measured on
+rows that were scored under both states, so different traffic is not a drift.
 
 Such sums creep where rows are requested before they are learned from: each delta sets the sampled rows a little
-further apart, or higher, and the next sample begins where the last one did. This widened good streams by 0.2 % per
-delta, and turned a tide by a factor of three into 6.6. So it is a drift only if the scores themselves lie so much
-higher or wider, or lower or narrower, than any did within that time.
+further apart, or higher, and the next sample begins where the last one did (0.2 % per delta on good streams; a tide by
+a factor of three became 6.6). So it is a drift only if the scores themselves lie so much higher or wider, or lower or
+narrower, than any did within that time.
 
 Invariants
 - No judged delta takes a position further from any position of the last hour, or day, than the bound allows, unless
@@ -20,8 +20,8 @@ Invariants
 Costs: a few comparisons per delta; two numbers for each five minutes of a day and figure, and positions of the newest
 GENERATIONS. A window is up to SLOT_S longer than its name.
 
-Rejected: scores of fixed rows kept for a day (their features and their traffic would be yesterday's, and scoring them
-again would double the cost of a delta); sums of unsigned steps (the noise of a day would add up to a drift).
+Rejected: scores of fixed rows kept for a day (their features and traffic would be yesterday's, and scoring them again
+would double the cost of a delta); sums of unsigned steps (the noise of a day would add up to a drift).
 """
 
 from __future__ import annotations

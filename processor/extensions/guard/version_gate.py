@@ -5,15 +5,15 @@ version goes on answering meanwhile; whether the new one may take over is decide
 
 Invariants
 - Judged is what takes over by itself: a version that is newer than the one that answers by default and that no person
-  has named (by hand, by a label, by its number in the policy) or released. So a start with nothing served, and a way
-  back, are never held up.
+  has named (by hand, by a label, by its number in the policy) or released. A start with nothing served, and a way back,
+  are never held up.
 - Not judged is what the policy chose when this server started, nor what it has served before: with "latest:2" or a
   label an older version is loaded first, and a restart would judge anew, without requests, what all others serve.
 - But a server that ended before it let the newest version in knows by the scratch folder which one answered: that one
   is loaded first, and the newest is judged by the kept requests. If it cannot be loaded, or there is no such file, the
   newest is served, and said to be unjudged. So a start takes one more load and at most two times SCORE_S.
-- A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
-  other server and no restart serves it either; where no record can be written, the hold ends with the process.
+- A version that is out of line is not offered to a single request. Its hold is a record of the repository, for other
+  servers and restarts; where no record can be written, the hold ends with the process.
 - What the gate cannot judge it says so, and the model's `unjudged` decides. A failure to score is no evidence; for want
   of memory the version waits, and is judged with the next try.
 - The judge learns from good changes only: when the next version comes and the one before is still what is served.
@@ -21,8 +21,7 @@ Invariants
 Costs: two copies of at most 256 rows, which the delta guard keeps anyway, scored once by each version, at most SCORE_S
 each; buffers of one session while it lasts. In a worker pool one worker does it, beside its requests.
 
-Rejected: scoring new requests by both versions for a while (that is a canary, which a split configures; its requests
-wait for two versions, and a bad version's errors are seen by clients).
+Rejected: scoring new requests by both versions for a while (a canary does; clients would see a bad version's errors).
 """
 
 from __future__ import annotations

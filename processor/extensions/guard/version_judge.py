@@ -12,25 +12,22 @@ Both versions score the same rows. A figure is 0 for a version that changes noth
     unreadable  of all: the share of rows that the served version reads and the new one cannot
     unknown     of all: by how much the share of looked-up ids without a row has grown
 
-An output of several columns may be a vector, and good retrains turn vectors any way they like: it has no mean and no
-order to compare.
+An output of several columns may be a vector, which good retrains turn any way they like: it has no mean and no order.
 
-The bounds are not those of a delta (delta_guard): two good retrains rank less alike than a model and its delta. Of each
-figure the judge remembers what the last MOST_CHANGES good changes of version have shown. Once LEARN of them have, the
-limit is FACTOR times the largest (twice that at first), never below the least and never above the ceiling of the kind;
-until then it is the floor. So a model that is retrained from new weights every night is measured by such nights, and
-one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
+Two good retrains rank less alike than a model and its delta, so the bounds are not those of delta_guard. Of each figure
+the judge remembers the last MOST_CHANGES good changes of version. Once there are LEARN, the limit is FACTOR times the
+largest (twice that at first), between the least and the ceiling of the kind; until then it is the floor. So a model
+that is retrained from new weights every night is measured by such nights. Non-finite and constant scores have no limit
+to learn.
 
 Few rows are no evidence: with fewer than LEAST_READABLE rows that the new version reads, or scores of fewer than
 LEAST_ROWS different rows, a version is not judged. But a score that is not finite needs no second row, and rows that
-the new version refuses are evidence themselves: with as many of the served version, one that reads none of them is out
-of line, since clients would get errors.
+the new version refuses are evidence themselves, as clients would get errors.
 
 Costs: two sorts of a few hundred scores for each output; MOST_CHANGES numbers for each figure.
 
 Rejected: the bounds of deltas with wider floors (a limit that lets a retrain pass lets a zeroed table pass too, unless
-it is learned from retrains); judging the scores that the two versions serve (that is what has to be prevented; what is
-served is followed by post_deploy_monitor).
+it is learned from retrains); judging the scores that the two versions serve (post_deploy_monitor does, afterwards).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ Invariants
   files mapped and goes on.
 - In a server, follow() starts two threads; reading the folder then waits for no network. One polls the hint, and by
   its name the next record of each version that is read. The other lists (listing) when the hint has changed and every
-  half a minute: however long that takes, records arrive. Before follow(), and in writers, each read queries the store.
+  half a minute. Before follow(), and in writers, each read queries the store.
 - A poll comes BEAT_S after the last, and less often while nothing changes: after a quiet time of T within T / 100, at
-  most LONGEST_BEAT_S. So what ends a pause arrives late by a hundredth of it, and a trainer that publishes every 25 s
-  or more often is never waited for. Any change makes polls frequent again.
+  most LONGEST_BEAT_S. So what ends a pause is late by a hundredth of it, and a trainer that publishes every 25 s or
+  more often is never waited for.
 - An outage changes nothing here: the last state stays, seen_s() reports its age, and the next beat tries again.
 - An error with one model, version or file in the store does not affect the others, and is logged once.
 - Where signatures are required, only the manifest of a version is downloaded until a trusted key has signed it.
@@ -20,8 +20,8 @@ Invariants
 Costs of a beat: one request for the hint, one for each followed version; at every CHECK_BEATS-th four more for each
 version (requests a month: docs/extensions/object_stores.md). Walking the folder takes at most a hundredth of the time.
 
-Rejected: notifications of the store (each store has its own kind, none has all, and missed changes have to be found
-anyway); one poller for all servers of a machine (managing its lifetime and its requests costs more than the requests).
+Rejected: notifications of the store (each store has its own kind, and missed changes have to be found anyway); one
+poller for all servers of a machine (managing its lifetime costs more than the requests).
 """
 
 from __future__ import annotations

@@ -1,28 +1,26 @@
 """The columns that filters read, by the positions of a table's codes (row_codes), which readers of all processes map.
 
 A position has a value of each column of its item's record, and a bit: `fresh`. Numbers are as records hold them; texts
-are codes (text_codes); of a list there is a word, its place among all lists' values and its length.
-
-One writer, the holder of the version's lock, makes and changes all of it; readers map it and have pinned an epoch.
+are codes (text_codes); of a list there is a word, its place among all lists' values and its length. The holder of the
+version's lock makes and changes all of it; readers map it and have pinned an epoch.
 
 Invariants
 - A position whose bit is set has the columns of its item's record in every epoch that a reader may have pinned; or
   missing values and `there` 0, if the item has no record in any of them.
-- The bit is cleared before a state in which the record differs is published (changing), be it by a delta or a
-  rollback. Without the bit readers take the record itself, as of their epoch (item_filters): that is slow, never wrong.
+- The bit is cleared before a state in which the record differs is published (changing), by a delta or a rollback.
+  Without the bit readers take the record itself, as of their epoch (item_filters): slow, never wrong.
 - Columns are written, and then the bit is set, only while no reader is pinned to a state older than the served one
   (refresh). A reader that has pinned the served state, and read the bits before, does not read what is written.
 - Memory is zeros at first: a new position has no bit.
 - A position whose texts cannot have codes (text_codes.COLLIDES), or for whose values there is no room, gets no bit.
 
 Costs. 4 bytes a float or text, 8 a whole number, 8 a list and 8 a value of it, and one byte and a bit, a position; each
-text once, with 30 to 100 bytes. Texts and lists that are no longer used stay until they are most of the memory: then
-all of it is made anew. A delta of m records costs m probes of the table's indexes before the flip, and m records to be
-read after it, in slices of SLICE.
+text once, with 30 to 100 bytes. Once unused texts and lists are most of the memory, all is made anew. A delta of m
+records costs m probes of the table's indexes before the flip, and m records to be read after it, in slices of SLICE.
 
-Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value, as
-of search engines (a range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes,
-and not exact); columns by the records' own positions (a scan would probe an index for each item).
+Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value (a
+range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes, and not exact);
+columns by the records' own positions (a scan would probe an index for each item).
 """
 
 from __future__ import annotations

@@ -6,24 +6,22 @@ candidates, unless it asks for another source (asked_source); then the items' ro
 these rows are read and nothing is scanned.
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
-its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
-and releases it when the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
+its own in every version (processor.versions.control). It holds a pin from before the users' vectors are computed until
+the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
 
 Invariants
 - Users' vectors, items' rows and what filters read are of one state, whose generation the reply names: no reply has an
   item that was removed or rolled back there, or whose record there does not pass the filter. Items' vectors of two
   towers may lag, and then the reply names their generation, too (item_vectors).
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
-- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and
-  once more for each CLAUSES_AN_ID clauses of a filter; so does every item of the reply. A scan ends early once each of
-  its requests is beyond its limit or its deadline.
-- At most MAX_QUEUED requests wait. Those that wait for one version, with the same filter and source, share a scan, for
-  up to SHARED_USERS users: reading a row takes longer than a product with it.
+- Every row of the table counts as an id for each user (`max_ids`), and once more for each CLAUSES_AN_ID clauses of a
+  filter; so does every item of the reply. A scan ends early once each of its requests is beyond limit or deadline.
+- At most MAX_QUEUED requests wait. Those for one version, with the same filter and source, share a scan, for up to
+  SHARED_USERS users: reading a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
 
 Costs. The pin is held for the scan, a hundredth of a second for a million items. A delta that arrives meanwhile is
-served to all other requests at once, but the call that brought it returns, and the next one is accepted, only when the
-pin is released, as for a large request (processor.sessions.split_request).
+served to all other requests at once, but its call returns, and the next one is accepted, only when the pin is released.
 
 Such requests are neither recorded nor given to shadows, canary trials and previews, which compare scores of rows.
 

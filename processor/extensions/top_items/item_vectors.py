@@ -1,8 +1,8 @@
 """Keep the vectors of a version's items, through deltas, new weights and rollbacks (processor.versions.row_watchers).
 
-What a reply may mix. The user's vector, what the score makes of a product, and which items there are, are of the state
-that the reader has pinned. Items' vectors are all of one generation: the pinned one, or, where they lag, the one that
-`vector_of` names (vector_table). An item that is not in both generations is in no list.
+What a reply may mix. The user's vector, what the score makes of a product, and which items there are, are of the pinned
+state. Items' vectors are all of one generation: the pinned one, or, where they lag, the one that `vector_of` names
+(vector_table). An item that is not in both generations is in no list.
 
     current   deltas of rows: the vectors of the items that they touch are staged with them, under their epoch, so one
               flip publishes both. A delta that changes other weights than the items' tower reads, or rows that no item
@@ -10,22 +10,21 @@ that the reader has pinned. Items' vectors are all of one generation: the pinned
     lagging   deltas only remove items, and put back those that had been removed since. A pass (vector_pass) computes
               all vectors beside them; its result replaces the table, with a new frame, and may be current or lag again
 
-Rejected: vectors of a delta, or of new items, by a tower that lags (a list would mix generations, and nothing could
-name them); recomputing before the flip whatever it costs (a delta a second would wait for minutes); a pass under a
-reader's pin (the writer waits for pins).
-
 Invariants
 - Current vectors are equal to the bit to those that the state's rows and weights give, up to what batching a row with
   others changes in its last bits.
 - A rollback within one table undoes its rows and what is said about them. Where a newer table has replaced it, a copy
-  is served whose vectors lag, by the generation that they are of, which may be one that was undone; a pass begins.
+  is served whose vectors lag, by their own generation, which may be one that was undone; a pass begins.
 - A refused change leaves no trace: what it proposed is dropped by settle().
 - A failure to compute makes vectors lag; it refuses no delta. What must not fail is the removal of items.
 
 Costs. Of a delta: the vectors of the items that it touches. Of a pass: SLICE_S seconds of each 20 ms of the thread that
-maintains tables (processor.versions.upkeep), under the version's lock: a delta waits for a slice. Twice as much with
-each pass that came to nothing, and after a rollback. Memory: 4 bytes a number and codes, and the same again while a
-pass runs.
+maintains tables (processor.versions.upkeep), under the version's lock: a delta waits for a slice; twice as much with
+each pass that came to nothing, and after a rollback. Memory: 4 bytes a number and codes, twice while a pass runs.
+
+Rejected: vectors of a delta, or of new items, by a tower that lags (a list would mix generations, and nothing could
+name them); recomputing before the flip whatever it costs (a delta a second would wait for minutes); a pass under a
+reader's pin (the writer waits for pins).
 """
 
 from __future__ import annotations

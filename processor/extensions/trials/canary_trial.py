@@ -1,9 +1,8 @@
 """Gather evidence for and against canaries; canary_judge draws the conclusions.
 
-Evidence compares canary and baseline on the same rows, taken from requests that the split routed to the canary. So a
-client cannot choose what only one side has to score: not by a label or a version (such requests are no evidence), not
-by a sticky key on the canary's side, and not by numbers that overflow every network, or that lie just beyond what one
-network can handle.
+Canary and baseline are compared on the same rows, of requests that the split routed to the canary. So a client cannot
+choose what only one side has to score: not by a label or a version, not by a sticky key on the canary's side, and not
+by numbers that overflow every network, or that lie just beyond what one network can handle.
 
 Invariants
 - A request counts only if the split chose the version that answers it: it names neither version nor label and is not a
@@ -11,13 +10,12 @@ Invariants
 - A fault of the canary (an error that is not the client's, or a score that is not finite) counts only if the baseline
   has handled the same rows. Scores are compared over a sample that both have scored.
 - The baseline scores after the reply has been delivered, on one thread per process with its own session and reader slot
-  (processor.versions.control), so no request waits for it. It uses at most SHARE of the time, whether the process is
-  busy or not: an overload must not protect a bad canary. Samples that find the queue full are dropped.
+  (processor.versions.control), for at most SHARE of the time, whether the process is busy or not: an overload must not
+  protect a bad canary. Samples that find the queue full are dropped.
 - A request with a number more than FAR times the usual is no evidence: a patient client could find a number that one
   network just handles and the other does not. The usual size is the median over recent samples; nothing is counted
   until there are USUAL of them.
-- A trial belongs to two replicas. If one of them is replaced, for example after a version was rebuilt, counting starts
-  again.
+- A trial belongs to two replicas: if one of them is replaced, counting starts again.
 
 Costs: nothing if no traffic is split, and nothing for the baseline's requests; for the canary's a closure and a scan of
 the scores.

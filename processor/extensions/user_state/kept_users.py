@@ -2,12 +2,13 @@
 
 A kept user is (owner, model, sequence id) -> the user's inputs as they were sent, and a version that each change
 replaces. They lie beside what was computed of users, under the same budget, time to live and erasures (kept_words).
-A request that is completed from here is answered as one that was sent whole: what is computed of a user is found by
-the inputs alone (user_states).
+Kept are the inputs of the user, and others with one row that a prepare sends and that are not the candidates'. They
+stand in for what later requests leave out: such a request is answered as one that was sent whole, as what is computed
+of a user is found by the inputs alone (user_states).
 
 Invariants
 - A change reads, merges and replaces under the user's lock: of two that come at once, in any process, each meets the
-  result of the other.
+  result of the other. One that changes nothing keeps the version; inputs that are no sequence's are replaced.
 - Versions of a user ascend, and no two users that were ever kept under one id have the same: they are taken from the
   machine's clock where it is ahead.
 - What is kept has one row and the types of the model's inputs. What an older version of the model had otherwise is not
@@ -16,10 +17,6 @@ Invariants
 - An erasure of a user reaches what has the user's key among its inputs, under whatever id. Where the model has no input
   with users' keys the id is taken for one; where it has several, each erasure takes the user.
 - No message has an id, or a value.
-
-Kept are the inputs of the user, and others with one row that a prepare sends and that are not the candidates'. They
-stand in for what later requests leave out. A change replaces inputs that are no sequence's. One that changes nothing
-keeps the version.
 
 Costs: a look of a few microseconds and a copy of the inputs; a change writes them anew.
 """

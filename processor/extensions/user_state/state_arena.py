@@ -18,45 +18,40 @@ segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
               TOUCHED        1 if it was read since the eviction last came by
     pages     its words: stamps of the rows that it was computed from, then tensors
 
-A name has two sets of WAYS entries in a segment where it may be, found from LOW and from HIGH. It goes to the set with
-more free entries, so that three of four entries are in use before the first state has no place.
-
-A page is small, as users are: the inputs of one with 20 events take one, and with a link and an entry 648 bytes. Large
-states have chains of pages, which are read as one where they follow each other, as in a new segment.
+A name may be in two sets of WAYS entries of a segment, found from LOW and from HIGH. It goes to the set with more free
+entries, so that three of four entries are in use before the first state has no place. A page is small, as users are:
+one with 20 events takes one page, 648 bytes with a link and an entry. Pages that follow each other are read as one.
 
 Who may write which word
-- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states in
-  it, and knows what is free in private memory (`counts` to `books` below); a process that takes a segment over finds
-  that out from the entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its
-  own process learns later that they are free.
+- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states, and
+  knows what is free in private memory (`counts` to `books` below), which a process that takes over finds out from the
+  entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its own process learns
+  later that they are free.
 - TOUCHED may be written by anybody; it decides nothing but what is evicted.
-- So what a holder has found in an entry is true until it lets go: no erasure or sweep meets a state that took the place
-  of another one meanwhile.
+- So what a holder has found in an entry is true until it lets go.
 
 What must never be observed
 - Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
-  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. Readers have no lock: a reader
-  copies, checks that SEQ is still the same, and believes the copy only if the sum agrees. So what was written
-  meanwhile, and what a writer left that died at any instruction, are misses.
+  SEQ, never used before, as a full barrier, when all else is there. A reader has no lock: it copies, checks that SEQ is
+  still the same, and believes the copy only if the sum agrees. So what was written meanwhile, and what a writer left
+  that died at any instruction, are misses.
 - Bytes of a state that is gone, once the call is over that took it away. Its pages are DIRTY then: a state that takes
-  its place overwrites them, and what it leaves is zeroed before the call returns. Who finds UNFINISHED holds the lock
-  of one that died, and first zeroes what that one has left (erase_kernels.finish).
+  its place overwrites them, and what it leaves is zeroed before the call returns. Who finds UNFINISHED first zeroes
+  what the lock's dead holder has left (erase_kernels.finish).
 - A state that was made while an erasure ran. The erasure replaces ERASURES before it takes the first lock. A writer
-  compares ERASURES, under the lock, with what it was when its request began, before it changes anything. So the erasure
-  comes to a segment after what was written by those who have not seen it.
+  compares ERASURES, under the lock, with what it was when its request began. So the erasure comes to a segment after
+  what was written by those who have not seen it.
 
 A process that dies leaves no lock held. One that is stopped while it holds a lock is waited for a while: then a change
 is refused, a state is not kept, and an erasure fails.
 
-Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. Of what it replaces or
-evicts only those pages are zeroed that it does not overwrite. One byte in five of a segment is index. What was never
-used takes no memory: neither pages and entries, nor the list of free pages.
+Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. One byte in five of a
+segment is index. What was never used takes no memory.
 
 Rejected: one heap for all processes (its lock would be taken by all, and its free list recovered from every state in
 which one may die); erasing without a lock (arena_locks); a reader's lock on a state (a dead reader holds it); states as
-numpy arrays in shared files (no budget); pages of many sizes (they fragment); pages of 4 kB (six of seven bytes of a
-small user are empty); one set of 16 entries for a name (where three of four entries are in use, 1 of 200 states has no
-place).
+numpy arrays in shared files (no budget); pages of many sizes (they fragment) or of 4 kB (six of seven bytes of a small
+user are empty); one set of 16 entries for a name (1 of 200 states has no place where three of four are in use).
 
 Kernels take the address of a segment and its numbers of entries and pages, the number of an entry, the two words of a
 name (high, low), and the private memory of the segment's process, which they write:

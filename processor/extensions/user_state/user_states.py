@@ -13,17 +13,16 @@ Invariants
 
 Bounded. A request may allow a user part that is not valid any more (user_bounds.UserBounds). Such a state is used if it
 is few enough steps and seconds old, and if no turn lies between its flip and the pinned one (versions.control): the
-pinned generation continues its generation, which is neither newer nor rolled back. It stays until it is out of bounds;
-then the part is computed anew. All rows of a request read one user part: chunks of a large request, which may run at
-once, have no bounds, and neither has a prepare, so that what it computes is of its time.
+pinned generation continues its generation. It stays until it is out of bounds. All rows of a request read one user
+part: chunks of a large request, which may run at once, have no bounds, and neither has a prepare.
 
 Rounded. A model may have its user parts kept as float16 (state_tensors). A reply that used one names its generation,
 also where that is the reply's own. Chunks and prepares read and keep such states too, of the pinned generation: a chunk
 that finds nothing uses what it has computed, so rows of a large request may differ by the rounding.
 
 Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
-row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just
-before, and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
+row, which are prefetched, and a copy of the state. Of a miss: the hash, the stamps of rows that were read just before,
+and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
 """
 
 from __future__ import annotations
