@@ -139,10 +139,7 @@ def main(fd: int) -> int:
 
 
 def _answered(
-    asked: Tensors,
-    spares: SpareExecutables,
-    readers: dict[tuple[str, str], VersionReader],
-    weights: dict[str, Weights],
+    asked: Tensors, spares: SpareExecutables, readers: dict[tuple[str, str], VersionReader], weights: dict[str, Weights]
 ) -> tuple[Arrays, dict[str, str]]:
     """Return the answer to a message; readers and weights are those opened and received lately."""
     try:

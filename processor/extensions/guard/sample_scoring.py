@@ -68,12 +68,7 @@ class SampleScorer:
     """Scores the sample of one replica under its states, and kept requests (processor.versions.row_scoring)."""
 
     def __init__(
-        self,
-        run: SubgraphRun,
-        plan: SparsePlan,
-        sample: RequestSample,
-        buffers: Callable[[], Buffers],
-        clock: Clock,
+        self, run: SubgraphRun, plan: SparsePlan, sample: RequestSample, buffers: Callable[[], Buffers], clock: Clock
     ) -> None:
         """Start without any scores.
 

@@ -29,11 +29,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.extensions.online_features.online_columns import (
-    OnlineColumn,
-    OnlineColumns,
-    Status,
-)
+from freshet_serving.processor.extensions.online_features.online_columns import OnlineColumn, OnlineColumns, Status
 from freshet_serving.processor.extensions.online_features.online_store import OpenStore
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures, RequestKeys
 from freshet_serving.processor.extensions.online_features.section import ONLINE, groups_of

@@ -75,11 +75,7 @@ class ListWriter:
         return hashlib.sha256(f"{self._store.begin()} {self._layout}".encode()).hexdigest()[:32]
 
     def write(
-        self,
-        keys: Column,
-        lists: Mapping[str, Ragged],
-        newest_s: NDArray[np.int64],
-        left_s: NDArray[np.float64] | None,
+        self, keys: Column, lists: Mapping[str, Ragged], newest_s: NDArray[np.int64], left_s: NDArray[np.float64] | None
     ) -> None:
         """Write the lists of entities; see the protocol."""
         values = [self._encoded(n, lists[feature.input]) for n, feature in enumerate(self._features)]

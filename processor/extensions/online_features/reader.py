@@ -356,12 +356,7 @@ class OnlineFeatures:
         return flight.wait(end_s - self._clock.now_s())
 
     def _fetch(
-        self,
-        source: _Source,
-        keyed: _Keyed,
-        owned: Sequence[bytes],
-        end_s: float,
-        losses: list[Loss],
+        self, source: _Source, keyed: _Keyed, owned: Sequence[bytes], end_s: float, losses: list[Loss]
     ) -> dict[bytes, Entity]:
         left, found = set(owned), {}
         try:

@@ -35,13 +35,7 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
 
 @kernel(
     nb.int64(
-        nb.int64[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[:, ::1],
-        nb.uint8[::1],
+        nb.int64[:, ::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.uint8[::1]
     ),
     boundscheck=False,
 )

@@ -35,12 +35,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
 from freshet_serving.processor.extensions.redis.connections import CircuitOpen, connection_options, describe
-from freshet_serving.processor.extensions.redis.replies import (
-    MalformedReply,
-    MovedRedirect,
-    encode_command,
-    reader_of,
-)
+from freshet_serving.processor.extensions.redis.replies import MalformedReply, MovedRedirect, encode_command, reader_of
 from freshet_serving.processor.extensions.redis.slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
 from freshet_serving.processor.tables.row_store import StoreReply
 

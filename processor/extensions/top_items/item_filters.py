@@ -139,11 +139,7 @@ class FilterScan:
     """A filter over the positions of one state, for as long as its epoch is pinned."""
 
     def __init__(
-        self,
-        items: ItemFilter,
-        arrays: Mapping[str, NDArray[Any]],
-        tables: NDArray[np.int64],
-        epoch: int,
+        self, items: ItemFilter, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int
     ) -> None:
         """Read which positions hold, and the codes of texts."""
         self._items, self._arrays, self._tables, self._epoch = items, arrays, tables, epoch

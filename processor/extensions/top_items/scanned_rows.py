@@ -52,13 +52,7 @@ class ScannedRows(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        ranking: ItemRanking,
-        name: str,
-        state: State,
-        vectors: Float32s | None,
-        like: Int64s | None,
-        users: int,
+        cls, ranking: ItemRanking, name: str, state: State, vectors: Float32s | None, like: Int64s | None, users: int
     ) -> ScannedRows:
         """Return what a source ranks in a state that is pinned; raise NotReady if there are no vectors of items yet.
 

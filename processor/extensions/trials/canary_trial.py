@@ -211,7 +211,7 @@ class CanaryTrials(Observer):
             return
         rows, opinions = min(MAX_ROWS, bound.rows - first), list[PredictReply | FreshetError]()
         self._session.run(
-            [Work(rows, bound.ids, replica=trial.baseline, bound=bound, done=opinions.append, first=first)],
+            [Work(rows, bound.ids, replica=trial.baseline, bound=bound, done=opinions.append, first=first)]
         )
         (opinion,) = opinions
         if isinstance(opinion, FreshetError) and opinion.http_status < 500:

@@ -11,13 +11,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.index import mix
 from freshet_serving.processor.kernels.kernel import inlined, kernel
-from freshet_serving.processor.kernels.pointers import (
-    copy_bytes,
-    load_f32_bits,
-    load_i64,
-    load_i64_anywhere,
-    store_i64,
-)
+from freshet_serving.processor.kernels.pointers import copy_bytes, load_f32_bits, load_i64, load_i64_anywhere, store_i64
 from freshet_serving.processor.kernels.pool import (
     COLUMN,
     FILLED_BY,

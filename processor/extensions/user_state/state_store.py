@@ -207,12 +207,7 @@ class StateStore:
         return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
 
     def find(
-        self,
-        name: StateName,
-        weights: int,
-        stamps: Callable[[], Int64s],
-        words: Int64s,
-        bounds: Int64s = arena.EXACT,
+        self, name: StateName, weights: int, stamps: Callable[[], Int64s], words: Int64s, bounds: Int64s = arena.EXACT
     ) -> tuple[int, float]:
         """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
 
