@@ -166,7 +166,6 @@ class CorePlanning:
         self._place(placements(plan, sets, self._workers))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return which cores a group has, and why, JSON-able."""
         plan, _ = self._now
         allotted = plan.groups[name]
         cores = self.cores[name]
@@ -174,7 +173,6 @@ class CorePlanning:
         return {"planned": {**planned, "cpus": sorted(cores), "lent": sorted(cores & self.lent)}}
 
     def close(self) -> None:
-        """Plan no more, and lend nothing."""
         if self._thread.is_alive():
             self._thread.close(CLOSE_S)
         if self._lender is not None:

@@ -58,7 +58,6 @@ class CountedGroups:
                 group.place(sessions, cpus)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return nothing: whoever plans says why."""
         return {}
 
     def close(self) -> None:

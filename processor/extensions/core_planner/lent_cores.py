@@ -134,7 +134,6 @@ class Lender:
             self._failed = False
 
     def close(self) -> None:
-        """Lend nothing from now on."""
         if self._path is not None and not self._another():
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -205,7 +204,6 @@ def _each_thread(act: Callable[[int], Any]) -> None:
 
 
 def own_threads() -> Iterator[int]:
-    """Yield the numbers of all threads of this process and of those that it has started."""
     children: dict[int, list[int]] = {}
     for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

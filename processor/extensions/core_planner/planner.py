@@ -86,7 +86,6 @@ class Planner:
         self._held: dict[str, _Held] = {}
 
     def plan(self, now_s: float, demands: Sequence[Demand]) -> Plan:
-        """Return the plan from now on, in monotonic seconds, by what groups ask for."""
         budgeted = [demand for demand in demands if demand.p99_s is not None]
         sharing = [demand for demand in demands if demand.p99_s is None]
         most = self.cores - bool(sharing)

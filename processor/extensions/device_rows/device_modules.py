@@ -37,7 +37,6 @@ def _text(portable: bytes) -> str:
 
 
 def _module(text: str) -> bytes:
-    """Return a module's text as what clients compile."""
     from jaxlib.mlir import ir
 
     with stablehlo_dialects():
@@ -110,7 +109,6 @@ def _rows_of(kind: str, layout: SlotLayout) -> int:
 
 
 def _pools(sizes: Mapping[PoolKey, int]) -> list[str]:
-    """Return the arguments that are pools."""
     pools = []
     for n, (key, size) in enumerate(sizes.items()):
         pools.append(f"%p{n}: {_tensor((size, key.dim), ELEMENTS[key.dtype])}")
@@ -132,7 +130,6 @@ class _Rows:
         self._operations = operations
 
     def arguments(self) -> list[str]:
-        """Return the arguments that are rows of the host."""
         return [
             f"%h{self._prefix}{self._numbers[key]}: {_tensor((self._rows, self._layout.places(key) * key.dim))}"
             for key in self._layout.pools
@@ -222,7 +219,6 @@ class _Rows:
         return self._new(f"stablehlo.divide {summed}, {divisor} : {matrix}")
 
     def _decoded(self, n: int, key: PoolKey, places: str, words: str) -> str:
-        """Return rows of a pool as float32."""
         rows, count, dim, size = self._rows, self._layout.places(key), key.dim, self._sizes[key]
         element, gathered = ELEMENTS[key.dtype], _tensor((rows, count, dim))
         found = self._gather(f"%p{n}", (size, dim), element, places, words)
@@ -241,7 +237,6 @@ class _Rows:
         return self._new(f"stablehlo.multiply {decoded}, {wide} : {gathered}")
 
     def _gather(self, source: str, shape: tuple[int, int], element: str, places: str, words: str) -> str:
-        """Return rows of a matrix at places of a matrix of places."""
         count = int(words[len("tensor<") :].split("x")[1])
         result = _tensor((self._rows, count, shape[1]), element)
         return self._new(
@@ -254,7 +249,6 @@ class _Rows:
     def _slice(
         self, source: str, kind: str, shape: Sequence[int], dimension: int, first: int, count: int, element: str = "f32"
     ) -> str:
-        """Return part of one dimension of an array."""
         bounds = [f"{first}:{first + count}" if n == dimension else f"0:{size}" for n, size in enumerate(shape)]
         own = [count if n == dimension else size for n, size in enumerate(shape)]
         return self._new(f"stablehlo.slice {source} [{', '.join(bounds)}] : ({kind}) -> {_tensor(own, element)}")

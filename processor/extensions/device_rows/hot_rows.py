@@ -61,7 +61,6 @@ class HotRows:
     """
 
     def __init__(self, rows: int, first: int, count: int) -> None:
-        """Give the first of `rows` the `count` places from `first` on."""
         self.places = np.zeros(rows, np.int32)
         self.places[:count] = np.arange(first, first + count, dtype=np.int32)
         self.notes, self.used = np.zeros(1 + NOTED, np.int64), np.zeros(count, np.uint8)

@@ -71,7 +71,6 @@ class DeviceRows:
     mirror: RowMirror
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the version's files, by each table's buffers."""
         self.mirror.load(arrays)
 
     def counted(self) -> Snapshot:

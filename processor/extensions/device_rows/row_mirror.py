@@ -312,7 +312,6 @@ class RowMirror:
         return self._programs[key]
 
     def _run(self, program: Any, arguments: list[Any], pool: Pool, scales: bool) -> Any:
-        """Return what a program makes of a pool's rows or scales, once it is ready."""
         shape, dtype = ((pool.size, 1), np.dtype(np.float32)) if scales else (_shape(pool), _dtype(pool.key))
         handler = self._device.handler(shape, dtype)
         (result,) = program.execute_sharded(arguments).consume_with_handlers([handler])

@@ -115,7 +115,6 @@ class SlotInputs:
     def of(
         cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
     ) -> SlotInputs:
-        """Return the inputs of a subgraph, by those of the package's executables and what fills them."""
         widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
         host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
         spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
@@ -144,7 +143,6 @@ class SlotProgram(Program):
     """
 
     def __init__(self, inputs: SlotInputs, device: Device) -> None:
-        """Take the inputs; compile() adds buckets."""
         self._inputs, self._device = inputs, device
         self._compiled: dict[int, tuple[Any, Sequence[str]]] = {}
 

@@ -84,7 +84,6 @@ class DeviceBatch:
 
     @property
     def run(self) -> SubgraphRun:
-        """The subgraph whose inputs are filled."""
         return _filled(self.replica, self.parts)
 
     def works(self) -> list[tuple[int, Work]]:
@@ -418,7 +417,6 @@ def _parts(graphs: GraphRun, work: Work, rows: int) -> DividedRun | None:
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
-    """Yield the work items in order, in groups of at most `most` rows."""
     piece: list[Work] = []
     rows = 0
     for work in works:
@@ -446,7 +444,6 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
 
 
 def _finish(sub_request: SubRequest, outcome: Outputs | FreshetError) -> bool:
-    """Finish a chunk of a split request; return True if that answered the request."""
     if isinstance(outcome, FreshetError):
         sub_request.split_request.fail(outcome)
     else:

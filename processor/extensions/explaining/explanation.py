@@ -192,7 +192,6 @@ class Explainer:
             return answer
 
     def reaches(self, question: GenerationRef) -> bool:
-        """Report whether a generation can be explained now."""
         with self._locked(question.version):
             return question.step is None or question.version.as_of(question.step) is not None
 
@@ -369,7 +368,6 @@ def _read(
 
 
 def _standing(version: ServedVersion, step: int | None) -> PastState:
-    """Return the state of a step, of the served one by default; raises Conflict if it is out of reach."""
     standing = version.as_of(version.change.generation.step if step is None else step)
     if standing is None:
         raise Conflict(_out_of_reach(version, step or 0))

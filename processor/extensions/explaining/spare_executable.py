@@ -91,8 +91,6 @@ class _Bucket:
 
 
 class SpareExecutables:
-    """Spare executables of any version, by bucket and dense weights, in this process."""
-
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
@@ -186,5 +184,4 @@ def _timed(opened: _OpenExecutable, inputs: Tensors) -> float:
 
 
 def _same(some: Weights, others: Weights) -> bool:
-    """Report whether these are the very same arrays."""
     return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

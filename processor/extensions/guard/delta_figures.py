@@ -166,7 +166,6 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def longest_row(rows: Float32s) -> float:
-    """Return the length of the longest of some rows, float32 [n, dim]; 0.0 if there are none."""
     return math.sqrt(float(np.einsum("ij,ij->i", rows, rows).max())) if len(rows) else 0.0
 
 

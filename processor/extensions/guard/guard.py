@@ -91,7 +91,6 @@ class Guard(Judge):
         }
 
     def _begun(self, version: ServedVersion, answers: bool) -> Trend:
-        """Return the trend of a version that has just come; one that answers by default goes on from that before."""
         number, outputs = self._default
         if answers and outputs == _outputs(version):
             return Trend.following(self._trends.get(number) or Trend())

@@ -52,8 +52,6 @@ class ServedBefore(NamedTuple):
 
 
 class KeptFiles:
-    """The files of one server's models."""
-
     def __init__(self, folder: str | Path, repository: str | Path, clock: Clock) -> None:
         """Read nothing yet; `folder` is the scratch folder, `repository` has the models."""
         self._folder, self._clock = Path(folder), clock
@@ -142,7 +140,6 @@ class KeptFiles:
         return erased
 
     def _replace(self, model: str, content: bytes) -> None:
-        """Replace a model's file by one that is readable by this user alone."""
         path, made = self._path(model), ""
         try:
             fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")

@@ -56,8 +56,6 @@ AT_START = GateVerdict(UNJUDGED, "start", "it is not known which version was ser
 
 
 class ScoredVersion(Protocol):
-    """A loaded version, as far as the gate needs it."""
-
     @property
     def manifest(self) -> Manifest: ...
 
@@ -129,7 +127,6 @@ class VersionGate:
         return 0 if newest in self._known else version
 
     def let_in(self, number: int, root: str) -> None:
-        """Note a version that is served, by its root hash."""
         known = {**(self._known or {}), number: root}
         self._known = dict(sorted(known.items())[-MOST_VERDICTS:])
 
@@ -223,7 +220,6 @@ class VersionGate:
                 self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json(), served)
 
     def _learn(self, served: int) -> None:
-        """Learn from the change that led to the served version, once."""
         if (verdict := self.verdicts.get(served)) is not None:
             if verdict.outcome != UNJUDGED:
                 self._judge.learn(verdict.figures)

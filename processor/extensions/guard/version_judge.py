@@ -133,7 +133,6 @@ class VersionJudge:
         return GateVerdict(UNJUDGED if reason else IN_LINE, "", reason, tuple(figures), rows, lost)
 
     def learn(self, figures: Sequence[Figure]) -> None:
-        """Learn from a change of version that was good."""
         for kind, what, value in figures:
             if kind in LIMITS and LIMITS[kind] is not NEVER:
                 self._usual.setdefault((kind, what), deque(maxlen=MOST_CHANGES)).append(value)

@@ -29,7 +29,6 @@ LEFT_S = 6 * 3600.0
 
 
 def total_nbytes(root: Path) -> int:
-    """Return the bytes of all files below a folder."""
     return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
 
 

@@ -156,8 +156,6 @@ class RepositoryListing:
         return complete
 
     def _each(self, models: list[str], until_s: float) -> bool:
-        """List the versions of models; return True if all could be queried."""
-
         def one(model: str) -> bool:
             if self._now_s() > until_s:
                 self._left.add(model)
@@ -278,14 +276,12 @@ class RepositoryListing:
 
 
 def end_place(storage: MirroredStorage) -> None:
-    """Remove a version that the store no longer has."""
     storage.followed = False
     storage.wipe()
     storage.ended = True
 
 
 def versions_here(folder: Path) -> list[int]:
-    """Return the numbers of the version folders in a model's folder."""
     try:
         return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
     except OSError:
@@ -316,7 +312,6 @@ class NegativeCache:
         return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
 
     def note(self, name: str, empty: bool) -> None:
-        """Remember the result of a query."""
         self._asked.pop(name, None)
         if empty:
             self._asked[name] = None

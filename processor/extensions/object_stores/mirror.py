@@ -178,7 +178,6 @@ class Mirror:
     # Following.
 
     def follow(self) -> None:
-        """Start the polling threads."""
         if not self._threads:
             self.following = True
             with self._making:
@@ -372,7 +371,6 @@ class VersionFetch:
         return not self._begun and time.monotonic() - self._made_s > COME_S
 
     def raise_error(self) -> None:
-        """Raise the error of the download, if there is one."""
         if self.lost:
             raise NotReady("not enough threads")
         if self._error is not None:

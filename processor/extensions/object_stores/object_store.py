@@ -65,8 +65,6 @@ class ObjectContent(NamedTuple):
 
 
 class ObjectHead(NamedTuple):
-    """Size and etag of an object."""
-
     nbytes: int
     etag: str
 
@@ -84,8 +82,6 @@ class FolderListing(NamedTuple):
 
 
 class ObjectEntry(NamedTuple):
-    """An object of a listing."""
-
     key: str
     nbytes: int
     etag: str
@@ -351,7 +347,6 @@ class ObjectStore:
         return self._clients.setdefault((read_s, retries, whole_s), made)
 
     def _found(self, act: Callable[[], T]) -> T | None:
-        """Return the result of act(), or None if it finds no object."""
         try:
             return self._asked(act)
         except FileNotFoundError:

@@ -13,8 +13,6 @@ MOST = 10_000
 
 
 class StoreErrors:
-    """The current errors of one mirror."""
-
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
         self._wrong: dict[str, str] = {}

@@ -59,8 +59,6 @@ class Claim(Generic[Value]):
 
 
 class EntityCache(Generic[Value]):
-    """The cache; thread-safe."""
-
     def __init__(self, ttl_s: float, max_nbytes: int, clock: Clock) -> None:
         """Create an empty cache; an entry is served for `ttl_s`, 0 for no entries."""
         self._ttl_s, self._max_nbytes, self._clock = ttl_s, max_nbytes, clock

@@ -48,14 +48,12 @@ class FeatureCounters:
     """The counters of one version's lookups. Thread-safe."""
 
     def __init__(self, inputs: Iterable[str]) -> None:
-        """Start at 0, for the inputs that the features fill."""
         damaged = DAMAGED.each(inputs)
         self._damaged = {slot.value: len(COUNTERS) + n for n, slot in enumerate(damaged)}
         self._block = CounterBlock((*COUNTERS, *damaged))
         self._lock = threading.Lock()
 
     def read(self, store_asked: bool = False, seconds: float = 0.0) -> None:
-        """Count a request, and its duration if it needed a store."""
         with self._lock:
             cells = self._block.cells
             cells[READS] += 1

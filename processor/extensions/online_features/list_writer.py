@@ -67,7 +67,6 @@ class ListWriter:
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs that are written."""
         return [feature.input for feature in self._features]
 
     def begin(self) -> str:

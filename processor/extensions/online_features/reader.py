@@ -196,8 +196,6 @@ class RequestKeys:
 
 
 class _Source:
-    """The lookups that read from one store."""
-
     def __init__(
         self, store: OnlineStore, lookups: Sequence[_Lookup], timeout_s: float, cache: EntityCache[Entity]
     ) -> None:

@@ -149,8 +149,6 @@ class NodeConnections:
 
 
 class RedisOnlineStore:
-    """An OnlineStore in Redis."""
-
     def __init__(self, settings: OnlineStoreSettings, clock: Clock) -> None:
         """Begin to connect, on the opener's thread; returns at once, also if the store cannot be reached."""
         self._settings, self._clock = settings, clock

@@ -105,7 +105,6 @@ class RedisWriter:
 
     @property
     def _nodes(self) -> int | None:
-        """The number of addresses connected to: all of a cluster, otherwise one."""
         return None if self._where.mode == CLUSTER else 1
 
     def _connect(self, address: Address) -> str:

@@ -119,7 +119,6 @@ class FeatureGroup:
 
     @property
     def line(self) -> str:
-        """The group in a line for people."""
         keys = ", ".join(dict.fromkeys(key.input for feature in self.features for key in feature.keys))
         filled = ", ".join(f"{feature.input} ({feature.type})" for feature in self.features)
         return f"{self.name}: {filled} by {keys}, {self.format} in store {self.store}, {self.timeout_ms:g} ms"

@@ -55,7 +55,6 @@ class RowCache:
             return int(kernels.take(self._tables, starts, counts, wanted, entries, rows, status))
 
     def keep(self, table: int, ids: Int64s, rows: Bytes, status: Bytes) -> None:
-        """Cache what was fetched for one table (cached_rows.keep)."""
         if self._sets:
             with self.lock:
                 kernels.keep(self._tables[table], ids, rows, status)

@@ -67,7 +67,6 @@ class FilterColumns:
         self._begin()
 
     def _begin(self) -> None:
-        """Have new arrays, of which no position holds."""
         name, most = self._table.spec.name, len(self._codes.arrays["code_scales"])
         specs, words = self._source.columns.values(), -(-most // WORD)
         self.arrays: dict[str, NDArray[Any]] = {
@@ -89,7 +88,6 @@ class FilterColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are in use."""
         count = self._codes.count
         row = 1 + sum(_array_type(spec).itemsize for spec in self._source.columns.values())
         return count * row + count // 8 + 8 * self._listed + (self._texts.nbytes if self._texts is not None else 0)

@@ -24,8 +24,6 @@ MOST_VALUES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemColumns:
-    """The columns of a version's items."""
-
     ranking: ItemRanking
 
     @classmethod

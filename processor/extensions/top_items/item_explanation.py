@@ -210,7 +210,6 @@ class ExplainedItem:
         return why
 
     def _unmatched(self, text: bytes, source: FilteredEntity, state: ReadState) -> list[str]:
-        """Return the clauses of a filter that the item does not pass."""
         keys, table = np.array([self.key], np.int64), state.tables[source.table]
         records, (there,) = source.read(table, state.epoch, keys)
         if not there and self.ranking.texts:
@@ -259,7 +258,6 @@ class ExplainedItem:
         return {"score": score, "parts": parts}
 
     def _nearest(self, rows: _Rows, row: Float32s, request: UserRequest) -> list[dict[str, Any]]:
-        """Return the user's events whose rows are nearest to the item's, the nearest first."""
         layout = self.ranking.successors
         dim = self.ranking.columns if layout is None else layout.dim
         events = []
@@ -289,7 +287,6 @@ class ExplainedItem:
         successors: RankedRows | None,
         vectors: ReadVectors | None,
     ) -> dict[str, Any]:
-        """Return the item's place among the best, from 1, as item_ranker ranks them."""
         ranking, arrays = self.ranking, state.arrays[self.ranking.table]
         excluded, counts = chosen.excluded[request.user], "code_count" in arrays
         if chosen.allowed is None and (items := int(arrays["code_count"][0]) if counts else 0) > request.max_ids:

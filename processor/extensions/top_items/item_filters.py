@@ -141,7 +141,6 @@ class FilterScan:
     def __init__(
         self, items: ItemFilter, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int
     ) -> None:
-        """Read which positions hold, and the codes of texts."""
         self._items, self._arrays, self._tables, self._epoch = items, arrays, tables, epoch
         count = int(arrays["code_count"][0])
         self._fresh = np.zeros(-(-count // WORD), np.int64)
@@ -201,7 +200,6 @@ def is_costly(clause: Clause) -> bool:
 
 
 def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the values of lists end to end, and where each list begins and ends."""
     starts, lengths = words >> LENGTH_BITS, words & ((1 << LENGTH_BITS) - 1)
     splits = np.zeros(len(words) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])

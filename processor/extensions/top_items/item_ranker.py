@@ -110,7 +110,6 @@ class RankingWork(Work):
 
 
 def _ranking_of(replica: Replica) -> ItemRanking:
-    """Return how a version ranks items; raise BadInput if it does not."""
     manifest = replica.manifest
     ranking = ItemRanking.of(manifest)
     if ranking is None:
@@ -144,7 +143,6 @@ class RankingSession(Session):
         super().__init__(RANKING_READER, clock)
 
     def rank(self, works: Sequence[RankingWork]) -> None:
-        """Compute requests of one replica and answer each of them."""
         try:
             ranked, scanned, generations, timing = self._ranked(works)
         except Exception as error:
@@ -222,10 +220,7 @@ class RankingSession(Session):
 
 
 class ItemRanker(Answerer):
-    """Answers the requests of a process for the best items of a table."""
-
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create a ranker; its thread starts with the first request."""
         self._groups, self._clock = groups, clock
         self._session = RankingSession(clock)
         self._lock = threading.Lock()
@@ -301,7 +296,6 @@ class ItemRanker(Answerer):
             return ranking
 
     def _look(self) -> None:
-        """Take the next request and those that can share its scan, and answer them."""
         assert self._worker is not None, "it calls this"
         self._busy = True
         try:

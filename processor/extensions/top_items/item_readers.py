@@ -35,12 +35,10 @@ class ReaderPairs:
         return 16 * (len(self._rows) + self._count)
 
     def add(self, rows: Int64s, items: Int64s) -> None:
-        """Add pairs, int64 [n] each."""
         self._new.append((rows, items))
         self._count += len(rows)
 
     def merge(self) -> None:
-        """Sort the new pairs in."""
         if not self._count:
             return
         rows = np.concatenate([self._rows, *(part for part, _ in self._new)])

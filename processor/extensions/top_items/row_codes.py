@@ -96,7 +96,6 @@ class RowCodes:
 
     @property
     def stale(self) -> bool:
-        """True while a position is stale."""
         return self._next < self._words
 
     @property

@@ -74,7 +74,6 @@ class Heaps:
         self.rest = (vectors, *end_to_end(without), self._scores, self._keys, self._sizes)
 
     def ranked(self) -> list[RankedRows]:
-        """Return the rows of each vector, best first."""
         ranked = []
         for n, size in enumerate(self._sizes.tolist()):
             order = np.lexsort((self._keys[n, :size], -self._scores[n, :size]))

@@ -77,7 +77,6 @@ class ItemRanking:
 
     @property
     def hash_seed(self) -> int:
-        """Seed of ids that are strings."""
         return self.manifest.tables[self.table].hash_seed
 
     @property

@@ -51,7 +51,6 @@ def merged(ranked: RankedRows, successors: RankedRows, k: int) -> RankedRows:
 
 
 def _rows(table: Int64s, epoch: int, dim: int, keys: Int64s) -> tuple[Float32s, NDArray[np.bool_]]:
-    """Return the rows of keys, and for which there is one."""
     rows, there = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
     code_scan.read_rows(table, epoch, dim, np.ascontiguousarray(keys), rows, there)
     return rows, there

@@ -152,7 +152,6 @@ class TextCodes:
         return codes
 
     def _append(self, strings: Strings, rows: NDArray[np.int64], hashes: NDArray[np.int64]) -> None:
-        """Add strings whose hashes are new and distinct."""
         lengths = np.diff(strings.offsets)[rows]
         count, used = len(self), int(self._offsets[len(self)])
         if count + len(rows) >= len(self._offsets) or used + int(lengths.sum()) > len(self._texts):
@@ -201,7 +200,6 @@ def codes_of(texts: tuple[bytes, ...]) -> TextCodes:
 
 
 def _before(level: int) -> int:
-    """Return how many texts the levels before one hold."""
     return FIRST * (4**level - 1) // 3
 
 

@@ -32,7 +32,6 @@ Dense = Mapping[str, Float32s]
 
 
 def same_bits(some: Float32s, others: Float32s) -> bool:
-    """Report whether two arrays hold the same bits."""
     return np.array_equal(some.view(np.uint32), others.view(np.uint32))
 
 
@@ -58,13 +57,10 @@ class TowerWeights:
     executables: dict[int, tuple[Executable, Callable[[], None]]] = field(default_factory=dict)
 
     def holds(self, dense: Dense) -> bool:
-        """Report whether vectors by other dense tensors are the same."""
         return all(dense[name] is array or same_bits(dense[name], array) for name, array in self.read.items())
 
 
 class TowerRuns:
-    """Computes vectors of items, for one version."""
-
     def __init__(self, package: Package, tower: ItemTower) -> None:
         """Open the version's programs; raise FreshetError if they cannot be run here."""
         manifest = _by_number(package.manifest, tower.key)
@@ -122,7 +118,6 @@ class TowerRuns:
         return array[:rows] if None in self._run.spec.inputs[name] else array
 
     def _broken(self, inputs: Mapping[str, Matrix], rows: int) -> NDArray[np.bool_]:
-        """Return which rows have a number that is not finite."""
         broken = np.zeros(rows, np.bool_)
         for name, array in inputs.items():
             if None in self._run.spec.inputs[name]:

@@ -64,12 +64,10 @@ class ItemRows:
         self.catalogue = tables[tower.table]
 
     def readers(self) -> ItemReaders:
-        """Return an index of which items read a row, without any pair."""
         unknown = {name: table.spec.unknown_key for name, table in self._tables.items()}
         return ItemReaders(self.tower, {name: key for name, key in unknown.items() if key is not None})
 
     def keys(self, epoch: int) -> Int64s:
-        """Return all items as of an epoch, ascending."""
         table = np.array(self.catalogue.descriptor(), np.int64)
         capacity = len(self.catalogue.arrays["index"])
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
@@ -87,7 +85,6 @@ class ItemRows:
         return items if unknown is None else items & (keys != unknown)
 
     def compute(self, weights: TowerWeights, keys: Int64s, epoch: int, out: Float32s) -> None:
-        """Compute the vectors of items as of an epoch (TowerRuns.vectors)."""
         tables = descriptors([table.descriptor() for table in self._tables.values()])
         self.runs.vectors(weights, tables, epoch, keys, out)
 
@@ -127,7 +124,6 @@ class VectorPass:
         self.current = False
 
     def _begin(self, state: DerivedState, keys: Int64s) -> None:
-        """Set out to compute the vectors of some items as of a state."""
         self.generation, self.publish_seq, self.epoch = state.generation, state.publish_seq, state.epoch
         self.superseded_s: float | None = None
         self._keys, self._at = keys, 0

@@ -89,12 +89,10 @@ class VectorTable:
             self.columns.changing(keys.get(records, ()))
 
     def refresh(self, epoch: int) -> bool:
-        """Catch up by a slice; return True if more is left (RowWatcher.refresh)."""
         left = self.codes.refresh(epoch)
         return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
-        """Stage vectors under an epoch, as a table does (ServedTable.apply)."""
         self.table.apply(delta, epoch, versions)
         self.codes.changing([versions.keys])
 
@@ -153,5 +151,4 @@ class ReadVectors(NamedTuple):
         return np.ascontiguousarray(vectors * np.sign(self.numbers[0]))
 
     def scores(self, products: Float32s) -> Float32s:
-        """Return the scores of products with queries."""
         return self.tower.score.score(products * np.sign(self.numbers[0]), self.numbers)

@@ -75,5 +75,4 @@ def _side(version: ServedVersion, sketch: Sketch) -> dict[str, Any]:
 
 
 def _evidence(source: VersionEvidence, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-    """Return the evidence of a trial, over all processes."""
     return CanaryEvidence.from_json(len(canary.manifest.outputs), source.evidence(CANARY, canary, baseline))

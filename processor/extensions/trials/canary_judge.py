@@ -38,8 +38,6 @@ class CanaryEvidence(NamedTuple):
 
 
 class CanaryJudge:
-    """The judge of one canary against one baseline."""
-
     def __init__(self) -> None:
         self._began: tuple[float, Sketch, Sketch] | None = None
 

@@ -141,7 +141,6 @@ class CanaryTrials(Observer):
         self._worker: BackgroundWorker[CanarySample] = BackgroundWorker("freshet-trials", self._look)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
-        """Set the pairs of canary and baseline on trial."""
         trials = {}
         for canary, baseline in [pair for route in routes.values() for pair in route.trials()]:
             trial = self._trials.get(canary)
@@ -152,7 +151,6 @@ class CanaryTrials(Observer):
         return bool(trials)
 
     def evidence(self) -> dict[tuple[Replica, ...], Any]:
-        """Return all evidence gathered so far about the pairs of canary and baseline now on trial."""
         with self._lock:
             gathered = {(trial.canary, trial.baseline): trial.evidence for trial in self._trials.values()}
         return {pair: [side.to_json() for side in evidence] for pair, evidence in gathered.items()}
@@ -174,7 +172,6 @@ class CanaryTrials(Observer):
         return tried
 
     def close(self) -> None:
-        """Stop the thread; samples still queued are dropped."""
         self._worker.close()
 
     def _answered(self, trial: CanaryTrial, inputs: Mapping[str, Column], outputs: Outputs, rows: int) -> None:

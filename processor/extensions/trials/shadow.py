@@ -98,7 +98,6 @@ class Shadow(Observer):
         self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
-        """Set the shadow replica and the share for each model that has one."""
         kept = {}
         targets = {}
         for model, route in routes.items():
@@ -148,7 +147,6 @@ class Shadow(Observer):
         }
 
     def close(self) -> None:
-        """Stop the thread; copies still queued are dropped."""
         self._worker.close()
 
     def _look(self) -> None:
@@ -168,7 +166,6 @@ class Shadow(Observer):
         return True
 
     def _alike(self, first: ShadowRequest) -> list[ShadowRequest]:
-        """Take the queued copies that may share this copy's batch."""
         found, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
 
         def fits(copy: ShadowRequest) -> bool:
@@ -203,7 +200,6 @@ def shadow_comparison(host: ModelHost, version: ServedVersion) -> ShadowComparis
 
 
 def _comparing(copy: ShadowRequest) -> Done:
-    """Return the callback that compares a shadow's reply with the one sent."""
     block, names = copy.target.block, list(copy.target.replica.outputs)
 
     def compare(result: PredictReply | FreshetError) -> None:

@@ -39,8 +39,6 @@ _opening = threading.Lock()
 
 
 class ArenaLocks:
-    """The locks of one arena, as the threads of one process take them."""
-
     def __init__(self, memory: Int64s) -> None:
         self._file = place_in_file(memory)
         self._threads: dict[int, threading.Lock] = {}

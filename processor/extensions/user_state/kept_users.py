@@ -64,15 +64,11 @@ Inputs = Mapping[str, Column]
 
 
 class ModelUsers:
-    """The kept users of one model, as they are counted; `scope` is the number that their memory is counted under."""
-
     def __init__(self, scope: int) -> None:
         self.counters, self.scope = UserCounters(), scope
 
 
 class KeptUsers:
-    """The kept users as one process reads and changes them."""
-
     def __init__(self, store: StateStore, names: StateNames) -> None:
         self._store, self._names, self._words = store, names, KeptWords(store)
         self._roles: dict[str, tuple[Manifest, InputRoles, tuple[str, ...]]] = {}
@@ -80,7 +76,6 @@ class KeptUsers:
         self._adding = threading.Lock()
 
     def counted(self, model: str) -> Snapshot:
-        """Return the counters of a model's users in this process."""
         users = self._of(model)
         return users.counters.snapshot(*self._store.usage(users.scope))
 
@@ -143,7 +138,6 @@ class KeptUsers:
         return kept
 
     def _prepared(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
-        """Keep the inputs of a user in place of what is kept."""
         specs = {i.name for i in manifest.inputs} - roles.candidates
         kept = {n: c for n, c in sent.items() if n in specs and (n in roles.user or _rows(manifest, n, c) == 1)}
         for sequence in manifest.sequences:

@@ -255,7 +255,6 @@ def give_up(segment, entries, pages, number, counts, firsts, free, books):
 
 @inlined
 def clean(segment, entries, pages, free, books):
-    """Zero the dirty pages."""
     first_page = segment + start_of_links(entries) + 8 * pages
     for n in range(books[FREE] - books[DIRTY], books[FREE]):
         clear(first_page + 8 * PAGE * free[n], 8 * PAGE)
@@ -281,14 +280,12 @@ def make_way(segment, entries, pages, number, counts, firsts, free, books):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def drop(segment, entries, pages, number, counts, firsts, free, books):
-    """Take the state of an entry away and zero its pages."""
     give_up(segment, entries, pages, number, counts, firsts, free, books)
     clean(segment, entries, pages, free, books)
 
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
 def note_gone(segment, number, names):
-    """Note the name of an entry that is about to be taken away."""
     low = load_i64(entry_at(segment, number) + 8 * LOW)
     names[low & (len(names) - 1)] = low
 

@@ -36,8 +36,6 @@ def subject_of(model: str, key: int) -> bytes:
 
 
 class Subjects:
-    """Finds the users of one version's requests."""
-
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
         self._model, name = manifest.model, user_input(manifest)
         # A string is bound once for each table that looks it up; any of its hashes names the user.

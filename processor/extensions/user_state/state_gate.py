@@ -37,7 +37,6 @@ class StateGate:
 
     @property
     def share(self) -> float:
-        """The share of users who are looked for."""
         return float(0.5**self._halvings)
 
     def admits(self, draw: int) -> bool:

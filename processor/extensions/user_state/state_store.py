@@ -68,8 +68,6 @@ class StateName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """One process's part of the arena."""
-
     number: int
     address: int
     entries: int
@@ -163,8 +161,6 @@ def _segment_words(words: int, processes: int) -> int:
 
 
 class StateStore:
-    """The store as one process uses it."""
-
     def __init__(
         self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
     ) -> None:
@@ -271,7 +267,6 @@ class StateStore:
 
     @property
     def now_s(self) -> float:
-        """Seconds of the machine's monotonic clock."""
         return self._now_s()
 
     def holders(self, name: StateName) -> list[Segment]:
@@ -344,7 +339,6 @@ class StateStore:
 
     @property
     def most_nbytes(self) -> int:
-        """Most bytes of a state."""
         return self._own.pages // 2 * arena.PAGE * 8
 
     def _write(
@@ -394,7 +388,6 @@ class StateStore:
         return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-        """Erase states in all segments (erase_states)."""
         return erase_states(self._memory, len(self._segments), owner, subject)
 
     def sweep(self, entries: int) -> None:
@@ -410,7 +403,6 @@ class StateStore:
         )  # fmt: skip
 
     def _forget(self, segment: Segment, name: StateName) -> None:
-        """Zero what a segment has under a name; its lock is held."""
         if segment is not self._own:
             erase_name(segment.address, segment.entries, segment.pages, name.high, name.low)
             return

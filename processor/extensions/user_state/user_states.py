@@ -63,8 +63,6 @@ LEAST_S = 0.0005
 
 
 class ProcessStates:
-    """The store of one process, and its versions."""
-
     def __init__(self, store: StateStore, clock: Clock) -> None:
         self.store, self.names, self.clock = store, StateNames(store.secret), clock
         self.users = KeptUsers(store, self.names)
@@ -85,8 +83,6 @@ class UserPart:
 
 
 class VersionStates:
-    """The states of one loaded version in one process."""
-
     def __init__(
         self,
         states: ProcessStates,
@@ -109,7 +105,6 @@ class VersionStates:
 
     @cached_property
     def subjects(self) -> Subjects:
-        """The users of its requests, as they are found."""
         return Subjects(*self._read_by)
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates | None:
@@ -123,7 +118,6 @@ class VersionStates:
         return WeightedStates(self, int.from_bytes(digest.digest(), "little", signed=True))
 
     def counted(self) -> Snapshot:
-        """Return the counters, and those of the model's kept users."""
         users = self.process.users.counted(self._model)
         if not self.parts:
             return users
@@ -144,7 +138,6 @@ class WeightedStates:
         self.states, self.weights = states, weights
 
     def at(self, publish_seq: int, step: int, turn: int) -> PinnedStates:
-        """Return the states as they are read under a flip (WeightedStates.at)."""
         return PinnedStates(self.states, self.weights, publish_seq, step, turn)
 
 
@@ -249,13 +242,11 @@ class UserLook:
 
 
 def shared_memory(nbytes: int, processes: int) -> Int64s:
-    """Allocate the memory that processes share (ports.UserStateStore.memory)."""
     memory = arena_memory(nbytes, processes)
     SharedStates(memory, processes)
     return memory
 
 
 def open_states(memory: Int64s, processes: int, process: int, clock: Clock) -> ProcessStates:
-    """Open one process's states (ports.UserStateStore.open)."""
     assert processes == 1 or place_in_file(memory), "processes that share the memory lock bytes of its file"
     return ProcessStates(StateStore(memory, processes, process, clock.now_s), clock)

@@ -40,8 +40,6 @@ INTERNAL = 500, b"internal error; see the log"
 
 
 class EmbeddedModel:
-    """One model of a repository, kept up to date."""
-
     def __init__(self, config: bytes) -> None:
         """Load the model and start polling. config: JSON as freshet.h describes it. Raises FreshetError."""
         options = _options(config)

@@ -106,7 +106,6 @@ def build(out: Path) -> None:
 
 
 def main() -> int:
-    """Write the library that the command line names, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m freshet_serving.processor.capi", description=__doc__)
     parser.add_argument("out", type=Path, help="file to write, such as libfreshet.so")
     out = parser.parse_args().out.resolve()
