@@ -61,13 +61,9 @@ class MeasuredGroup:
         self._costs, self._most = batch_costs((), 1.0, 1.0, 0.0), 1.0
 
     def demand(self, counts: Mapping[str, Any], costs: Sequence[float], seconds: float, cores: int) -> Demand:
-        """Return what the group asks for after one more turn.
+        """Return what the group asks for after one more turn of so many seconds, in which it had these cores.
 
-        Args:
-            counts: As of group_counts, since the start; empty while no process has reported.
-            costs: As of group_counts; empty before the first batch.
-            seconds: Of the turn.
-            cores: Cores that it had.
+        Counts and costs are those of group_counts, since the start; empty before there are any.
         """
         if counts:
             work, responses = work_of(counts), np.array(counts["responses"])
@@ -203,13 +199,10 @@ def p99_s(bounds: Sequence[float], counts: Sequence[int] | np.ndarray[Any, Any])
 
 
 def batch_costs(costs: Sequence[float], rows: float, requests: float, seconds: float) -> Callable[[float], float]:
-    """Return the seconds of a batch by its requests.
+    """Return the seconds of a batch by its requests, of so many usual rows.
 
-    Args:
-        costs: Predicted seconds of batches of SIZES rows; empty if nothing has been computed.
-        rows: Rows of a usual request.
-        requests: Requests of the batches that were measured.
-        seconds: Of such a batch.
+    Predicted `costs` of batches of SIZES rows, empty before the first, are scaled to what batches with so many requests
+    took on average.
     """
     if not costs:
         return lambda count: seconds

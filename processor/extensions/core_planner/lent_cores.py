@@ -59,13 +59,9 @@ MOST_NBYTES, MOST_CORES = 1 << 16, 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Cores that a server lends to trainers, as its file says.
+    """Cores that a server, by a random name, lends to trainers, as its file said at a monotonic time.
 
-    Attributes:
-        server: Random name of the server.
-        written_s: Monotonic time at which it said so.
-        lent: Cores that nobody needs now.
-        kept: The core of a trainer that is lent nothing.
+    `kept` is the core of a trainer that is lent nothing.
     """
 
     server: str

@@ -23,13 +23,9 @@ TAIL = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of one group, as its cores see them.
+    """The requests of one group, as its cores see them: usual ones, so many a second.
 
-    Attributes:
-        rate: Requests a second.
-        batch_s: Seconds of one core that a batch of so many usual requests takes.
-        most: Usual requests in the largest batch.
-        correction: Factor of predictions.
+    A batch of so many takes `batch_s` of one core; the largest has `most`. `correction` is a factor of predictions.
     """
 
     rate: float = 0.0

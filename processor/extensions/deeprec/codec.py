@@ -71,12 +71,9 @@ def decode(
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = (), whole: bool = False) -> bytes:
-    """Return a serialized PredictResponse.
+    """Return a serialized PredictResponse of the wanted outputs, of all if none is named.
 
-    Args:
-        outputs: Arrays [n, ...] by name: numbers, sent as float32, or strings as objects.
-        wanted: Names of the outputs to send, none for all.
-        whole: Send int64 outputs as int64.
+    Arrays are [n, ...]: numbers, sent as float32, `whole` int64 as int64, or strings as objects.
     """
     response = Response()
     for name in wanted or outputs:

@@ -52,20 +52,11 @@ def _tensor(shape: Sequence[int], element: str = "f32") -> str:
 def gathering(
     portable: bytes, rows: int, inputs: int, layouts: Mapping[int, SlotLayout], sizes: Mapping[PoolKey, int]
 ) -> bytes:
-    """Return the dense graph with its rows gathered from pools, as clients compile it.
+    """Return the dense graph, a portable artifact, with its rows gathered from pools, as clients compile it.
 
     Its arguments are the inputs, with lines in the place of those that have a layout; for each of these and each of its
     pools, the rows that the host sends, float32 [rows, places x dim]; the pools, each with its scales if it has some;
-    and the weights.
-
-    Args:
-        portable: The dense graph, as a portable artifact.
-        rows: Rows of a run.
-        layouts: Lines by the number of the input.
-        sizes: Rows of each pool.
-
-    Raises:
-        Corrupt: The artifact is none of such a graph.
+    and the weights. Layouts are by the number of the input, `sizes` are rows of each pool.
     """
     dense = _text(portable)
     signature = _MAIN.search(dense)

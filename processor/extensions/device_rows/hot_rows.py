@@ -54,10 +54,8 @@ class Phases:
 class HotRows:
     """The rows of one table's file that have places.
 
-    Attributes:
-        places: int32 [rows], the place of each row, 0 for none.
-        notes: int64 [1 + NOTED], the number of rows that were missed, and the last of them.
-        used: uint8 [count], 1 for a place that was read.
+    `places`, int32 [rows], has that of each row, 0 for none; `notes`, int64 [1 + NOTED], the number of rows that were
+    missed, and the last of them; `used`, uint8 [count], 1 for a place that was read.
     """
 
     def __init__(self, rows: int, first: int, count: int) -> None:

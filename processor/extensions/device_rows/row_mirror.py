@@ -57,13 +57,7 @@ TURN = 1024
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Rows of one type and width on the device.
-
-    Attributes:
-        size: Its rows.
-        next: The first place that no row has had.
-        scales: Of the rows, [size, 1]; None for types without.
-    """
+    """Rows of one type and width on the device, their scales, [size, 1], and the first place that no row has had."""
 
     key: PoolKey
     size: int

@@ -158,20 +158,12 @@ def place_of(devices, number, base_rows, ref):
 
 @kernel(
     nb.types.UniTuple(nb.int64, 2)(
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.float32[:, ::1],
-        nb.int64[:, :, ::1],
-        nb.int64[:, ::1],
-        nb.int64,
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, :, ::1],
+        nb.int64[:, ::1], nb.int64, nb.float32[:, ::1], nb.int64[:, ::1],
     ),
     boundscheck=False,
     error_model="numpy",
-)
+)  # fmt: skip
 def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines, counts):
     """Write the places of all rows that a batch reads as of one epoch, and its numbers.
 

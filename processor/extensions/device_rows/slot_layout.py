@@ -108,10 +108,7 @@ class SlotLayout:
 def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], placed: Sequence[int]) -> SlotLayout | None:
     """Return the layout of one input, or None if none of its features is sent by places.
 
-    Args:
-        pooling: Fills the input, but for columns at the end.
-        width: Columns of the input.
-        placed: By table, how many of its rows lie on the device.
+    The input is filled by `pooling`, but for columns at the end. `placed` says by table how many of its rows lie there.
     """
     features: dict[PoolKey, list[PlacedFeature]] = {}
     for row, planned in enumerate(pooling.plan.tolist()):

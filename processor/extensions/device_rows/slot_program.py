@@ -100,9 +100,7 @@ class SlotInput:
 class SlotInputs:
     """The inputs of one subgraph: those that are sent as lines, and what fills the others.
 
-    Attributes:
-        spec: Inputs and outputs of the executables.
-        given: Inputs and outputs of the package's executables.
+    `spec` has inputs and outputs of the executables, `given` those of the package's.
     """
 
     lines: Sequence[SlotInput]
@@ -123,9 +121,7 @@ class SlotInputs:
     def fill(self, view: BatchView, inputs: Tensors) -> None:
         """Write the view's rows into all inputs but the user's tensors.
 
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-            FreshetError: A stage refuses a request, or was not done in time.
+        Raises NonFiniteInput, and FreshetError if a stage refuses a request, or was not done in time.
         """
         for name, fill in self.fillers:
             if name in inputs:
@@ -187,11 +183,7 @@ class _Argument:
 
 
 class SlotRun(PartialRun):
-    """A run over bound buffers.
-
-    Rows that do not count keep their lines on the device, whose places are those of earlier runs: nobody reads what
-    is computed of them.
-    """
+    """A run over bound buffers; rows that do not count keep lines of earlier runs, and nobody reads their results."""
 
     def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
         self._of, self._inputs, self.rows = executable, inputs, executable.bucket

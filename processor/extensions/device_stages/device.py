@@ -133,13 +133,9 @@ class DeviceStages:
     ) -> tuple[Span, DeviceBatch]:
         """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
-        Return the rows, and the batch with the state to fill them under.
-
-        Args:
-            parts: Parts of the divided request whose candidates' inputs will be filled; None for rows that run whole.
-            rows: At most the largest bucket of the subgraph that is filled.
-            sub_request: The chunk of a split request, whose state is then used.
-            alone: A work item that shares its buffer with no other.
+        Return the rows, and the batch with the state to fill them under: a chunk of a split request uses that of its
+        request. Rows are at most the largest bucket of the subgraph that is filled, the candidates' for `parts`. The
+        work item `alone` shares its buffer with no other.
         """
         capacity = _filled(replica, parts).costs.max_rows
         target = alone or (replica if sub_request is None else sub_request.split_request)

@@ -37,13 +37,8 @@ def event_effects(
 ) -> list[dict[str, Any]]:
     """Return how far the score falls without each of the newest events, as JSON, the oldest of them first.
 
-    There are at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they would take longer than BUDGET_S.
-
-    Args:
-        history: float32 [width], its input.
-        scores: The scores with all events, float32 [columns] by output.
-        score: Scores rows of the sequence's input, float32 [n, width].
-        row_s: Time for a row.
+    There are at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they would take longer than BUDGET_S, a row
+    taking `row_s`. The sequence's input is float32 [width]; `scores` are those with all events.
     """
     in_time = max(LEAST_EVENTS, int(BUDGET_S / max(row_s, 1e-9)))
     first = max(0, events - min(MOST_EVENTS, in_time))

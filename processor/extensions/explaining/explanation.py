@@ -61,9 +61,8 @@ UNKNOWN = -1
 class RowOrigin(NamedTuple):
     """The origin of a row: the walk of processor.kernels.rows, reported instead of followed.
 
-    Attributes:
-        kind: FILE, the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
-        epoch: Epoch of the delta; UNKNOWN if the table has not kept it, or if there is no delta.
+    It is in the FILE that the version was loaded from, in a DELTA, REMOVED by a delta, or NOWHERE. The delta's epoch is
+    UNKNOWN if the table has not kept it.
     """
 
     kind: str
@@ -112,16 +111,7 @@ class GenerationRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowReads:
-    """A row as a generation of a version reads it.
-
-    Attributes:
-        served: Whether the generation is the served one.
-        inputs: Inputs of the undivided subgraph, one row of each.
-        rows: By feature, the rows of its ids.
-        origins: By feature, the origins of these rows.
-        look_up_s: Time for reading the rows.
-        pool_s: Time for filling the inputs.
-    """
+    """A row as a generation reads it: inputs of the undivided subgraph, and by feature the rows of ids and origins."""
 
     standing: PastState
     served: bool
@@ -165,8 +155,6 @@ class Explainer:
                 these, and `row` is the number of its user.
 
         Raises:
-            BadInput: The row cannot be explained.
-            TooLarge: It has too many ids or numbers.
             Conflict: A generation is out of reach.
             NotReady: A delta is being applied, or a file is damaged.
             Overloaded: Another explanation is running.

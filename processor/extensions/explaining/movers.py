@@ -27,10 +27,8 @@ Scores = Mapping[str, Row]
 class ScoredRow(NamedTuple):
     """A row as one generation scores it.
 
-    Attributes:
-        inputs: float32 [1, width] by name, the dense graph's inputs: the matrix of features, and sequences.
-        outputs: float32 [columns] by name.
-        score: Scores rows of these inputs, [n, width] each, by the same executable.
+    Inputs of the dense graph are float32 [1, width] by name, the matrix of features and sequences; outputs are float32
+    [columns] by name. `score` scores rows of such inputs, [n, width] each, by the same executable.
     """
 
     manifest: Manifest

@@ -44,13 +44,9 @@ KEPT, WEIGHTS_KEPT = 4, 2
 
 
 class SpareRun(NamedTuple):
-    """The result of scoring rows with a spare executable.
+    """Outputs of rows, float32 [n, columns] by name, and the time until the executable was ready and of one warm run.
 
-    Attributes:
-        outputs: float32 [n, columns] by name.
-        computes: Backend and precision, and why it is no lower precision.
-        open_s: Time until it was ready.
-        execute_s: Time of one warm run.
+    `computes` names backend and precision, and why it is no lower precision.
     """
 
     outputs: dict[str, Matrix]

@@ -69,13 +69,8 @@ def delta_figures(
 ) -> list[Figure]:
     """Return the figures of a delta that need no scores: at most one of each kind per table, none of too few rows.
 
-    Args:
-        before: Reads rows as of the generation that the delta stands on.
-        rows: Rows of each table, including the delta's, which are staged by then; infinite where they cannot be
-            counted, and then no share of them is meaningful.
-        dense: The current dense tensors.
-        random: Draws the sampled rows; secret.
-        longest: As of Longest.
+    Rows are read as of the generation that the delta stands on, and drawn by a secret generator. `rows` counts those of
+    each table, the delta's included, which are staged by then; infinite where they cannot be counted.
     """
     figures = []
     for name, changes in delta.tables.items():

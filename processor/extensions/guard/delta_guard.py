@@ -114,10 +114,8 @@ class DeltaGuard:
     ) -> Verdict | None:
         """Return a verdict if a delta with these figures must be held, None if it may be served.
 
-        Args:
-            events: Training events that it claims to carry.
-            rows: Rows that it carries.
-            caution: True to judge figures that too few deltas have shown by their floors.
+        It claims so many training events, and carries so many rows. With `caution`, figures that too few deltas have
+        shown are judged by their floors.
         """
         growth, evidence = self._growth(events, rows), _evidence(figures)
         quiet = is_quiet(bounds, figures) and evidence >= LEAST_ROWS

@@ -59,14 +59,10 @@ class Drift:
     def judge(
         self, figures: Sequence[Figure], parent: str, now_s: float, times_in_hour: float, times_in_day: float
     ) -> Verdict | None:
-        """Return a verdict if a delta would move scores too far, else None.
+        """Return a verdict if a delta, by its figures of SIGNED kinds, would move scores too far, else None.
 
-        Args:
-            figures: Figures of the delta; those whose kind is one of SIGNED are judged.
-            parent: Digest of the served generation, with which the delta's scores were compared.
-            now_s: Monotonic seconds.
-            times_in_hour: Largest factor by which the mean score may rise or fall within the last hour.
-            times_in_day: The same for the last day.
+        Its scores were compared with those of the served generation, whose digest is `parent`. The mean score may rise
+        or fall by at most `times_in_hour` and `times_in_day`. The time is monotonic.
         """
         for figure in figures:
             if figure.kind not in SIGNED:

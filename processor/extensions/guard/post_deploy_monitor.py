@@ -51,13 +51,10 @@ class PostDeployMonitor:
     def look(
         self, bounds: DeltaBounds, now_s: float, generation: Generation, sketch: Sketch, moved: int, vouched: int = 0
     ) -> AutoRollback | None:
-        """Judge the served generations by the counts up to now; return the rollback to make, or None.
+        """Judge the served generations by all counts up to now; return the rollback to make, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-            moved: The newest step that may have moved the scores of the same rows.
-            vouched: The newest step that a person has released.
+        The time is monotonic. `moved` is the newest step that may have moved the scores of the same rows, `vouched` the
+        newest that a person has released.
         """
         mine = None if self._began is None else sketch.since(self._began[1])
         back = self._seen is not None and generation.step < self._seen.step

@@ -58,12 +58,9 @@ class PreDeployCheck(DeltaJudge):
         clock: Clock,
         random: np.random.Generator | None = None,
     ) -> None:
-        """Start without any knowledge of usual deltas.
+        """Start without any knowledge of usual deltas; the seconds of each preview are added to `preview_s`.
 
-        Args:
-            bounds: Returns the current bounds.
-            preview_s: Seconds of each preview, to add to.
-            random: Selects the sampled rows; secret, and seeded by the system except in tests.
+        `random` selects the sampled rows; it is secret, and seeded by the system except in tests.
         """
         self._bounds, self._preview_s, self._clock = bounds, preview_s, clock
         self._random = random or np.random.default_rng()

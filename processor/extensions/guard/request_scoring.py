@@ -40,12 +40,9 @@ def score_requests(
     clock: Clock,
     max_s: float,
 ) -> RequestScores:
-    """Return the scores of requests, as far as they are computed within `max_s`.
+    """Return the scores of requests under a state, pinned or not served yet, as far as they take `max_s`.
 
-    Args:
-        state: The state to score them under, pinned or not served yet.
-        buffers: Buffers that nobody else uses.
-        costs: Seconds of a run, by bucket.
+    Buffers are used by nobody else; costs are seconds of a run, by bucket.
     """
     until_s = clock.now_s() + max_s
     rows = sum(request.rows for request in requests)

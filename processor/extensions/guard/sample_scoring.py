@@ -46,15 +46,7 @@ Outputs = Mapping[str, NDArray[np.float32]]
 
 
 class SampleScores(NamedTuple):
-    """The sample's scores under one generation.
-
-    Attributes:
-        digest: Digest of the generation.
-        sample: The very list that was scored.
-        rows: Number of rows that were scored, the sample's first.
-        inputs: Their inputs, by name.
-        outputs: Scores by output name.
-    """
+    """Scores by output, and inputs by name, of the first rows of the very list `sample`, under one generation."""
 
     digest: str
     sample: Sequence[SampleRows]
@@ -70,13 +62,7 @@ class SampleScorer:
     def __init__(
         self, run: SubgraphRun, plan: SparsePlan, sample: RequestSample, buffers: Callable[[], Buffers], clock: Clock
     ) -> None:
-        """Start without any scores.
-
-        Args:
-            run: The subgraph that scores rows of several requests.
-            plan: Binds kept requests.
-            buffers: Creates buffers when they are first needed.
-        """
+        """Start without any scores; `run` scores rows of several requests, `buffers` creates what it needs at first."""
         self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
         self._buffers: Buffers | None = None
         self._scored: SampleScores | None = None

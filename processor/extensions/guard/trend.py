@@ -14,11 +14,9 @@ MIN_SCORES = 1000
 
 
 class Trend:
-    """The trend of one version's scores.
+    """The trend of one version's scores: of each output in the last full window, or in the first one so far.
 
-    Attributes:
-        scores: By output, the scores of the last full window, or of the first one so far.
-        drift: Scores.shift() of each output between this generation and the previous one; None before both are known.
+    `drift` is Scores.shift() of each between this generation and the previous one; None before both are known.
     """
 
     def __init__(self) -> None:

@@ -66,22 +66,14 @@ class ScoredVersion(Protocol):
 class VersionGate:
     """The gate of one model. Changed under its model's lock; `verdicts` is replaced as a whole and read by anyone.
 
-    Attributes:
-        verdicts: The newest verdicts, by version.
-        input_drift: By input, how far recent requests are from the rows that the version was trained on, or from those
-            that the version before was sent where its notes do not say.
-        judge_s: Seconds of each judgement.
+    `input_drift` says by input how far recent requests are from the rows that the version was trained on, or, where its
+    notes do not say, from those that the version before was sent.
     """
 
     def __init__(
         self, model: str, policy: Callable[[], ModelPolicy], clock: Clock, kept_files: KeptFiles | None = None
     ) -> None:
-        """Start without any knowledge of good changes.
-
-        Args:
-            policy: Returns the policy in force.
-            kept_files: Keeps requests over a restart; None if nothing does.
-        """
+        """Start without any knowledge of good changes; requests are kept over a restart only with `kept_files`."""
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
@@ -103,11 +95,8 @@ class VersionGate:
     def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
         """Note the versions that are chosen when the server starts; does nothing after that.
 
-        Returns the version to load first, by which the newest is judged; 0 for none.
-
-        Args:
-            others: The versions that may be served instead of the newest of them; none if it need not be judged.
-            root_of: Returns the root hash of a version.
+        Returns the version to load first, by which the newest is judged, of those that may be served instead of it; 0
+        for none.
         """
         if self._known is not None:
             return 0

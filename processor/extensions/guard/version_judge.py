@@ -86,14 +86,9 @@ MOST_LOG = 700.0
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Verdict of the gate on a new version.
+    """Verdict of the gate on a new version: IN_LINE, OUT_OF_LINE or UNJUDGED, and why, for people.
 
-    Attributes:
-        outcome: IN_LINE, OUT_OF_LINE or UNJUDGED.
-        kind: The kind of figure that is out of line, or "".
-        reason: Reason for people if it is not in line.
-        rows: Kept rows that were scored under both versions.
-        unreadable: Kept rows that the new version cannot read.
+    `kind` is that of the figure that is out of line. `rows` counts kept rows that were scored under both versions.
     """
 
     outcome: str

@@ -35,8 +35,7 @@ def total_nbytes(root: Path) -> int:
 def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
     """Remove files until `nbytes` are free, as far as they may be removed; return the bytes removed.
 
-    Args:
-        mine: Versions that this process follows.
+    `mine` are the versions that this process follows.
     """
     freed = 0
     for folder, folders, _ in os.walk(root):

@@ -302,10 +302,9 @@ class NegativeCache:
         self._asked: dict[str, None] = {}
 
     def due(self, names: Iterable[str]) -> list[str]:
-        """Return the names of a listing to query now.
+        """Return the names of a listing to query now, and forget others.
 
-        These are all names that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
-        Names that are gone are forgotten.
+        These are all that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
         """
         there = dict.fromkeys(names)
         self._asked = {name: None for name in self._asked if name in there}

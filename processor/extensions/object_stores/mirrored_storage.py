@@ -72,11 +72,8 @@ class MirroredStorage:
     ) -> None:
         """Request nothing yet.
 
-        Args:
-            root: The mirror's folder.
-            named: Called after writing something that others find only by its name.
-            wrote: Called after writing anything.
-            lenient: Use the files in the folder while the store cannot be reached.
+        `named` is called after writing something that others find only by its name, `wrote` after writing anything. If
+        `lenient`, the files in the folder are used while the store cannot be reached.
         """
         self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
         self._store, self._told, self._wrote, self._now_s, self._lenient = store, named, wrote, now_s, lenient

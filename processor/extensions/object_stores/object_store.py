@@ -72,9 +72,7 @@ class ObjectHead(NamedTuple):
 class FolderListing(NamedTuple):
     """Folders and objects directly below a prefix.
 
-    Attributes:
-        folders: Names that contain objects, ascending.
-        etags: By name; "" where the store gives none.
+    Folders, ascending, are those that contain objects; an etag is "" where the store gives none.
     """
 
     folders: list[str]
@@ -88,16 +86,10 @@ class ObjectEntry(NamedTuple):
 
 
 def open_store(address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> ObjectStore:
-    """Open the store at an address such as s3://bucket/prefix; nothing is requested yet.
+    """Open the store at an address such as s3://bucket/prefix, which messages call `what`; nothing is requested yet.
 
-    Credentials, region and endpoint come from the environment, under the names that the store's own tools use.
-
-    Args:
-        what: Name of the address in messages.
-        patience_s: Time limit of a response.
-
-    Raises:
-        BadInput: The address is invalid, or the library is missing.
+    Credentials, region and endpoint come from the environment, under the names that the store's own tools use. Raises
+    BadInput if the address is invalid, or the library is missing.
     """
     scheme, _, _ = address_parts(address, what)
     with needed(f"{what} {scheme}://", "objects"):
@@ -121,11 +113,9 @@ class ObjectStore:
         self._asking()
 
     def get(self, key: str, etag: str = "", limit: int = MAX_GET_NBYTES) -> ObjectContent | None:
-        """Return an object's content, or None if there is no such object.
+        """Return an object's content of at most `limit`, else raise Corrupt; None if there is no such object.
 
-        Args:
-            etag: Of the content that is known already, which is not sent again; "" for none.
-            limit: Maximum size in bytes; Corrupt is raised for a larger object.
+        What has the etag is known already, and not sent again.
         """
         from obstore.exceptions import NotModifiedError
 

@@ -18,17 +18,10 @@ class StoreErrors:
         self._wrong: dict[str, str] = {}
 
     def alone(self, name: str, act: Callable[[], object], strict: bool = False) -> bool:
-        """Run an action for one model, version or file, and log its error.
+        """Run an action for one model, version or file, and log its error; raise NotReady if no request is answered.
 
-        Args:
-            act: Returns False if it is incomplete.
-            strict: Treat a failed request for this object alone as an outage too.
-
-        Returns:
-            False if the action was incomplete, or the store refuses this object alone.
-
-        Raises:
-            NotReady: The store does not answer at all.
+        Return False if the action was incomplete, which it says by False, or the store refuses this object alone. With
+        `strict`, such a refusal is raised too.
         """
         try:
             complete = act() is not False

@@ -77,12 +77,9 @@ class VersionClaim:
 
 @contextmanager
 def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterator[VersionClaim]:
-    """Hold the claim to a version inside the context; raise Conflict if another writer is working.
+    """Hold the claim to a version, in a context; raise Conflict if another writer is working.
 
-    Args:
-        key: Prefix of the version's objects.
-        folder: The version's folder in the mirror.
-        built: Folder of the version's files until they are moved there.
+    `key` is the prefix of its objects; its files are in `built` until they are moved to its folder in the mirror.
     """
     busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another process")
     token = folder.with_name(f".{folder.name}.claim")

@@ -52,9 +52,7 @@ def timestamp_field(view: str) -> bytes:
 def key_serializer(project: str, names: Sequence[str], types: Sequence[str]) -> Callable[[Sequence[bytes]], bytes]:
     """Return a function from the values of an entity's join keys, decoded as value_types says, to its Redis key.
 
-    Args:
-        names: Join keys as they are stored.
-        types: Their types, of KEY_TYPES, in the same order.
+    Names are those of the store, types of KEY_TYPES in the same order.
     """
     order = sorted(range(len(names)), key=lambda i: names[i])
     head = struct.pack("<I", len(names))

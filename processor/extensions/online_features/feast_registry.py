@@ -34,13 +34,7 @@ Message = dict[int, list[int | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """One part of a view's key.
-
-    Attributes:
-        name: Its name in the store.
-        input: Its name in a request: another one if the projection of a service maps it.
-        type: A name of KEY_TYPES.
-    """
+    """One part of a view's key, of KEY_TYPES; a service's projection may give it another name in requests (`input`)."""
 
     name: str
     input: str
@@ -51,11 +45,8 @@ class JoinKey:
 class RegisteredFeature:
     """A feature as the registry has it.
 
-    Attributes:
-        reference: "view:feature", with the view's alias if a service gives it one.
-        stored_view: The view's name in the store, with its version.
-        type: A name of VALUE_TYPES.
-        ttl_s: Seconds for which a value is valid; 0 for ever.
+    `reference` is "view:feature", with the view's alias if a service gives it one; `stored_view` has the view's
+    version. A value is valid for `ttl_s`, 0 for ever.
     """
 
     reference: str
@@ -92,8 +83,7 @@ class _Projection:
 def parse_reference(reference: str, where: str) -> tuple[str, int, str]:
     """Split "view:feature" or "view@v2:feature" into view, version (0 if there is none) and feature.
 
-    Args:
-        where: Name of the section in messages, here and below.
+    `where` names the section in messages, here and below.
     """
     match = REFERENCE.fullmatch(reference)
     if match is None:

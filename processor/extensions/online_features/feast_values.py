@@ -96,12 +96,7 @@ def decode_timestamp(data: bytes) -> float:
 
 
 def encode_lists(kind: ValueType, lists: Ragged) -> list[bytes]:
-    """Encode lists as serialized Values.
-
-    Args:
-        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
-        lists: The lists, whose values have the type already or become it.
-    """
+    """Encode lists, of strings or of numbers of 64 bits or floats, as serialized Values of that type."""
     ends = lists.row_splits.tolist()
     if isinstance(lists.values, Strings):
         texts = [_field(1, text) for text in lists.values.tolist()]

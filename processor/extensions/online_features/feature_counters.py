@@ -61,13 +61,7 @@ class FeatureCounters:
             cells[READ_S] += seconds
 
     def keys(self, entities: int, cached: int, joined: int = 0, losses: Sequence[Loss] = ()) -> None:
-        """Count the distinct keys of a request.
-
-        Args:
-            cached: Those answered from memory.
-            joined: Those that another request was reading at the same time.
-            losses: Why keys have no answer.
-        """
+        """Count the distinct keys of a request: from memory, read by another request meanwhile, and lost."""
         with self._lock:
             cells = self._block.cells
             cells[ENTITIES] += entities

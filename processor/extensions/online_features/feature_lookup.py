@@ -57,8 +57,7 @@ class FeatureLookup:
     def __init__(self, manifest: Manifest, stores: Mapping[str, OpenStore], clock: Clock) -> None:
         """Prepare the lookup; a store that is not there is missed only by requests that need it.
 
-        Args:
-            stores: The process' stores by name; they stay the caller's to close.
+        The process' stores stay the caller's to close.
         """
         every = groups_of(manifest)
         features = {f.input: f for group in every for f in group.features}
@@ -161,8 +160,7 @@ def _align(
 ) -> dict[str, NDArray[np.bool_]]:
     """Give the looked-up columns of a sequence, in `filled`, lists of one length.
 
-    Returns:
-        For each column that has changed, bool [its rows]: rows of the store whose list does not fit.
+    Return for each that has changed, as bool [its rows], which of the store's lists do not fit.
     """
     lists = {
         name: column

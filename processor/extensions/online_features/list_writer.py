@@ -32,11 +32,9 @@ class ListWriter:
     """Writes inputs of one version to one store; implements processor.features.input_writer.ListWriter."""
 
     def __init__(self, name: str, store: RedisWriter, manifest: Manifest, inputs: Collection[str]) -> None:
-        """Find out where the lists go; raise BadInput if they are not read from this store, or by several keys.
+        """Find out where lists go; raise BadInput if they are not read from the store of this name, or by several keys.
 
-        Args:
-            name: The store's name.
-            inputs: The inputs, which are lists; those that no group reads from the store are not written.
+        Inputs that no group reads from it are not written.
         """
         of_store = [group for group in groups_of(manifest) if group.store == name]
         groups = [group for group in of_store if any(f.input in inputs for f in group.features)]

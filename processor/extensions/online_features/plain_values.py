@@ -49,12 +49,7 @@ def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> Decoded
 
 
 def encode_lists(kind: ValueType, lists: Ragged, unsigned: bool = False) -> list[bytes]:
-    """Encode lists as JSON arrays, a missing number as nan.
-
-    Args:
-        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
-        lists: The lists, whose values have the type already or become it.
-    """
+    """Encode lists, of strings or of numbers of 64 bits or floats, as JSON arrays, a missing number as nan."""
     ends = lists.row_splits.tolist()
     if isinstance(lists.values, Strings):
         texts = [text.decode(errors="replace") for text in lists.values.tolist()]
@@ -120,10 +115,7 @@ def key_formatter(
 ) -> Callable[[Sequence[bytes]], bytes]:
     """Return a function from the values of an entity's join keys, decoded as value_types says, to its Redis key.
 
-    Args:
-        template: The key, with the inputs' names in braces.
-        types: Their types, of KEY_TYPES, in the same order.
-        unsigned: Inputs that declare uint64.
+    The template has the inputs' names in braces; types are of KEY_TYPES, in the order of the inputs.
     """
     parts: list[bytes | int] = []
     for i, part in enumerate(re.split(r"\{([^{}]*)\}", template)):

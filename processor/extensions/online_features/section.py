@@ -72,11 +72,7 @@ class OnlineFeature:
 class FeatureGroup:
     """Features of one store that are read together, as a package holds them.
 
-    Attributes:
-        format: "feast" or "hash".
-        project: Feast's project; "" in the format "hash".
-        key_template: The key of the format "hash", with the inputs' names in braces; "" in the format "feast".
-        timeout_ms: Milliseconds that a request waits for them.
+    The format is "feast", with a project, or "hash", with a key_template that has the inputs' names in braces.
     """
 
     name: str

@@ -46,13 +46,10 @@ OPTION_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """An online store's URL, taken apart.
+    """An online store's URL, taken apart: SINGLE, CLUSTER, SENTINEL or SOCKET.
 
-    Attributes:
-        mode: SINGLE, CLUSTER, SENTINEL or SOCKET.
-        tls: True for a connection over TLS.
-        hosts: Hosts and ports: of the server, of some of the cluster's nodes, of the sentinels.
-        master: What the sentinels call the server, or the path of the socket.
+    Hosts are those of the server, of some of the cluster's nodes, or of the sentinels; `master` is what these call the
+    server, or the path of the socket.
     """
 
     mode: str

@@ -28,15 +28,10 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of values.
+    """A type of values, by Feast's name in lower case, and its number in Feast's ValueType and of its field in Value.
 
-    Attributes:
-        name: Feast's name for it, in lower case.
-        number: Its number in Feast's ValueType, which is also the number of its field in Feast's Value.
-        dtype: The type of its numbers; None for strings and bytes.
-        is_list: True for lists and sets.
-        is_text: True for strings that must be UTF-8.
-        wire: Wire type of one value.
+    Lists include sets. `dtype` is that of numbers, None for strings and bytes; `is_text` must be UTF-8; `wire` is the
+    wire type of one value.
     """
 
     name: str

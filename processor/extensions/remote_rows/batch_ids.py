@@ -174,21 +174,11 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
 
 @kernel(
     nb.void(
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, :, ::1],
-        nb.int64[:, ::1],
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, :, ::1], nb.int64[:, ::1], nb.int64, nb.int64[::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
     ),
     boundscheck=False,
-)
+)  # fmt: skip
 def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):
     """Fill the stand-in indexes with every id that the spans read of remote tables, each once.
 

@@ -43,12 +43,10 @@ def take(cache, starts, counts, wanted, entries, rows, status):
     """Serve waiting ids from the cache; returns the number of misses. The caller holds the cache's lock.
 
     Args:
-        cache: int64 [K, 6], addresses of keys, marks and values, number of sets, bytes per value (a row with its
-            scale), evictions.
+        cache: int64 [K, 6], addresses of keys, marks and values, number of sets, bytes per value, evictions.
         starts: int64 [K + 1], the position of each table's first id in `wanted`.
         counts: int64 [K], the number of ids of each table.
-        wanted: int64, the waiting ids.
-        entries: int64, the addresses of the refs of `wanted`.
+        entries: int64, the addresses of the refs of the waiting ids, `wanted`.
         rows: int64 [K, 3], the address of table k's fetched rows, bytes per row, the address of their scales.
         status: uint8; status[starts[k] + p] is set to LOST for ids that must be fetched.
     """
@@ -126,12 +124,8 @@ def keep(cache, ids, rows, status):
 def place(positions, entries, target, rows, status):
     """Copy fetched rows to where the stand-in expects them; returns the number of ids that are LOST.
 
-    Args:
-        positions: int64 [n], the position among the waiting ids of each row's id.
-        entries: int64, the addresses of the waiting ids' refs.
-        target: int64 [3], the table's row of take()'s `rows`.
-        rows: uint8 [n, bytes per value].
-        status: uint8 [n].
+    Row i, uint8 [bytes per value], is that of waiting id positions[i], whose ref is at entries[positions[i]]. `target`
+    is the table's row of take()'s `rows`.
     """
     lost, nbytes = 0, rows.shape[1]
     source = np.int64(rows.ctypes.data)

@@ -153,11 +153,8 @@ class StoredTable:
     def unpack(self, values: Sequence[bytes | None], position: Int64s, ids: Int64s) -> tuple[Bytes, Bytes]:
         """Extract rows from fetched buckets; the store is not trusted: what is no bucket of this table counts as lost.
 
-        Return rows uint8 [n, value_nbytes] and statuses uint8 [n] (bucket_bytes) of ids.
-
-        Args:
-            values: The values of plan()'s keys, None for a missing one.
-            position: The positions that plan() returned.
+        Keys and positions are those of plan(); the value of a missing one is None. Return rows uint8 [n, value_nbytes]
+        and statuses uint8 [n] (bucket_bytes) of ids.
         """
         starts = np.zeros(len(values) + 1, np.int64)
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])

@@ -35,10 +35,7 @@ def push(
 ) -> list[StoredTable]:
     """Copy tables into the store, all if none is named; return those that were not complete already.
 
-    Raises:
-        Corrupt: A file does not match its checksum.
-        Conflict: The store holds another upload of the same version.
-        NotReady: The store does not answer.
+    Raises Corrupt if a file does not match its checksum, Conflict if the store holds another upload of the version.
     """
     names = list(tables) or [t.name for t in reader.manifest.embeddings]
     wanted = [StoredTable.of(reader.manifest, name) for name in names]

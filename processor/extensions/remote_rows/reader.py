@@ -167,13 +167,9 @@ class RemoteReader:
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Return descriptors of everything that a batch reads, as of a pinned state.
+        """Return descriptors, int64 [T, TABLE_FIELDS], of everything that a batch reads, as of a pinned state.
 
         Raises NotReady if rows were unavailable and the policy is to fail.
-
-        Args:
-            tables: The state's descriptors, int64 [T, TABLE_FIELDS].
-            spans: int64 [requests, 2], as BatchView.spans.
         """
         inputs, kept = inputs_of(bound), None
         if self._plan.entities:

@@ -34,12 +34,9 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedSource:
-    """The source that a request asks for.
+    """The source that a request asks for: MODEL, LIKE, or one of the version's; whether the network is run for it.
 
-    Attributes:
-        name: MODEL, LIKE, or one of the version's sources.
-        like: int64 [n], keys of the items that others are to be like; None for another source.
-        computed: Whether the network is run for it.
+    `like`, int64 [n], are the keys of items that others are to be like.
     """
 
     name: str = MODEL
@@ -78,12 +75,9 @@ class AskedSource:
 
 
 class BoundUsers(NamedTuple):
-    """The users of a request.
+    """The users of a request, what was bound of them, and the items of each one's history.
 
-    Attributes:
-        inputs: What was bound of them.
-        bound: The bound request; of a source that no network is run for, it has nothing but its rows.
-        history: The items of each user's history.
+    Of a source that no network is run for, the bound request has nothing but its rows.
     """
 
     inputs: Mapping[str, Column]

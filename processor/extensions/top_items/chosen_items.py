@@ -31,13 +31,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenItems:
-    """The items that count.
-
-    Attributes:
-        text: The filter's text; b"" for none.
-        allowed: For each user, the keys that count, each once; None for all.
-        excluded: For each user, keys that do not.
-    """
+    """The items that count: the filter, and for each user the keys that count, each once, None for all; and do not."""
 
     text: bytes
     filter: ItemFilter | None
@@ -63,12 +57,9 @@ def chosen_items(
     max_ids: int,
     like: Int64s | None = None,
 ) -> ChosenItems:
-    """Return the items that count in a request.
+    """Return the items that count in a request of at most `max_ids`, else raise TooLarge.
 
-    Args:
-        history: The items of each user's history.
-        max_ids: Most ids of the request; TooLarge is raised for more.
-        like: int64 [n], for each user an item that never counts; None for none.
+    Each user has a history, and may have an item that never counts (`like`, int64 [n]).
     """
     users, sent = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
     text = single_text(FILTER, sent.get(FILTER))

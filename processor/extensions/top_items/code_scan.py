@@ -188,17 +188,10 @@ def read_row(table, epoch, key, columns, row):
 
 @kernel(
     nb.void(
-        nb.float32[::1],
-        nb.int64,
-        nb.int64,
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.float32[::1], nb.int64, nb.int64, nb.float32[:, ::1], nb.int64[::1], nb.int64[::1], nb.float32[:, ::1],
+        nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
     """Offer a row to the heap of vector i."""
     score = product(row, vectors[i])
@@ -218,40 +211,20 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
 
 @kernel(
     nb.int64(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int8, 1, "C", readonly=True),
-        nb.types.Array(nb.float32, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int16[:, ::1],
-        nb.float32[::1],
-        nb.float32[::1],
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int8, 1, "C", readonly=True), nb.types.Array(nb.float32, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int16[:, ::1], nb.float32[::1], nb.float32[::1],
+        nb.float32[:, ::1], nb.int64[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def scan_codes(
     table, epoch, first, last, allowed, origin, columns, file_keys, more_keys, codes, scales, stale,
     numbers, steps, slacks, vectors, excluded, splits, scores, keys, sizes,
 ):  # fmt: skip
-    """Offer the rows of some positions to each vector's heap; return how many were looked at.
+    """Offer the rows of positions `first`, a multiple of WORD, to `last` to each vector's heap; return how many.
 
-    Args:
-        first: First position, a multiple of WORD.
-        last: Position after the last one.
-        allowed: int64, one bit a position from `origin` on: its row counts; empty if all do.
-        origin: The position of the first of these bits, a multiple of WORD.
+    `allowed` has one bit a position from `origin` on, a multiple of WORD: its row counts; empty if all do.
     """
     at, count, width = np.int64(table.ctypes.data), len(vectors), vectors.shape[1]
     row, parts, words = np.zeros(width, np.float32), np.int64(width // LANES), np.int64(stale.ctypes.data)
@@ -309,19 +282,10 @@ def scan_codes(
 
 @kernel(
     nb.void(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64[::1],
+        nb.int64[::1], nb.float32[:, ::1], nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def offer_keys(
     table, epoch, columns, allowed, allowed_splits, vectors, excluded, splits, scores, keys, sizes
 ):  # fmt: skip
@@ -338,19 +302,10 @@ def offer_keys(
 
 @kernel(
     nb.int64(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64[::1],
-        nb.int8[::1],
-        nb.float32[::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1], nb.int8[::1], nb.float32[::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys, codes, scales, stale):
     """Make codes of the stale positions of words `first` to `last`, and clear their bits.
 

@@ -40,14 +40,9 @@ SHOWN = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """A condition on one column of an item.
+    """A condition on one column of an item, or its exact complement.
 
-    Attributes:
-        negated: True for its exact complement.
-        low: Least number of a range, as the column holds it; None for an open end, and for sets.
-        high: Largest number of a range.
-        numbers: Numbers of a set, ascending; None for a range or texts.
-        texts: Texts of a set; None for numbers.
+    It is a range, with None for an open end, as the column holds numbers; or a set of numbers, ascending, or of texts.
     """
 
     column: Input

@@ -47,13 +47,9 @@ Float32s = NDArray[np.float32]
 
 
 class ReadState(NamedTuple):
-    """The state that an item is explained in.
+    """The state that an item is explained in: descriptors of tables, int64 [T, TABLE_FIELDS], and arrays of each.
 
-    Attributes:
-        tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-        arrays: Each table's arrays, and what is kept beside its rows.
-        served: Whether its epoch is the served one.
-        present: Whether the items' table has the item.
+    `served` says whether its epoch is the served one, `present` whether the items' table has the item.
     """
 
     tables: Int64s
@@ -65,13 +61,9 @@ class ReadState(NamedTuple):
 
 
 class UserRequest(NamedTuple):
-    """A request for the best items, as its version reads it.
+    """A request for the best items: inputs as they were sent, and, of the network, as they are bound.
 
-    Attributes:
-        sent: Inputs as they were sent.
-        aligned: Those that the network reads, as they are bound.
-        user: Number of the user that is explained.
-        max_ids: Most ids of the request.
+    `user` is the number of the user that is explained.
     """
 
     sent: Mapping[str, Column]
@@ -150,10 +142,8 @@ class ExplainedItem:
     ) -> dict[str, Any]:
         """Return the item's place and what its score is made of, JSON-able; docs/extensions/explaining.md.
 
-        Args:
-            request: The fields of a UserRequest.
-            state: Those of a ReadState; its version's lock is held.
-            outputs: Outputs of the user and the item as a candidate in this state, float32 [columns] by name.
+        Request and state are the fields of a UserRequest and a ReadState, whose version's lock is held; outputs are
+        those of the user and the item as a candidate in this state, float32 [columns] by name.
         """
         return self._explained(UserRequest(**request), ReadState(*state), outputs)
 

@@ -125,12 +125,9 @@ class ItemFilter:
         return passes
 
     def begin(self, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int) -> FilterScan:
-        """Return the filter over a state's positions.
+        """Return the filter over a state's positions, whose epoch the caller has pinned.
 
-        Args:
-            arrays: What the version's writer keeps by position (row_codes, filter_columns).
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that the caller has pinned.
+        Arrays are what the version's writer keeps by position (row_codes, filter_columns).
         """
         return FilterScan(self, arrays, tables, epoch)
 

@@ -83,14 +83,7 @@ Generations = tuple[Generation, Generation | None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RankingWork(Work):
-    """A bound request for the best items.
-
-    Attributes:
-        k: Items for each user.
-        history: The items of the history that each user's vector is computed of.
-        max_ids: Most ids of the request.
-        nbytes: Size of its inputs.
-    """
+    """A bound request for the k best items of each user, whose vector is computed of the items of a history."""
 
     ranking: ItemRanking
     k: int

@@ -68,9 +68,7 @@ class ItemSource:
 def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dict[str, ItemSource]:
     """Return the sources that a version's notes name, without those that this release cannot read.
 
-    Args:
-        ranked: Number of the items' table.
-        columns: Leading numbers of its rows that have codes; 0 for none.
+    `ranked` is the number of the items' table, whose rows have so many leading numbers with codes; 0 for none.
     """
     tables = {t.name: number for number, t in enumerate(manifest.tables) if t.dtype != RECORD}
     sources: dict[str, ItemSource] = {}

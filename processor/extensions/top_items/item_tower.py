@@ -37,12 +37,9 @@ LINKS = (IDENTITY, SIGMOID)
 
 
 class RecordLookup(NamedTuple):
-    """A table that items' features look up by values of records.
+    """A table that items' features look up by values of records: a list, or a fixed number.
 
-    Attributes:
-        offset: First word of the values, or of their number for a list.
-        most: Values of a record, the most of a list.
-        ragged: True for a list.
+    `offset` is the first word of the values, or of their number for a list, `most` the most values.
     """
 
     table: str
@@ -52,13 +49,7 @@ class RecordLookup(NamedTuple):
 
 
 class ScoreForm(NamedTuple):
-    """The score that a product makes.
-
-    Attributes:
-        link: One of LINKS.
-        scale: Name of the dense tensor with the factor; "" for 1.
-        bias: Name of the dense tensor with what is added; "" for 0.
-    """
+    """The score that a product makes: a link, and dense tensors with its factor ("" for 1) and bias ("" for 0)."""
 
     link: str = IDENTITY
     scale: str = ""

@@ -75,13 +75,7 @@ Float32s = NDArray[np.float32]
 
 @dataclass(slots=True, eq=False)
 class Lag:
-    """Vectors that are not of the served generation.
-
-    Attributes:
-        generation: The one that they are of.
-        since_s: When it ceased to be served, on the monotonic clock.
-        removed: Vectors of items that were removed since, by item.
-    """
+    """Vectors of a generation that was served until a monotonic time; those of items removed since, by item."""
 
     generation: Generation
     since_s: float
@@ -90,13 +84,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """A statement about vectors in one state.
-
-    Attributes:
-        lag: How they lag; None if they are of the state's own generation.
-        of: The array vector_of.
-        score: The array vector_score.
-    """
+    """A statement about vectors in one state: how they lag, and the arrays vector_of and vector_score."""
 
     table: str
     generation: Generation

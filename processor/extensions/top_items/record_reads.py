@@ -52,24 +52,14 @@ def write_bits(words, positions, value):
 
 @kernel(
     nb.void(
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.boolean[::1],
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64,
+        nb.int64, nb.int64[::1], nb.boolean[::1],
     )
-)
+)  # fmt: skip
 def match_lists(words, lists, low, high, members, matches):
-    """Find the lists with a value in a range or a set.
+    """Find the lists with a value from low to high, or among `members`, ascending, unless these are empty.
 
-    Args:
-        words: int64 [n], the place and the length of each list (filter_columns).
-        lists: int64, the values of all lists.
-        low: Least value that matches.
-        high: Largest one.
-        members: int64, ascending: the values that match; empty for all from low to high.
-        matches: bool [n]; written.
+    `words`, int64 [n], are the place and the length of each list among the values of all (filter_columns).
     """
     for i in range(len(words)):
         place, count = words[i] >> LENGTH_BITS, words[i] & ((1 << LENGTH_BITS) - 1)

@@ -56,10 +56,8 @@ class ScannedRows(NamedTuple):
     ) -> ScannedRows:
         """Return what a source ranks in a state that is pinned; raise NotReady if there are no vectors of items yet.
 
-        Args:
-            name: The source.
-            vectors: float32 [users, columns], what the network has computed; None where it was not run.
-            like: int64 [users], keys of the items to be like; None for another source.
+        Vectors, float32 [users, columns], are what the network has computed; None where it was not run. `like`, int64
+        [users], are keys of the items to be like.
         """
         tables, arrays, epoch = state.tables, state.arrays, state.epoch
         if (source := ranking.sources.get(name)) is not None:

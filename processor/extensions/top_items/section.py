@@ -189,11 +189,8 @@ def vector_ranking_note(
 ) -> dict[str, Any]:
     """Return the notes of a version with two towers (item_tower).
 
-    Args:
-        weights: The dense tensors that items' vectors depend on; () if that is not known.
-        scale: The dense tensor with the factor of products, where the score is the sigmoid of a line of them; "" where
-            it is the product.
-        bias: The dense tensor with what is added to that.
+    Weights are the dense tensors that items' vectors depend on; () if that is not known. Scale and bias are those of a
+    line of products whose sigmoid is the score; "" where the product is the score.
     """
     score = {"score": {"link": SIGMOID, "scale": scale, "bias": bias}} if scale else {}
     return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}

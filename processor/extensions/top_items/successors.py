@@ -20,14 +20,9 @@ Float32s = NDArray[np.float32]
 def score_successors(
     table: Int64s, epoch: int, layout: ItemRows, history: Int64s, seen: Int64s, vector: Float32s, mixture: Float32s
 ) -> RankedRows:
-    """Return the successors of a user's newest two events and their scores, in no order.
+    """Return the successors of a user's newest two events and their scores, in no order, without `seen` keys.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        history: Keys of the user's items, the newest last.
-        seen: Keys that do not count.
-        vector: float32 [width], the user's vector.
-        mixture: float32 [3].
+    History has keys of items, the newest last; the user's vector is float32 [width], the mixture [3].
     """
     newest = np.zeros((2, layout.width), np.float32)
     rows, there = _rows(table, epoch, layout.width, history[-2:][::-1])

@@ -43,23 +43,12 @@ ENTRIES = FIRST * 4 // 3
 
 @kernel(
     nb.void(
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64[::1],
+        nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1],
     )
-)
+)  # fmt: skip
 def keep_equal(data, offsets, texts, text_offsets, codes):
-    """Replace the code of each string that is not the code's text by COLLIDES.
-
-    Args:
-        data: uint8, the strings' bytes.
-        offsets: int64 [n + 1].
-        texts: uint8, bytes of the texts.
-        text_offsets: int64, where they begin and end.
-        codes: int64 [n]; written.
-    """
+    """Replace the code of each string that is not the code's text by COLLIDES; strings and texts have offsets."""
     for i in range(len(codes)):
         code = codes[i]
         if code < 0:

@@ -46,12 +46,7 @@ def _by_number(manifest: Manifest, key: str) -> Manifest:
 
 @dataclass(slots=True, eq=False)
 class TowerWeights:
-    """The graph with dense weights.
-
-    Attributes:
-        read: The tensors that vectors depend on, by name.
-        executables: By bucket, with what runs each in the buffers of its TowerRuns.
-    """
+    """The graph with dense weights: those that vectors depend on, and executables by bucket with what runs them."""
 
     read: Dense
     executables: dict[int, tuple[Executable, Callable[[], None]]] = field(default_factory=dict)

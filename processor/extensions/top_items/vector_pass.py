@@ -104,14 +104,10 @@ class ItemRows:
 
 
 class VectorPass:
-    """One pass over all items.
+    """One pass over all items; its vectors are of one generation, whose rows are read under a flip.
 
-    Attributes:
-        generation: The generation that its vectors are of.
-        publish_seq: The flip that its rows are read under.
-        vectors: The result, once all vectors are computed.
-        current: True if the result is of the served generation.
-        superseded_s: When the generation ceased to be served, on the monotonic clock; None while it is.
+    The result is `vectors`, `current` if it is of the served generation. `superseded_s` is when the generation ceased
+    to be served, on the monotonic clock; None while it is.
     """
 
     def __init__(self, items: ItemRows, name: str, state: DerivedState, now_s: Callable[[], float]) -> None:

@@ -56,13 +56,7 @@ class VectorTable:
         readers: ItemReaders,
         filtered: tuple[ServedTable, FilteredEntity] | None = None,
     ) -> None:
-        """Take vectors.
-
-        Args:
-            keys: int64 [n], ascending.
-            rows: float32 [n, columns], in reserved memory (reserved_rows).
-            filtered: The entity whose columns filters read, after its table; None without one.
-        """
+        """Take vectors of keys, ascending, in reserved memory (reserved_rows), and the entity that filters read."""
         self.name, self.weights, self.readers = name, weights, readers
         tensors = packed_stored(keys, rows)
         self.table = ServedTable(TableEntry(NAME, rows.shape[1], len(keys)), tensors)
@@ -121,12 +115,9 @@ def vectors_of(generation: Generation | None) -> Int64s:
 
 
 class ReadVectors(NamedTuple):
-    """Vectors as a reader has mapped them.
+    """Vectors as a reader has mapped them: their table's descriptor, int64 [TABLE_FIELDS], and numbers of a score.
 
-    Attributes:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        generation: The generation that the vectors are of, if they lag.
-        numbers: float32 [2], what the score makes of a product.
+    If they lag, there is the generation that they are of.
     """
 
     tower: ItemTower

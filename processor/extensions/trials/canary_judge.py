@@ -17,10 +17,8 @@ from freshet_serving.processor.watching.verdicts import weigh
 class CanaryEvidence(NamedTuple):
     """The evidence for and against a canary: what both sides made of the same requests.
 
-    Attributes:
-        baseline: The baseline's scores of the sample.
-        canary: Requests and rows that the split sent to the canary; its failures and non-finite scores where the
-            baseline had none; its other scores of a sample.
+    Of the canary there are requests and rows that the split sent to it, failures and non-finite scores where the
+    baseline had none, and, as of the baseline, scores of a sample.
     """
 
     baseline: Sketch

@@ -112,12 +112,9 @@ class CanaryTrial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CanarySample:
-    """A request that a canary has answered, queued for scoring on the baseline.
+    """A request that a canary has answered, queued for scoring on the baseline from row `first` on.
 
-    Attributes:
-        outputs: The canary's outputs; None if it failed.
-        first: The row to start scoring at.
-        fault: True if the canary failed on it; False for a sample.
+    It is a sample, or a fault; outputs are None if the canary failed.
     """
 
     trial: CanaryTrial

@@ -52,11 +52,9 @@ BUSY_INTERVAL_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class ShadowTarget:
-    """A model's shadow replica, which scores copies.
+    """A model's shadow replica, which scores copies, and statistics of the differences between scores.
 
-    Attributes:
-        block: Statistics of the differences between scores, kept like those of scores.
-        credit: Accumulated share; a copy is made when it reaches 1.
+    A copy is made when the accumulated share (`credit`) reaches 1.
     """
 
     replica: Replica
@@ -217,12 +215,9 @@ def _comparing(copy: ShadowRequest) -> Done:
 
 
 class ThreadCpuUsage:
-    """The share of time that a thread of this process ran on a core or waited for one, as the kernel accounts it.
+    """The share of time that a thread, by its native id, ran on a core or waited for one, as the kernel accounts it.
 
     If the kernel keeps no such account, every thread counts as idle.
-
-    Attributes:
-        thread: Native id of the thread to measure.
     """
 
     def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:

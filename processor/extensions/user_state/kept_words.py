@@ -72,10 +72,7 @@ class KeptWords:
     def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Replace what is kept under a name; its lock is held. Return False, with nothing changed, if it was erased.
 
-        Args:
-            words: The words; the first is the version, which readers compare.
-            erasures: StateStore.erasures as they were before what `words` are made of was read.
-            scope: A number that its bytes are counted under in this process.
+        The first word is the version, which readers compare. Erasures and scope are as of StateStore.replace.
         """
         if not self._store.replace(name, words, erasures, scope):
             return False

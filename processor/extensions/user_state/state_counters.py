@@ -78,13 +78,7 @@ class StateCounters:
         self._misses = {cause: MISSES + n for n, cause in enumerate(CAUSES)}
 
     def looked(self, outcome: int, seconds: float, age_s: float, flops: int) -> None:
-        """Count a look.
-
-        Args:
-            outcome: HIT, or the cause of a miss (state_arena).
-            age_s: The age of what was found.
-            flops: Work of the user's part; 0 if it is not known.
-        """
+        """Count a look: a HIT of some age, or the cause of a miss (state_arena); FLOPs are 0 if unknown."""
         with self._lock:
             cells = self._block.cells
             cells[LOOK_S] += seconds

@@ -44,12 +44,9 @@ class StateGate:
         return not draw & ((1 << self._halvings) - 1)
 
     def judge(self, draw: int, saved_s: float, spent_s: float) -> None:
-        """Learn from a look that was made.
+        """Learn from a look that was made: a hit has saved the time of the user's part, a miss 0.
 
-        Args:
-            draw: As of admits().
-            saved_s: Time of the user's part if it was a hit; 0 for a miss.
-            spent_s: Time of the look, and of keeping what was computed.
+        `spent_s` is the time of the look, and of keeping what was computed.
         """
         with self._lock:
             if not saved_s:

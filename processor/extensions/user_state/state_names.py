@@ -28,13 +28,9 @@ class StateNames:
         self._owners: dict[bytes, int] = {}
 
     def name(self, owner: bytes, scope: bytes, content: bytes | memoryview, subject: bytes = b"") -> StateName:
-        """Return the name of a state.
+        """Return the name of an owner's state, by what it is computed by: the loaded version and the subgraph.
 
-        Args:
-            owner: Whose it is.
-            scope: What it is computed by: the loaded version and the subgraph.
-            content: What it is computed from, or the id that it is kept under.
-            subject: The user's key; b"" if it is not known.
+        Content is what it is computed from, or the id that it is kept under; the user's key is b"" if it is not known.
         """
         high, low = self._hash(b"state", owner, scope, content)
         return StateName(high, low, self.owner(owner), self.subject(subject) if subject else UNKNOWN)

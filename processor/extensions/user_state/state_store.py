@@ -75,14 +75,7 @@ class Segment:
 
 
 class StoreFigures(NamedTuple):
-    """Figures of one process's segment, since it was taken over.
-
-    Attributes:
-        kept: States written.
-        refused: States that were not admitted, or are too large.
-        evicted: States that were taken away for others.
-        expired: States that were swept.
-    """
+    """States of one process's segment, since it was taken over: written, not admitted, taken for others, swept."""
 
     kept: int
     refused: int
@@ -111,15 +104,10 @@ def secret_of(memory: Int64s) -> bytes:
 
 
 def erase_states(memory: Int64s, processes: int, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-    """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
+    """Erase states of an owner, or of one subject of it, so that their bytes are nowhere in the arena; return how many.
 
-    States that are being computed meanwhile are not kept; all others stay. Any process may call it. Raises NotReady if
-    a process that writes has been stopped; what comes before its segment is erased.
-
-    Args:
-        memory: The arena, as arena_memory() made it for so many processes.
-        owner: Their owner; arena.NOBODY for all.
-        subject: The one subject; arena.NOBODY for all of the owner's.
+    NOBODY stands for all. States that are being computed meanwhile are not kept; all others stay. Any process may call
+    it. Raises NotReady if a process that writes has been stopped; what comes before its segment is erased.
     """
     locks, segments, gone = ArenaLocks.of(memory), _segments(memory, processes), 0
     exchange(int(memory.ctypes.data) + 8 * arena.ERASURES, secrets.randbits(62) + 1)
@@ -166,9 +154,7 @@ class StateStore:
     ) -> None:
         """Take over a process's segment of an arena; the process that had it before must be dead.
 
-        Args:
-            now_s: The machine's monotonic clock.
-            ttl_s: Age at which a state is no longer used.
+        The clock is the machine's monotonic one.
         """
         self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
         segments = _segments(memory, processes)
@@ -318,13 +304,9 @@ class StateStore:
     def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Write words in place of what any process has under a name; return False, with nothing changed, if not.
 
-        They are admitted whatever else is kept. Raises NotReady if others write to one of the segments for too long.
-
-        Args:
-            name: The name; nobody else replaces what it has (kept_words).
-            words: int64 [n], at most half of a segment.
-            erasures: `erasures` as they were before what `words` are made of was read.
-            scope: As of keep().
+        They are admitted whatever else is kept, if they fill at most half of a segment; nobody else replaces what the
+        name has (kept_words). `erasures` are those before what they are made of was read. Raises NotReady if others
+        write to one of the segments for too long.
         """
         own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
         with contextlib.ExitStack() as held:

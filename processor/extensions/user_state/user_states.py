@@ -202,8 +202,7 @@ class PinnedStates:
 class UserLook:
     """The result of a look, and all that it takes to keep what is computed instead.
 
-    Attributes:
-        tensors: The user's tensors, until the next look of the thread; None if they have to be computed.
+    It has the user's tensors, until the next look of the thread; None if they have to be computed.
     """
 
     __slots__ = ("_draw", "_erasures", "_layout", "_name", "_part", "_spent_s", "_stamps", "_states", "tensors")
