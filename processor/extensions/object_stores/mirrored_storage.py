@@ -251,7 +251,6 @@ class MirroredStorage:
             os.utime(self._lease)  # when it was needed last, for eviction
 
     def release(self) -> None:
-
         with self._leasing:
             self._release()
 
