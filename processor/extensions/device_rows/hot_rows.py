@@ -1,7 +1,7 @@
 """Choose which rows of a table's file lie on the device, where not all have room.
 
-Rows move by use: a row that batches sent from the host twice within a window takes the place of one that no batch has
-read since the hand of a clock passed it (CLOCK).
+A row that batches sent from the host twice within a window takes the place of one that no batch has read since the hand
+of a clock passed it (CLOCK).
 
 Invariants
 - A place is written again only when no line that names its earlier row can still be run. A line is filled in a phase,
@@ -9,9 +9,8 @@ Invariants
   leaves the map first, then the phase ends, and the place is free when all noted phases are later.
 - A row enters the map after its place has been written. Rows of a file never change, so a line may name either.
 
-Kernels write notes and marks of use without locks: a note that is lost costs a move later.
-
-Costs: 5 bytes for each row of the file and 9 for each place in memory; a turn takes time in proportion to the notes.
+Kernels write notes and marks of use without locks: a note that is lost costs a move later. Costs: 5 bytes for each row
+of the file and 9 for each place in memory; a turn takes time in proportion to the notes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Explain one row of a request: its lookups, its score, and the same under another generation.
 
 Everything is read and computed outside the request path: in the caller's thread, in the process that writes (with
-several workers their supervisor), by an executable that is opened for it (spare_executable). It involves no session, no
-replica and no pin, and none of it is counted. A supervisor runs no native code of a backend itself (scoring_process).
+several workers their supervisor), by an executable that is opened for it (spare_executable), in a supervisor by a
+process of its own (scoring_process). It involves no session, no replica and no pin, and none of it is counted.
 
 Invariants
 - A generation is read at one moment, under the version's lock: no delta comes in between, and rows that the undo log
@@ -10,9 +10,8 @@ Invariants
 - The dense graph's input is filled by the kernel that fills it for requests, from the tables that they read.
 - One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
-Costs: under the lock some microseconds per id, in Python; after it one run of a bucket for the score, one for as many
-features as the bucket has rows and, where two generations are compared, as many again. A history costs a row for each
-of its events (event_effects).
+Costs: under the lock some microseconds per id; after it one run of a bucket for the score, one for as many features as
+the bucket has rows, and as many again for a second generation. A history costs a row for each event (event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
 library only workers load.

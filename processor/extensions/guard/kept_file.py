@@ -6,10 +6,8 @@ as columns that the model reads (kept_requests), readable by this user alone, fo
     kept-<model>-<hash of the repository>    a line of JSON (format, signature of the model, CRC-32 of the requests,
                                              what was learned, what was served), then the requests
 
-Invariants
-- A file appears whole under its name, or not at all.
-- A file of a model with other inputs, a damaged, an overlong and an old one count as none. None of this keeps a version
-  from being served: it begins without requests.
+A file appears whole under its name, or not at all. A file of a model with other inputs, a damaged, an overlong and an
+old one count as none: a version is served, and begins without requests.
 
 Costs: at most MOST_NBYTES for each model, written when they have changed, at most once a minute
 (processor.versions.host), by a thread that no request waits for.

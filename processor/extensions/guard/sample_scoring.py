@@ -1,9 +1,8 @@
 """Score recently requested rows under a new state, before any request is served by it, and kept ones of a version.
 
 A replica keeps a sample of the rows that it is requested to score (processor.versions.sample). A new state scores them
-once, and their scores are compared with those under the served generation. Whether the new ones may be served is
-decided elsewhere (delta_guard, version_judge). All is done in the thread that makes changes, on buffers that no session
-has.
+once, for a comparison with the served generation (delta_guard, version_judge), in the thread that makes changes, on
+buffers that no session has.
 
 Invariants
 - Both states score the very same rows, with the same bucket, so that any difference is caused by the delta. Scores of
@@ -13,7 +12,7 @@ Invariants
 - A preview is not counted: no lookups, no scores, no costs.
 
 Costs: a lookup of as many rows as fit the allowed time, and runs of the executable for those that the delta changes,
-off the GIL. For the first delta after the sample was refreshed all rows are run, twice.
+off the GIL; for the first delta after the sample was refreshed of all rows, twice.
 """
 
 from __future__ import annotations

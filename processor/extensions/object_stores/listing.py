@@ -7,9 +7,8 @@ Invariants
   queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come first in the next one.
 - A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
   starts on an empty mirror chooses none that was gone back from. If they cannot be listed, no new version appears.
-- While the mirror follows, a listing has its own thread, and changes no version that is followed: that belongs to the
-  follower's thread, which gets versions that are gone (`gone`).
-- Models that are served come first.
+- While the mirror follows, a listing has its own thread, and passes followed versions that are gone to the follower's
+  thread, to which these belong (`gone`).
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
 the first). The LIST has the etags of labels, traffic and the trainer's report: each is requested only when it differs.

@@ -2,14 +2,12 @@
 
 Invariants
 - What a request sends wins: its inputs are passed on as they are, and only absent ones are added.
-- A request makes at most one read, of all groups together, for the keys of what it leaves out; a request that leaves
-  nothing out makes none.
+- A request makes at most one read, of all groups together, for the keys of what it leaves out.
 - No state of a store fails a request: what a store does not give becomes the training default, and its status is kept.
   A request fails only by what it sends, or if this server has no store of that name.
 - Columns of one sequence have lists of one length. Where lists of the store differ from one another they become empty;
   where they differ from a list that was sent, they become as many missing values.
-- A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
-  those of the user.
+- A key that is the same in all rows is looked up once and fills inputs of one row: a user's features stay the user's.
 
 It is an InputLookup (processor.features.input_lookup), which says from which threads it may be called.
 """

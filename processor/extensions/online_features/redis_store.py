@@ -2,12 +2,11 @@
 
 Invariants
 - A request never connects, resolves a name, logs in or looks for a master: one thread of the store, the opener, does
-  all of this. A request takes a ready connection, waits for one until its deadline, or goes on without. So its latency
-  is bounded whatever the network does, and a TLS handshake may take longer than a request has.
+  all of this. A request takes a ready connection, waits for one until its deadline, or goes on without.
 - Whatever the store does or sends, fetch() returns a reply or a Loss for each read, by its deadline.
 - A connection on which anything is left, or went wrong, is closed; a reply never reaches another caller.
-- Each node has its circuit breaker. Its pause is short, so that a store that stalls (a snapshot, a failover) is asked
-  again as soon as it answers: one late request in each pause costs less than features that nobody gets.
+- Each node has its circuit breaker, with a short pause: after a stall (a snapshot, a failover) one late request in each
+  pause costs less than features that nobody gets.
 - What is wrong with one key (a value of another type, a value that is too large) is no failure of its node.
 - Addresses, keys and redis-py's messages, which contain them, are never logged.
 

@@ -1,8 +1,7 @@
 """Encode Redis commands, and parse replies within a deadline and a size limit.
 
 ReplyReader plugs into redis-py's connections as parser. A server, or whatever poses as one, is not trusted: it may drip
-one byte at a time, announce terabytes, or send nonsense. redis-py waits for the whole timeout on every read and reads
-whatever is announced.
+one byte at a time, announce terabytes, or send nonsense.
 
 Invariants
 - A batch of replies takes at most the time and the bytes that begin() allowed, whatever is sent. What has arrived by
@@ -11,8 +10,7 @@ Invariants
   raise socket.timeout. The caller then closes the connection: what is left on it never reaches another caller.
 - Until begin() is called, the connection's own handshake has HANDSHAKE_NBYTES and the connection's timeout.
 
-Cost: a timeout that is set, and one recv() for up to READ_NBYTES. One of a batch of 1,000 values takes about a
-microsecond to parse.
+Cost: a timeout that is set, and one recv() for up to READ_NBYTES; a microsecond to parse each of 1,000 values.
 
 Rejected: redis-py's parsers with a smaller socket_timeout (it limits one read, not a reply); hiredis (it limits the
 nesting, but neither bytes nor time); redis-py's packer of commands (it takes any type, and several times as long).

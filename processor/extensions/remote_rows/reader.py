@@ -1,16 +1,15 @@
 """Collect the rows of remote tables that one batch reads: from deltas, from the cache, and the rest from the store.
 
-What a batch sees. An id's newest local row version as of the batch's epoch wins: either that row or, for a tombstone,
-the default row. An id without one has the row of the version's upload in the store, which never changes, or none. Both
-parts are fixed by the batch's generation, so a reply still has one generation, and equals to the bit what the same
-version serves from memory, unless rows were unavailable.
+An id's newest local row version as of the batch's epoch wins: either that row or, for a tombstone, the default row. An
+id without one has the row of the version's upload in the store, which never changes, or none. So a reply has one
+generation, and equals to the bit what the same version serves from memory, unless rows were unavailable.
 
 Unavailable rows (the store is down or slow, or has lost buckets) are counted, logged at most once a second, and then,
 by RemoteConfig.on_error, either replaced by the table's default row or the reason to fail the batch with NotReady. They
 are never cached, so scores are right again with the first batch after the store recovers.
 
-Ownership. A batch's substitute tables belong to the session that runs the batch. Counters are guarded by a lock. The
-session holds its pin while it waits for the store: applying a delta may take `timeout_s` longer; readers do not wait.
+A batch's substitute tables belong to the session that runs the batch, which holds its pin while it waits for the store:
+applying a delta may take `timeout_s` longer; readers do not wait. Counters are guarded by a lock.
 
 Costs: one pass over the batch's ids to gather the distinct ones into an index of their own (the fused kernel then runs
 on that index, unchanged), one copy of each row, and at most one round trip per batch, for all its tables.

@@ -1,18 +1,17 @@
 """Store rows on a Redis server or a Redis Cluster, through redis-py's connections.
 
-Ownership. There is one connection pool per node, shared by the process. A thread takes a connection, sends, reads every
-reply and returns it; a connection that failed in between is closed first, so a reply can never reach another caller.
+There is one connection pool per node, shared by the process. A thread takes a connection, sends, reads every reply and
+returns it; one that failed in between is closed first, so a reply can never reach another caller.
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
-only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.extensions.redis), or they are lost; a new connection has the same time again for its handshake.
-Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays few
-batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the node's
-failure.
+only then are replies read, all within `timeout_s` and as many bytes as the requested values can take, or they are lost
+(processor.extensions.redis); a new connection has the same time again for its handshake. Nothing is retried. Every node
+has its circuit breaker, so a node that hangs, drips or sends nonsense delays few batches, and a cluster that lost a
+node still serves the others' rows. Any exception of redis-py counts as the node's failure.
 
-In a cluster, CLUSTER SLOTS lists which node serves which slots. It is requested at first use, when a node answers MOVED
-(the commands that moved are then sent once more), and after a node failed, at most once a second. While a slot
-migrates, its buckets may be unreachable (ASK, TRYAGAIN) for a moment and count as lost.
+In a cluster, CLUSTER SLOTS is requested at first use, when a node answers MOVED (the commands that moved are then sent
+once more), and after a node failed, at most once a second. While a slot migrates, its buckets may be unreachable (ASK,
+TRYAGAIN) for a moment and count as lost.
 
 Rejected: redis-py's own cluster client, which retries each command of a failed node by itself, one after another, and
 so has no bound in time; reading from replicas (a table is immutable, but a replica may lag behind a push).

@@ -13,10 +13,9 @@ The keys of the table are those of the items. A score is number * scale + shift:
     new      hours from the origin, in Unix seconds, until the item was first seen
 
 A source is scanned as any table is that a request ranks (row_ranking), by a vector that is 1 in its column and 0 in the
-others. So filters, lists of ids, deltas, rollbacks and removals do to it what they do to the model's own ranking.
+others. So filters, lists of ids, deltas and rollbacks do to it what they do to the model's own ranking.
 
-Rejected: a sorted list beside the table (each delta would move most of it); popularity as of now (each delta would
-change all rows).
+Rejected: a sorted list (each delta would move most of it); popularity as of now (each delta would change all rows).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Compute the vectors of all items of one generation, slice by slice, while later deltas are served.
 
-A pass reads the rows of the generation that it began with. No reader's pin keeps them: the writer would wait for it.
-Instead the pass has a floor (processor.versions.row_watchers), and the writer reuses no row of a state after it. What
-that holds back grows with the deltas that arrive, so a pass ends without result once these have changed MOST_CHANGES
-rows, and is begun anew with larger slices.
+A pass reads the rows of the generation that it began with. No reader's pin keeps them, as the writer would wait for it,
+but a floor (processor.versions.row_watchers): the writer reuses no row of a later state. What that holds back grows
+with the deltas that arrive, so after MOST_CHANGES rows a pass ends without result, and begins anew with larger slices.
 
     compute   all vectors of the generation
     encode    their codes, and what filters read, so that no reader meets stale ones
@@ -12,8 +11,8 @@ rows, and is begun anew with larger slices.
     end       few items are left: they are computed at once, and vectors are of the served generation. Or they lag: they
               are of the pass's generation, but for items that have been removed since
 
-Slices are of a few milliseconds, but for three steps that are not divided: listing the items, sorting the rows that
-they read, and indexing the vectors; for 400,000 items with two rows of a shared table each, a tenth of a second in all.
+Slices are of a few milliseconds, but for listing the items, sorting the rows that they read, and indexing the vectors;
+for 400,000 items with two rows of a shared table each, a tenth of a second in all.
 
 Invariants
 - Every vector of the result is that of one generation: `generation`.

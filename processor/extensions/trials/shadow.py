@@ -3,12 +3,10 @@
 Invariants
 - A copy is made when the reply has been delivered, and is processed SETTLE_S later, when the reply has been sent.
 - Copies run on one thread of their own, with its own session and its own reader slot in every version
-  (processor.versions.control); they never stand in a queue that a request waits in, and never occupy a session that
-  serves requests.
+  (processor.versions.control); they never stand in a queue or occupy a session of requests.
 - Copies are the first load to be shed: at most MAX_QUEUED wait, with at most MAX_QUEUED_NBYTES of inputs (except for a
   single larger one), for at most PATIENCE_S. None runs while a request waits, while no session of the group is idle, or
   while the thread that requests come from has been running, or waiting for a core, for more than BUSY of its time.
-  Dropped copies are counted.
 
 Rejected: a lower priority for the thread (it would hold the GIL while the scheduler takes its core away).
 """

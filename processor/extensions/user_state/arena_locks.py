@@ -2,10 +2,8 @@
 
 Invariants
 - A lock is held by one thread of one process at a time: a range of bytes of the arena's file, locked by the process
-  (fcntl), and a lock of its threads, which all that opens the same memory in this process shares.
-- The system frees the first when its holder dies at any instruction.
-- The holder of a name's lock may take segments' locks, in the order of their addresses, and never the other way round:
-  so nobody waits in a circle.
+  (fcntl), which the system frees when the process dies at any instruction; and a lock of its threads.
+- The holder of a name's lock may take segments' locks, in the order of their addresses, and never the other way round.
 
 Costs: two system calls, and no wait where nobody else has the lock.
 

@@ -1,17 +1,14 @@
 """Words that are kept under a name and replaced as a whole, in the arena of user states: one copy for all processes.
 
-A state that was computed may lie in several segments, and each of them is as good. What a client has sent may not: a
-process that replaces it takes the copies of others away.
+Of a computed state each copy is as good. Of what a client has sent only the newest is: a process that replaces it takes
+the copies of others away.
 
 Invariants
 - A name has at most one copy, but for a holder that dies between two stores: then it has none, or an older one and no
-  newer. Others' copies are taken away before the new one is written, so no older copy comes back when a newer one is
-  evicted.
+  newer. Others' copies are taken away before the new one is written: none comes back when a newer one is evicted.
 - Who changes a name holds its lock, one of NAMES, and then those of the segments that it writes to (arena_locks): its
-  own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew from what
-  that has left.
-- A reader holds no lock. While a copy is replaced there is none for a moment; so who finds none looks again under the
-  lock.
+  own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew.
+- A reader holds no lock. Who finds no copy looks again under the lock: while a copy is replaced there is none.
 - An erasure is never undone: what was read before it is not written after it (StateStore.replace), but read anew.
 
 Costs: a look is that of a state; a change is a look, four system calls and a write.

@@ -1,17 +1,15 @@
 """Decide of which users it pays to look for a state: of all while looks pay, of a sample while they do not.
 
 A miss costs the look and the keeping of what is computed; where few users come again while their state is valid, that
-is more than hits save. A gate weighs both, in measured seconds: a hit gains the time of the user's part less that of
-the look. The sum moves a balance. Where it has lost as much as BALANCE misses cost, half of the users are left out;
-where it has won as much, they come back.
+is more than hits save. A gate keeps a balance of both, in measured seconds. Where it has lost as much as BALANCE misses
+cost, half of the users are left out; where it has won as much, they come back.
 
 Invariants
 - A user is in or out as a whole: by bits of a hash of what the request sends, the same in all processes.
 - The gate judges by users that were in before the last half came back, and that stay in if it is left out again: those
   who were left out have no states yet.
-- At least one in 2**MOST_HALVINGS users is looked for, so hits that begin to pay are seen.
-
-Costs: a user who is left out costs the hash. While nothing pays, the sample costs a share of 2**-MOST_HALVINGS.
+- At least one in 2**MOST_HALVINGS users is looked for, so hits that begin to pay are seen. A user who is left out costs
+  the hash.
 
 Rejected: a threshold on the hit rate (what a hit is worth differs by a factor of 100 between models); a closed gate
 that opens for all at once (most looks of users who were left out are misses, so it would close again).

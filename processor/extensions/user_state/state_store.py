@@ -4,10 +4,8 @@ Any thread of any process finds, without a lock. Who keeps, sweeps or erases hol
 
 While there is room, everything is kept. Once pages would have to be taken from others, a state is admitted if it is
 long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never seen
-again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
-
-Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
-the process keeps; a process that keeps none sweeps none.
+again. Eviction is LRU by one bit (CLOCK). Time to live is checked when a state is read; what is too old is zeroed by
+sweeps, a few entries with every state that the process keeps.
 
 Costs: a look at 2 WAYS entries in each segment, then one pass over the state. Keeping waits for other threads that
 keep, and for an erasure at most as long as that looks at ERASED_AT_ONCE entries.

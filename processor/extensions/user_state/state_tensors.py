@@ -3,14 +3,14 @@
 float32    the numbers, to the bit; lent from the words
 float16    the nearest numbers of that type (kernels.conversion), in half of the words; widened into memory of their own
 
-Of a float16 state, outputs of at most 1/SMALL of the largest one's numbers stay float32: masks, which have numbers such
-as -1e9, biases and the like, one number an event where keys and values have a row.
+Of a float16 state, outputs of at most 1/SMALL of the largest one's numbers stay float32: masks with numbers such as
+-1e9, biases and the like, one number an event where keys and values have a row.
 
 Invariants
-- What is kept is what was computed, each number within 2**-11 of itself (2**-25 below 2**-14). A number that float16
-  does not hold, an infinity or NaN is never kept as something else: nothing of that user's part is kept then.
+- What is kept is what was computed, each number within 2**-11 of itself (2**-25 below 2**-14). Where float16 does not
+  hold a number, an infinity or NaN, nothing of that user's part is kept.
 - States of the two types have different names, so a look for one never reads the other.
-- Outputs of a subgraph are all float32 (package.manifest_checks): none are integers.
+- Outputs of a subgraph are all float32 (package.manifest_checks).
 
 Costs: float16 is one more pass over the numbers, eight at a time, for half of the words to sum and to copy.
 
