@@ -82,8 +82,6 @@ NOT_JUDGED = (*SIGNED, *PLACES, EVIDENCE)
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
 WIDENS = {"bias": 0.5, "spread": 0.5, "disorder": 1.0}
 """Exponent with which a figure's floor widens as rows are missing."""
-ALWAYS = ("longest", "new")
-"""Figures judged whatever scores do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,6 @@ class VersionMonitor:
         self._window: Sketch | None = None
         self._before: tuple[int, Sketch] | None = None
 
-    @property
-    def watches(self) -> bool:
-        return self._before is not None
-
     def look(
         self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool = False
     ) -> VersionRollback | None:

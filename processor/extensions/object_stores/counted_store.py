@@ -56,9 +56,6 @@ class CountedStore:
         self._asked(WRITTEN, lambda: self._store.put(key, content))
         self._count(SENT, _size(content))
 
-    def folders(self, prefix: str) -> list[str]:
-        return self._asked(LISTED, lambda: self._store.folders(prefix))
-
     def folder(self, prefix: str) -> FolderListing:
         return self._asked(LISTED, lambda: self._store.folder(prefix))
 

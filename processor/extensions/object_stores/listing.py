@@ -126,7 +126,7 @@ class RepositoryListing:
         """Create a folder for each model, and remove others; return True if all of it could be queried."""
         found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
         try:
-            found = self._store.folders("")
+            found = self._store.folder("").folders
         except BadInput as error:
             # The bucket does not exist, or it has names that cannot be listed.
             if not found:

@@ -215,10 +215,6 @@ class ObjectStore:
             content = content.read_bytes()  # one request; for an empty file too
         self._must(lambda: client.put(_key(key), content, chunk_size=PART_NBYTES, use_multipart=nbytes > PART_NBYTES))
 
-    def folders(self, prefix: str) -> list[str]:
-        """Return the names directly below a prefix that contain objects, ascending; deeper levels are not listed."""
-        return self.folder(prefix).folders
-
     def folder(self, prefix: str) -> FolderListing:
         """Return what lies directly below a prefix; deeper levels are not listed."""
         from obstore import list_with_delimiter_async

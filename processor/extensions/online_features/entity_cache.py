@@ -71,9 +71,6 @@ class EntityCache(Generic[Value]):
     def nbytes(self) -> int:
         return self._nbytes
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def peek(self, keys: Sequence[bytes]) -> dict[bytes, Value] | None:
         """Return the values of all keys if the cache has every one of them, else None; never waits for a read."""
         now_s = self._clock.now_s()

@@ -261,17 +261,6 @@ class OnlineFeatures:
             self._sources.append(_Source(opened.store, [lookup for _, lookup in found], timeout_s, cache))
         self._counters = FeatureCounters(self._kinds)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The inputs that it can fill."""
-        return tuple(self._kinds)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The inputs that it needs for all of them."""
-        lookups = [lookup for source in self._sources for lookup in source.lookups]
-        return tuple(dict.fromkeys(key.input for lookup in lookups for key in lookup.keys))
-
     def keys_of(self, entities: Mapping[str, Column]) -> RequestKeys:
         """Return the keys of a request's rows, for peek() and read().
 
