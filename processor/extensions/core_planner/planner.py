@@ -42,10 +42,7 @@ TOO_SLOW = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The budget of one group, None if it shares cores, or its weight among those that share, and its load.
-
-    It always has `min_cores`.
-    """
+    """The budget of one group, None if it shares cores, or its weight among those that share; and its load."""
 
     name: str
     load: Load

@@ -112,10 +112,7 @@ class _Rows:
     def __init__(
         self, rows: int, layout: SlotLayout, sizes: Mapping[PoolKey, int], prefix: str, operations: list[str]
     ) -> None:
-        """Take what the input is made of: rows of pools, whose arguments' names begin with `prefix`.
-
-        Operations are added to those so far.
-        """
+        """Take what the input is made of, with a prefix of arguments' names, and the operations so far, to add to."""
         self._rows, self._layout, self._sizes, self._prefix = rows, layout, sizes, prefix
         self._numbers = {key: n for n, key in enumerate(sizes)}
         self._operations = operations

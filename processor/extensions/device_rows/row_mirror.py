@@ -213,10 +213,7 @@ class RowMirror:
                 self._write(pool, places, own["base"][at:stop], scales[at:stop] if len(scales) else None)
 
     def catch_up(self, tables: NDArray[np.int64], epoch: int) -> None:
-        """Copy what changed up to an epoch; nothing if a call for it, or a later one, has done so.
-
-        The epoch is readable, or previewed.
-        """
+        """Copy what changed up to a readable or previewed epoch, unless a call for it, or a later one, has done so."""
         if epoch <= self._epoch:
             return
         with self._writing:

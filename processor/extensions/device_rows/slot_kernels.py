@@ -106,10 +106,7 @@ def start_of(table, key):
 
 @inlined
 def ref_of(table, key, start, epoch):
-    """Return the ref of the row that a key reads as of an epoch, negative for the default row.
-
-    `start` is the result of start_of(), `table` the address of the descriptor.
-    """
+    """Return the ref of the row that a key reads as of an epoch, by start_of(); negative for the default row."""
     if start == BY_NUMBER:
         return key
     index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)

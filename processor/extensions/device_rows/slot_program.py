@@ -98,10 +98,7 @@ class SlotInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInputs:
-    """The inputs of one subgraph: those that are sent as lines, and what fills the others.
-
-    `spec` has inputs and outputs of the executables, `given` those of the package's.
-    """
+    """Inputs of one subgraph: of the executables (spec), of the package's (given), as lines, and what fills others."""
 
     lines: Sequence[SlotInput]
     spec: IoSpec

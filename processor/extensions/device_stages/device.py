@@ -179,10 +179,7 @@ class DeviceStages:
             return [buffers.block for buffers in self._borrowed.get(replica, ())]
 
     def mark_filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
-        """Mark a span as filled; the stages answer its work items from now on.
-
-        There are none if filling failed. `wait_s` is their mean wait.
-        """
+        """Mark a span as filled; the stages answer its work items from now on: none if filling failed."""
         with self._lock:
             if works:
                 batch = self._batches[span.staging]

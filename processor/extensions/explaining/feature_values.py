@@ -54,10 +54,7 @@ class FeatureValues:
 def feature_values(
     manifest: Manifest, plan: SparsePlan, inputs: Mapping[str, Column], bound: BoundRequest, row: int
 ) -> list[FeatureValues]:
-    """Return the values that every feature reads of a row, in the manifest's order, then those of sequences' columns.
-
-    Sequences of `inputs` are aligned.
-    """
+    """Return what every feature reads of a row, in the manifest's order, then every sequence's column; all aligned."""
     roots = {i.name: (i, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:

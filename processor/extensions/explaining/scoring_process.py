@@ -62,10 +62,7 @@ class ScoringProcess:
         self._end: Callable[[], object] = lambda: None
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Inputs) -> SpareRun:
-        """Score n rows of the undivided subgraph in the process (spare_executable.Score), starting it if necessary.
-
-        Raises NotReady if it has ended or does not answer.
-        """
+        """Score n rows of the undivided subgraph in the process, starting it if necessary; NotReady if that fails."""
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last, since tensors after them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}

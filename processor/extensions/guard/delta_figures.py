@@ -145,10 +145,7 @@ def _different(scores: NDArray[np.float64]) -> float:
 
 
 def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:
-    """Return Spearman's correlation: 1 for the same order, -1 for the opposite, 0 if either is constant.
-
-    Equal values share a rank.
-    """
+    """Return Spearman's correlation: -1 to 1, 0 if either is constant; equal values share a rank."""
     a, b = _ranks(some), _ranks(others)
     spread = math.sqrt(float(((a - a.mean()) ** 2).sum() * ((b - b.mean()) ** 2).sum()))
     return float(((a - a.mean()) * (b - b.mean())).sum()) / spread if spread else 0.0

@@ -94,10 +94,7 @@ class KeptFiles:
     def write(
         self, model: str, inputs: Sequence[Input], requests: bytes, learned: Any, served: ServedBefore | None = None
     ) -> None:
-        """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
-
-        What the gate has learned is JSON-able.
-        """
+        """Replace the kept requests of a model, if they have changed; a full disk is a line in the log."""
         line = json.dumps({**_header(inputs, requests), "learned": learned, "served": served}).encode()
         checksum = zlib.crc32(requests, zlib.crc32(line))
         if self._written.get(model) == checksum:

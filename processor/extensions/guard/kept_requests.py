@@ -105,10 +105,7 @@ def parse_requests(data: bytes) -> list[KeptRequest]:
 
 
 def without_user(data: bytes, user: ErasedUser) -> tuple[bytes, int]:
-    """Return requests without those of a user and those that do not say whose they are, and how many there were.
-
-    What cannot be read is left out as a whole.
-    """
+    """Return requests that are known not to be of a user, and how many others there were; 1 if none can be read."""
     try:
         requests = parse_requests(data) if data else []
     except Corrupt:

@@ -134,10 +134,7 @@ class VersionGate:
         return verdict.reason
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
-        """Judge a new version, loaded and not offered yet, against the one that answers by default.
-
-        It is the caller's to act on the verdict. Raises NotReady for want of memory.
-        """
+        """Judge a new version, not offered yet, against the one that answers by default; raises as check() does."""
         began_s, number = self._clock.now_s(), after.manifest.version
         self._learn(before.manifest.version)
         try:

@@ -29,10 +29,7 @@ class VersionMonitor:
     def look(
         self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool = False
     ) -> VersionRollback | None:
-        """Judge the version that answers by default, by all its counts up to now; return the rollback to make, or None.
-
-        The time is monotonic. `vouched`: a person has chosen the version.
-        """
+        """Judge the version that answers by default, by its counts up to now; `vouched`: a person has chosen it."""
         mine = None if self._began is None or number != self._number else sketch.since(self._began[1])
         if mine is None or self._began is None:
             self._begin(bounds, now_s, number, sketch, vouched)

@@ -33,10 +33,7 @@ def total_nbytes(root: Path) -> int:
 
 
 def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
-    """Remove files until `nbytes` are free, as far as they may be removed; return the bytes removed.
-
-    `mine` are the versions that this process follows.
-    """
+    """Remove files until `nbytes` are free, of versions that this process follows last; return the bytes removed."""
     freed = 0
     for folder, folders, _ in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -422,10 +422,7 @@ class MirroredStorage:
                 self.bring_dropped(name)
 
     def scrub(self) -> None:
-        """Update the newest record, another one and their files in the folder from the store.
-
-        A server that serves them detects the change in the folder (LogReader.scrub).
-        """
+        """Update the newest record, another one and their files from the store; LogReader.scrub detects a change."""
         self._turn = self._turn + 1 if self._turn < self.known else 0
         for number in sorted({self.known, self._turn}):
             if number == 0:

@@ -70,10 +70,7 @@ class ObjectHead(NamedTuple):
 
 
 class FolderListing(NamedTuple):
-    """Folders and objects directly below a prefix.
-
-    Folders, ascending, are those that contain objects; an etag is "" where the store gives none.
-    """
+    """Folders with objects, ascending, and etags of objects, "" where the store gives none, directly below a prefix."""
 
     folders: list[str]
     etags: dict[str, str]

@@ -76,10 +76,7 @@ class VersionCopy:
         between.unlink(missing_ok=True)
 
     def download(self, name: str, nbytes: int) -> bool:
-        """Download a file, replacing an existing one; return False if there is no object.
-
-        Raises Corrupt if it has more bytes than allowed.
-        """
+        """Download a file, replacing an existing one; return False if there is no object, Corrupt if it is larger."""
         aside = self.aside(name, nbytes)
         if aside is None:
             return False

@@ -27,10 +27,7 @@ class DamagedValues:
         self._said_s: dict[str, float] = {}
 
     def say(self, feature: str, reason: str, sample: bytes = b"") -> None:
-        """Log why an input's value cannot be read, unless that was named within the last minute.
-
-        The first bytes of `sample`, the value as it is stored, are shown.
-        """
+        """Log why an input's value cannot be read, and its first bytes, unless it was named within the last minute."""
         now_s = self._clock.now_s()
         with self._lock:
             if now_s < self._said_s.get(feature, -INTERVAL_S) + INTERVAL_S:

@@ -53,10 +53,7 @@ class FeatureLookup:
     """Fills inputs of one version's requests. Thread-safe."""
 
     def __init__(self, manifest: Manifest, stores: Mapping[str, OpenStore], clock: Clock) -> None:
-        """Prepare the lookup; a store that is not there is missed only by requests that need it.
-
-        The process' stores stay the caller's to close.
-        """
+        """Prepare the lookup in stores that stay the caller's; one that is not there is missed by who needs it."""
         every = groups_of(manifest)
         features = {f.input: f for group in every for f in group.features}
         self._specs = {i.name: i for i in manifest.inputs if i.name in features}

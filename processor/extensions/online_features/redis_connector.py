@@ -32,10 +32,7 @@ class RedisConnector:
         self._settings, self._where = settings, settings.address()
 
     def connect(self, address: Address) -> AnyConnection:
-        """Return a new connection to a node, or to the sentinels' master, that has answered a PING.
-
-        Raises whatever redis-py does.
-        """
+        """Return a connection to a node, or to the sentinels' master, that answers PING; raises what redis-py does."""
         if self._where.mode == SENTINEL:
             address = self._find_master()
         settings = self._settings

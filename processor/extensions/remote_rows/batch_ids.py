@@ -83,10 +83,7 @@ def vacuum(table, keys, slots):
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
-    """Write the keys with a row in a remote table's arena, and its refs, int64 [capacity]; return their number.
-
-    As kernels.rows.live.
-    """
+    """Write the keys with a row in a remote table's arena, and its refs; return their number (kernels.rows.live)."""
     index, capacity, meta = table[INDEX // 8], table[CAPACITY // 8], table[META // 8]
     count = 0
     for e in range(capacity):

@@ -139,10 +139,7 @@ class RedisStore:
         self._refreshing = threading.Lock()
 
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
-        """Fetch values by key, together at most `max_nbytes`, None for each that is unavailable.
-
-        Never raises for a failure of Redis.
-        """
+        """Fetch values, together at most `max_nbytes`, None for each that is unavailable; a failure is not raised."""
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
         groups = self._groups(keys)

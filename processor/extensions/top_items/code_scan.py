@@ -174,10 +174,7 @@ def key_at(place, file_keys, more_keys):
 
 @kernel(nb.boolean(nb.int64, nb.int64, nb.int64, nb.int64, nb.float32[::1]))
 def read_row(table, epoch, key, columns, row):
-    """Read the first columns of a key's row, as of an epoch, into float32 [columns or more]; report if there is one.
-
-    The table is the address of its descriptor.
-    """
+    """Read the first columns of a key's row, as of an epoch, into float32 [columns or more]; report if there is one."""
     ref = resolve(table, key, epoch)
     if ref < 0:
         return False

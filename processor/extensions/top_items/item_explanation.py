@@ -61,10 +61,7 @@ class ReadState(NamedTuple):
 
 
 class UserRequest(NamedTuple):
-    """A request for the best items: inputs as they were sent, and, of the network, as they are bound.
-
-    `user` is the number of the user that is explained.
-    """
+    """A request for the best items of one of its users: inputs as they were sent, and as they are bound."""
 
     sent: Mapping[str, Column]
     aligned: Mapping[str, Column]

@@ -125,10 +125,7 @@ class ItemFilter:
         return passes
 
     def begin(self, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int) -> FilterScan:
-        """Return the filter over a state's positions, whose epoch the caller has pinned.
-
-        Arrays are what the version's writer keeps by position (row_codes, filter_columns).
-        """
+        """Return the filter over a state's positions, whose epoch is pinned, by what the version's writer keeps."""
         return FilterScan(self, arrays, tables, epoch)
 
 

@@ -20,10 +20,7 @@ LENGTH_BITS = 24
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
 def read_records(table, epoch, keys, records, there):
-    """Copy the records of keys, int64 [n], to int32 [n, words], and for which there is one to bool [n].
-
-    `table` is the table's descriptor, int64 [TABLE_FIELDS].
-    """
+    """Copy the records of keys, int64 [n], to int32 [n, words], and for which there is one to bool [n]."""
     at, words = np.int64(table.ctypes.data), records.shape[1]
     for i in range(len(keys)):
         ref = resolve(at, keys[i], epoch)

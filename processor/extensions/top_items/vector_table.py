@@ -74,10 +74,7 @@ class VectorTable:
         return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes + filters
 
     def changing(self, keys: Mapping[str, Sequence[Int64s]], records: str) -> None:
-        """Mark what will be different in the state that is published next (RowWatcher.changing).
-
-        `records` is the table that filters read.
-        """
+        """Mark what will be different in the state that is published next (RowWatcher.changing), records too."""
         self.codes.changing(keys.get(self.name, ()))
         if self.columns is not None:
             self.columns.changing(keys.get(records, ()))

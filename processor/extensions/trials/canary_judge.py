@@ -40,10 +40,7 @@ class CanaryJudge:
         self._began: tuple[float, Sketch, Sketch] | None = None
 
     def look(self, bounds: CanaryBounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """Judge the canary by all evidence up to now; return the verdict if the canary must go, else None.
-
-        The time is monotonic.
-        """
+        """Judge the canary by all evidence up to now; return the verdict if the canary must go, else None."""
         if self._began is None:
             self._began = (now_s, baseline, canary)
             return None

@@ -47,10 +47,7 @@ def erase_entry(segment, entries, pages, number):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def erase(segment, entries, pages, owner, subject, first, stop):
-    """Erase the states of an owner (NOBODY for all), or of one subject of it, in entries `first` to `stop`.
-
-    Returns how many.
-    """
+    """Erase an owner's states, or one subject's, NOBODY for all, in entries `first` to `stop`; return how many."""
     gone = 0
     for number in range(first, min(stop, entries)):
         at = entry_at(segment, number)

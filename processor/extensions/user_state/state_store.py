@@ -82,10 +82,7 @@ class StoreFigures(NamedTuple):
 
 
 def arena_memory(nbytes: int, processes: int) -> Int64s:
-    """Allocate an empty arena, whose memory is taken as states come; raise BadInput if it is too small.
-
-    `processes` is the number of those that keep states.
-    """
+    """Allocate an empty arena, whose memory is taken as states come; raise BadInput if it is too small."""
     words = nbytes // 8
     if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
         least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 1 + arena.ENTRY) * 8 >> 20
@@ -124,10 +121,7 @@ def _segments(memory: Int64s, processes: int) -> list[Segment]:
 
 @contextlib.contextmanager
 def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float) -> Iterator[None]:
-    """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
-
-    Raises NotReady if others hold it for too long.
-    """
+    """Hold a segment's lock, to write to it, else raise NotReady; what a dead holder has left is zeroed first."""
     number = NAMES + segment.number
     unfinished = (segment.address - int(memory.ctypes.data)) // 8 + arena.UNFINISHED
     if not locks.acquire(number, patience_s):
@@ -150,10 +144,7 @@ class StateStore:
     def __init__(
         self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
     ) -> None:
-        """Take over a process's segment of an arena; the process that had it before must be dead.
-
-        The clock is the machine's monotonic one.
-        """
+        """Take over a process's segment of an arena; the process that had it before must be dead."""
         self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
         segments = _segments(memory, processes)
         self._own = own = segments[process]

@@ -142,19 +142,13 @@ class WeightedStates:
 
 
 class PinnedStates:
-    """The states of one loaded version under one flip: implements running.user_states.UserStates.
-
-    A flip has a mark of the weights that it serves, a step, and the newest turn.
-    """
+    """The states of one loaded version under one flip: implements running.user_states.UserStates."""
 
     def __init__(self, states: VersionStates, weights: int, flip: int, step: int, turn: int) -> None:
         self.states, self.weights, self.flip, self.step, self._turn = states, weights, flip, step, turn
 
     def look(self, tables: Int64s, epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserLook | None:
-        """Look for what a subgraph of the user computed of a request (UserStates.look).
-
-        A subgraph that takes less than LEAST_S is computed anew.
-        """
+        """Look for what a subgraph of the user computed of a request (UserStates.look), unless it is fast."""
         asked = bound.user_bounds
         if asked is not None:
             asked.step = None
