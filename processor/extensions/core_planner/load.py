@@ -36,8 +36,8 @@ class LoadMeter:
         if before is None or seconds <= 0:
             return Load()
         refused = ("refused_full", "refused_late", "expired")
-        came = sum(getattr(work, name) - getattr(before, name) for name in ("requests", *refused))
-        rate = came / seconds
+        arrived = sum(getattr(work, name) - getattr(before, name) for name in ("requests", *refused))
+        rate = arrived / seconds
         # No turn is steadier than chance: a count of independent requests varies by its square root.
         self._variance += AVERAGED * ((rate - self._mean) ** 2 - self._variance)
         self._mean += AVERAGED * (rate - self._mean)

@@ -118,19 +118,19 @@ class Planner:
                 else f"; {self.cores} cores are too few for {len(demands)} groups with budgets"
             )
             allotments[demand.name] = Allotment(0, weight, f"{weight:.0%} of {shared} shared cores{few}")
-        wanted = math.ceil(sum(demand.load.least_busy for demand in sharing) / BUSY)
-        busy = min(shared, max([wanted, bool(sharing), *(demand.min_cores for demand in sharing)]))
+        busy_cores = math.ceil(sum(demand.load.least_busy for demand in sharing) / BUSY)
+        busy = min(shared, max([busy_cores, bool(sharing), *(demand.min_cores for demand in sharing)]))
         return Plan(allotments, shared, shared - busy)
 
     def _steadied(self, name: str, needed: int, now_s: float) -> int:
         """Return how many cores a group may have that needs so many: more at once, fewer one at a time."""
-        held = self._held[name]
-        if needed >= held.cores:
-            held.fewer_since_s = None
+        holding = self._held[name]
+        if needed >= holding.cores:
+            holding.fewer_since_s = None
             return needed
-        if held.fewer_since_s is None:
-            held.fewer_since_s = now_s
-        return held.cores - 1 if now_s - held.fewer_since_s >= RELEASE_S else held.cores
+        if holding.fewer_since_s is None:
+            holding.fewer_since_s = now_s
+        return holding.cores - 1 if now_s - holding.fewer_since_s >= RELEASE_S else holding.cores
 
 
 def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:

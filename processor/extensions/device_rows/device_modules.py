@@ -144,11 +144,11 @@ class _Rows:
         flags, gathered = _tensor((rows, count), "i1"), _tensor((rows, count, dim))
         bits = self._slice(line, kind, (rows, self._layout.line), 1, self._layout.span(key)[0], count)
         places = self._new(f"stablehlo.bitcast_convert {bits} : ({floats}) -> {words}")
-        zero, one = self._constant("0", words), self._constant("1", words)
+        zero, ones = self._constant("0", words), self._constant("1", words)
         from_host = self._new(f"stablehlo.compare LT, {places}, {zero}, SIGNED : ({words}, {words}) -> {flags}")
         on_device = self._new(f"stablehlo.maximum {places}, {zero} : {words}")
         negated = self._new(f"stablehlo.negate {places} : {words}")
-        sent = self._new(f"stablehlo.subtract {negated}, {one} : {words}")
+        sent = self._new(f"stablehlo.subtract {negated}, {ones} : {words}")
         sent = self._new(f"stablehlo.maximum {sent}, {zero} : {words}")
         device_rows = self._decoded(n, key, on_device, words)
         host_shape, host_flat = _tensor((rows, count * dim)), _tensor((rows * count, dim))
@@ -159,11 +159,11 @@ class _Rows:
         chosen = self._new(f"stablehlo.select {wide}, {host_rows}, {device_rows} : {wide_flags}, {gathered}")
         features = []
         for feature in self._layout.pools[key]:
-            own = _tensor((rows, feature.places, dim))
+            part_type = _tensor((rows, feature.places, dim))
             part = self._slice(chosen, gathered, (rows, count, dim), 1, feature.first, feature.places)
             if not feature.listed:
                 width = feature.places * dim
-                name = self._new(f"stablehlo.reshape {part} : ({own}) -> {_tensor((rows, width))}")
+                name = self._new(f"stablehlo.reshape {part} : ({part_type}) -> {_tensor((rows, width))}")
                 features.append((feature.offset, name, width))
                 if feature.masked:
                     mask = self._present(places, words, feature)
@@ -173,7 +173,7 @@ class _Rows:
                 empty = self._new("stablehlo.constant dense<0.0> : tensor<f32>")
                 name = self._new(
                     f"stablehlo.reduce({part} init: {empty}) applies stablehlo.add across dimensions = [1] : "
-                    f"({own}, tensor<f32>) -> {matrix}"
+                    f"({part_type}, tensor<f32>) -> {matrix}"
                 )
                 if feature.power:
                     name = self._divided(name, places, words, feature, dim)
@@ -183,11 +183,11 @@ class _Rows:
     def _present(self, places: str, words: str, feature: PlacedFeature) -> str:
         """Return 1 for each place of a list that has a value, 0 for the others."""
         rows, count = self._rows, feature.places
-        own, flags = _tensor((rows, count), "i32"), _tensor((rows, count), "i1")
+        part_type, flags = _tensor((rows, count), "i32"), _tensor((rows, count), "i1")
         shape = (rows, int(words[len("tensor<") :].split("x")[1]))
         part = self._slice(places, words, shape, 1, feature.first, count, "i32")
-        zero = self._constant("0", own)
-        taken = self._new(f"stablehlo.compare NE, {part}, {zero}, SIGNED : ({own}, {own}) -> {flags}")
+        zero = self._constant("0", part_type)
+        taken = self._new(f"stablehlo.compare NE, {part}, {zero}, SIGNED : ({part_type}, {part_type}) -> {flags}")
         return self._new(f"stablehlo.convert {taken} : ({flags}) -> {_tensor((rows, count))}")
 
     def _divided(self, summed: str, places: str, words: str, feature: PlacedFeature, dim: int) -> str:
@@ -209,14 +209,14 @@ class _Rows:
     def _decoded(self, n: int, key: PoolKey, places: str, words: str) -> str:
         rows, count, dim, size = self._rows, self._layout.places(key), key.dim, self._sizes[key]
         element, gathered = ELEMENTS[key.dtype], _tensor((rows, count, dim))
-        found = self._gather(f"%p{n}", (size, dim), element, places, words)
+        rows_read = self._gather(f"%p{n}", (size, dim), element, places, words)
         if key.dtype == "float32":
-            return found
+            return rows_read
         coded = _tensor((rows, count, dim), element)
         if key.dtype == "bfloat16":
             half = _tensor((rows, count, dim), "bf16")
-            found, coded = self._new(f"stablehlo.bitcast_convert {found} : ({coded}) -> {half}"), half
-        decoded = self._new(f"stablehlo.convert {found} : ({coded}) -> {gathered}")
+            rows_read, coded = self._new(f"stablehlo.bitcast_convert {rows_read} : ({coded}) -> {half}"), half
+        decoded = self._new(f"stablehlo.convert {rows_read} : ({coded}) -> {gathered}")
         if key.dtype != "int8":
             return decoded
         scales = self._gather(f"%s{n}", (size, 1), "f32", places, words)
@@ -238,8 +238,8 @@ class _Rows:
         self, source: str, kind: str, shape: Sequence[int], dimension: int, first: int, count: int, element: str = "f32"
     ) -> str:
         bounds = [f"{first}:{first + count}" if n == dimension else f"0:{size}" for n, size in enumerate(shape)]
-        own = [count if n == dimension else size for n, size in enumerate(shape)]
-        return self._new(f"stablehlo.slice {source} [{', '.join(bounds)}] : ({kind}) -> {_tensor(own, element)}")
+        sliced = [count if n == dimension else size for n, size in enumerate(shape)]
+        return self._new(f"stablehlo.slice {source} [{', '.join(bounds)}] : ({kind}) -> {_tensor(sliced, element)}")
 
     def _constant(self, value: str, kind: str) -> str:
         return self._new(f"stablehlo.constant dense<{value}> : {kind}")

@@ -114,10 +114,10 @@ def _opened(
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
     for name, by_input in poolings.items():
         run, lines = graphs.by_name[name], list[SlotInput]()
-        for given, (pooling, rest) in by_input.items():
-            filled, width = run.spec.inputs[given]
+        for input_name, (pooling, rest) in by_input.items():
+            filled, width = run.spec.inputs[input_name]
             if (layout := slot_layout(pooling, width or 0, manifest.tables, placed)) is not None:
-                lines.append(SlotInput(given, layout, rest, filled))
+                lines.append(SlotInput(input_name, layout, rest, filled))
         if not lines:
             continue
         inputs[name] = SlotInputs.of(lines, run.spec, mirror, run.fillers)
@@ -145,11 +145,11 @@ def describe(manifest: Manifest) -> str:
     run = GraphRun(manifest, plan).undivided
     graph = subgraphs(manifest)[run.name]
     placed, tables, before, after = [int(_may_lie(t)) for t in manifest.tables], set[str](), 0, 0
-    for given, (pooling, _) in _poolings(graph, run, plan).items():
-        width = run.spec.inputs[given][-1] or 0
+    for name, (pooling, _) in _poolings(graph, run, plan).items():
+        width = run.spec.inputs[name][-1] or 0
         layout = slot_layout(pooling, width, manifest.tables, placed)
         before, after = before + 4 * width, after + 4 * (layout.line if layout else width)
-        for feature in (one for together in layout.pools.values() for one in together) if layout else ():
+        for feature in (slot for together in layout.pools.values() for slot in together) if layout else ():
             tables.add(manifest.tables[pooling.plan[feature.row, pool.TABLE]].name)
     there = f"rows of {len(tables)} of {len(manifest.tables)} tables there"
     stay = Counter(_reason(t) or SUMMED for t in manifest.tables if t.name not in tables)
@@ -211,9 +211,9 @@ def _poolings(graph: Subgraph, run: SubgraphRun, plan: SparsePlan) -> dict[str, 
     """Return what fills the inputs of a subgraph that hold rows, by input, and what fills the columns at their end."""
     poolings: dict[str, tuple[Pooling, Fill | None]] = {}
     fills = dict(run.fillers)
-    for given in graph.inputs:
-        if given.source == FEATURES:
-            poolings[given.name] = plan.pooling(given.features), None
-        elif given.source == SEQUENCE and isinstance(fill := fills[given.name], SequenceFill):
-            poolings[given.name] = fill.columns, fill.fill_seconds
+    for graph_input in graph.inputs:
+        if graph_input.source == FEATURES:
+            poolings[graph_input.name] = plan.pooling(graph_input.features), None
+        elif graph_input.source == SEQUENCE and isinstance(fill := fills[graph_input.name], SequenceFill):
+            poolings[graph_input.name] = fill.columns, fill.fill_seconds
     return poolings

@@ -195,22 +195,22 @@ class RowMirror:
         for number, table in enumerate(self._tables):
             if not self._placed[number]:
                 continue
-            own, pool = arrays[number], self.pools[PoolKey(table.dtype, table.dim)]
+            table_arrays, pool = arrays[number], self.pools[PoolKey(table.dtype, table.dim)]
             first, default = (int(self.devices[number, n]) for n in (slot_kernels.FIRST, slot_kernels.DEFAULT))
-            if own["default"].any():
-                self._write(pool, np.array([default], np.int32), own["default"][None], None)
-            if "ring" in own:
+            if table_arrays["default"].any():
+                self._write(pool, np.array([default], np.int32), table_arrays["default"][None], None)
+            if "ring" in table_arrays:
                 # A memory budget is the server's and not the package's: it is known here first.
                 self._placed[number], self._tiered = 0, True
                 self._hot.pop(number, None)
                 continue
-            self._maps[number] = np.zeros(max(1, len(own["meta"])), np.int32)
+            self._maps[number] = np.zeros(max(1, len(table_arrays["meta"])), np.int32)
             self.devices[number, slot_kernels.ARENA] = self._maps[number].ctypes.data
-            scales = own["scales"]
+            scales = table_arrays["scales"]
             for at in range(0, self._placed[number], UPLOAD):
                 stop = min(at + UPLOAD, self._placed[number])
                 places = np.arange(first + at, first + stop, dtype=np.int32)
-                self._write(pool, places, own["base"][at:stop], scales[at:stop] if len(scales) else None)
+                self._write(pool, places, table_arrays["base"][at:stop], scales[at:stop] if len(scales) else None)
 
     def catch_up(self, tables: NDArray[np.int64], epoch: int) -> None:
         """Copy what changed up to a readable or previewed epoch, unless a call for it, or a later one, has done so."""
@@ -243,11 +243,11 @@ class RowMirror:
         try:
             self._missed = 0
             for number, hot in self._hot.items():
-                table, own = self._tables[number], self._arrays[number]
+                table, table_arrays = self._tables[number], self._arrays[number]
                 rows, places = hot.take(self.phases)
                 if len(rows):
-                    scales = own["scales"][rows] if len(own["scales"]) else None
-                    self._write(self.pools[PoolKey(table.dtype, table.dim)], places, own["base"][rows], scales)
+                    scales = table_arrays["scales"][rows] if len(table_arrays["scales"]) else None
+                    self._write(self.pools[PoolKey(table.dtype, table.dim)], places, table_arrays["base"][rows], scales)
                     hot.placed(rows, places)
                     self.counts.moved_rows += len(rows)
         finally:
@@ -280,9 +280,9 @@ class RowMirror:
         while at < len(places):
             left = len(places) - at
             count = max((n for n in COPIED if n <= left), default=COPIED[0])
-            own = slice(at, min(at + count, len(places)))
+            part = slice(at, min(at + count, len(places)))
             # What is left of an update writes its last row again.
-            padded = np.minimum(np.arange(count), own.stop - own.start - 1) + at
+            padded = np.minimum(np.arange(count), part.stop - part.start - 1) + at
             to = self._device.keep(np.ascontiguousarray(places[padded][:, None]))
             content = self._device.keep(np.ascontiguousarray(rows[padded]))
             scaled = None if scales is None else self._device.keep(np.ascontiguousarray(scales[padded][:, None]))
@@ -292,7 +292,7 @@ class RowMirror:
                     program = self._program(pool, True, count)
                     pool.scales = self._run(program, [pool.scales, to, scaled], pool, True)
             nbytes += count * (4 + row_nbytes(pool.key))
-            at = own.stop
+            at = part.stop
         return nbytes
 
     def _program(self, pool: Pool, scales: bool, count: int) -> Any:

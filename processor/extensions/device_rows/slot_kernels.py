@@ -190,8 +190,8 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
             else:
                 for k in range(max(low, 1), high if shared_runs > 0 else 0):
                     for run in range(shared_runs):
-                        here = at_lines + first_out * pitch + 4 * shared[run, 0]
-                        copy_row(here + k * pitch, here, shared[run, 1])
+                        at_line = at_lines + first_out * pitch + 4 * shared[run, 0]
+                        copy_row(at_line + k * pitch, at_line, shared[run, 1])
             for f in range(lookups.shape[0]):
                 source = lookups[f, SOURCE]
                 if (inputs[r, source, ROWS] == 1) != once:
@@ -199,7 +199,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                 values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
                 number, column = lookups[f, TABLE], lookups[f, COLUMN]
                 places, listed = lookups[f, PLACES], lookups[f, LIST]
-                here = at_lines + first_out * pitch + 4 * lookups[f, OFFSET]
+                at_line = at_lines + first_out * pitch + 4 * lookups[f, OFFSET]
                 table = at_tables + number * TABLE_NBYTES
                 base_rows = load_i64(table + BASE_ROWS)
                 # Where all rows of the file have places, that of a row that no delta has changed is known from its key.
@@ -209,7 +209,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                 first_place, direct = devices[number, FIRST], np.int64(0)
                 row, value, begin, stop = low, np.int64(0), np.int64(0), np.int64(0)
                 target, count = np.int64(0), np.int64(0)
-                at, to, step = values + 8 * ((first + low) * stride + column), here + low * pitch, 8 * stride
+                at, to, step = values + 8 * ((first + low) * stride + column), at_line + low * pitch, 8 * stride
                 if listed != 0:
                     row = low - 1
                 # One pass a block: take keys until it is full or none are left, then find their rows.
@@ -240,7 +240,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                                 begin = load_i64(splits + 8 * (first + row))
                                 stop = min(load_i64(splits + 8 * (first + row + 1)), begin + places)
                                 value = begin
-                                to = here + row * pitch
+                                to = at_line + row * pitch
                                 for p in range(stop - begin, places):
                                     store_i32(to + 4 * p, 0)
                                 if value == stop:
@@ -269,23 +269,23 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                             if place == 0:
                                 absent_rows += 1
                                 out_row = (targets[j] - at_lines) // pitch
-                                there = lookups[f, AT] + (targets[j] - here) % pitch // 4
+                                word = lookups[f, AT] + (targets[j] - at_line) % pitch // 4
                                 dim = lookups[f, DIM]
-                                host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
+                                host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * word * dim
                                 dtype = load_i64(table + DTYPE) % TIERED
                                 if dtype == FLOAT32:
                                     copy_row(host, row_at(table, ref), dim)
                                 else:
                                     scale = scale_at(table, ref) if dtype >= SCALED else np.int64(0)
                                     copy_typed(dtype, host, row_at(table, ref), scale, dim)
-                                place = -1 - there
+                                place = -1 - word
                             store_i32(targets[j], place)
                     count = np.int64(0)
                 counts[number, 0] += direct
                 if once and span_rows > 1:
                     shared_runs = joined(shared, shared_runs, lookups[f, OFFSET], places)
                     for p in range(places):
-                        if load_i32(here + 4 * p) < 0:
+                        if load_i32(at_line + 4 * p) < 0:
                             host = lookups[f, HOST] + 4 * (lookups[f, AT] + p) * lookups[f, DIM]
                             host += first_out * lookups[f, PITCH]
                             for k in range(1, span_rows):

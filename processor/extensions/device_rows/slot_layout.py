@@ -123,28 +123,28 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
         together.append(PlacedFeature(row, first, feature, summed, power, masked, planned[pool.OFFSET]))
     if not features:
         return None
-    count = sum(one.places for together in features.values() for one in together)
+    count = sum(slots.places for together in features.values() for slots in together)
     rows_left = [row for row in range(len(pooling.plan)) if row not in {f.row for fs in features.values() for f in fs}]
     rows_left.sort(key=lambda row: int(pooling.plan[row, pool.OFFSET]))
     columns, at = list[HostColumns](), count
     left = pooling.plan[rows_left]
     for planned in left:
-        offset, own = int(planned[pool.OFFSET]), int(planned[pool.WIDTH])
+        offset, host_width = int(planned[pool.OFFSET]), int(planned[pool.WIDTH])
         planned[pool.OFFSET] = at
         if columns and columns[-1].offset + columns[-1].width == offset:
-            columns[-1] = HostColumns(columns[-1].offset, columns[-1].width + own, columns[-1].first)
+            columns[-1] = HostColumns(columns[-1].offset, columns[-1].width + host_width, columns[-1].first)
         else:
-            columns.append(HostColumns(offset, own, at))
-        at += own
+            columns.append(HostColumns(offset, host_width, at))
+        at += host_width
     lookups, first = list[list[int]](), 0
     for key, together in features.items():
-        for one in together:
-            planned = pooling.plan[one.row]
+        for slots in together:
+            planned = pooling.plan[slots.row]
             words = [0] * slot_kernels.LOOKUP_FIELDS
             words[slot_kernels.SOURCE], words[slot_kernels.COLUMN] = planned[pool.SOURCE], planned[pool.COLUMN]
-            words[slot_kernels.TABLE], words[slot_kernels.OFFSET] = planned[pool.TABLE], first + one.first
-            words[slot_kernels.PLACES], words[slot_kernels.LIST] = one.places, one.listed or one.masked
-            words[slot_kernels.AT], words[slot_kernels.DIM] = one.first, key.dim
+            words[slot_kernels.TABLE], words[slot_kernels.OFFSET] = planned[pool.TABLE], first + slots.first
+            words[slot_kernels.PLACES], words[slot_kernels.LIST] = slots.places, slots.listed or slots.masked
+            words[slot_kernels.AT], words[slot_kernels.DIM] = slots.first, key.dim
             lookups.append(words)
         first += together[-1].first + together[-1].places
     scaling, single = pooling.scaling[rows_left], left[:, pool.KIND] == pool.KIND_FLOAT

@@ -66,18 +66,18 @@ class SlotInput:
         return f"{HOST_ROWS}{self.name} {key.dtype} {key.dim}"
 
     def fill(self, view: BatchView, inputs: Tensors, mirror: RowMirror) -> None:
-        lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
+        lines, layout, sources, left_out = inputs[self.name], self.layout, view.inputs(), None
         if layout.late:
-            kept = fill_left_out(layout.late, view, sources)
+            left_out = fill_left_out(layout.late, view, sources)
         lookups = layout.lookups
         if mirror.partial:
             mirror.phases.fill(id(lines.base))
             lookups, at = lookups.copy(), 0
             for key in layout.pools:
                 host = inputs[self.host_name(key)]
-                own = slice(at, at + len(layout.pools[key]))
-                lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
-                at = own.stop
+                part = slice(at, at + len(layout.pools[key]))
+                lookups[part, slot_kernels.HOST], lookups[part, slot_kernels.PITCH] = address(host), host.shape[1] * 4
+                at = part.stop
         absent, non_finite = slot_kernels.fill(
             view.tables, mirror.devices, lookups, layout.floats, layout.scaling, sources, view.spans, view.epoch, lines,
             view.counts,
@@ -90,8 +90,8 @@ class SlotInput:
             )
         if non_finite:
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
+        if left_out is not None and left_out.refusal is not None:
+            raise left_out.refusal
         if self.rest is not None and layout.rest is not None:
             self.rest(view, lines[:, layout.rest.first :])
 
@@ -108,12 +108,12 @@ class SlotInputs:
 
     @classmethod
     def of(
-        cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
+        cls, lines: Sequence[SlotInput], plain_spec: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
     ) -> SlotInputs:
-        widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
-        host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
-        spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
-        return cls(lines, spec, given, mirror, [(name, fill) for name, fill in fillers if name not in widths])
+        widths: dict[str, Dims] = {line.name: (line.filled, line.layout.line) for line in lines}
+        host = {name: dims for line in lines for name, dims in line.host_inputs().items()}
+        spec = IoSpec({**plain_spec.inputs, **widths, **host}, plain_spec.outputs)
+        return cls(lines, spec, plain_spec, mirror, [(name, fill) for name, fill in fillers if name not in widths])
 
     def fill(self, view: BatchView, inputs: Tensors) -> None:
         """Write the view's rows into all inputs but the user's tensors.
@@ -124,9 +124,9 @@ class SlotInputs:
             if name in inputs:
                 fill(view, inputs[name])
         self.mirror.catch_up(view.tables, view.epoch)
-        for one in self.lines:
-            if one.name in inputs:
-                one.fill(view, inputs, self.mirror)
+        for line in self.lines:
+            if line.name in inputs:
+                line.fill(view, inputs, self.mirror)
 
 
 class SlotProgram(Program):
@@ -141,18 +141,18 @@ class SlotProgram(Program):
 
     def compile(self, bucket: int, portable: bytes, weights: Sequence[str]) -> None:
         """Compile one bucket from the dense graph of so many rows, and names of its weights in its order."""
-        own, names = self._inputs, list(self._inputs.given.inputs)
-        layouts = {names.index(one.name): one.layout for one in own.lines}
-        module = device_modules.gathering(portable, bucket, len(names), layouts, own.mirror.sizes)
+        slot_inputs, names = self._inputs, list(self._inputs.given.inputs)
+        layouts = {names.index(line.name): line.layout for line in slot_inputs.lines}
+        module = device_modules.gathering(portable, bucket, len(names), layouts, slot_inputs.mirror.sizes)
         self._compiled[bucket] = self._device.compile(module), weights
 
     def add(self, artefact: Any) -> None:
         raise BadInput(f"executable b{artefact.bucket}: rows on a device are gathered by what is compiled for them")
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        kept = KeptWeights(self._device, weights)
+        on_device = KeptWeights(self._device, weights)
         return {
-            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, kept.arguments(names))
+            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, on_device.arguments(names))
             for bucket, (compiled, names) in self._compiled.items()
         }
 
@@ -184,23 +184,23 @@ class SlotRun(PartialRun):
 
     def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
         self._of, self._inputs, self.rows = executable, inputs, executable.bucket
-        own, on = executable.inputs, executable.device
-        check_buffers(executable.bucket, own.spec, inputs, outputs)
+        slot_inputs, on = executable.inputs, executable.device
+        check_buffers(executable.bucket, slot_inputs.spec, inputs, outputs)
         self._ends = [outputs[name] for name in sorted(outputs)]
         self._handlers = [on.handler(end.shape) for end in self._ends]
-        names = list(own.given.inputs)
+        names = list(slot_inputs.given.inputs)
         self._arguments = [_Argument(*on.argument(inputs[name])) for name in names]
         # By input the rows to send; 0 for those of the run.
-        self._fixed = [0 if None in own.spec.inputs[name] else len(inputs[name]) for name in names]
+        self._fixed = [0 if None in slot_inputs.spec.inputs[name] else len(inputs[name]) for name in names]
         nbytes = [(inputs[name].nbytes // len(inputs[name]), fixed) for name, fixed in zip(names, self._fixed)]
         self._row_nbytes = sum(row_nbytes for row_nbytes, fixed in nbytes if not fixed)
         self._fixed_nbytes = sum(row_nbytes * fixed for row_nbytes, fixed in nbytes)
         # Rows of the host are sent side by side, in places of their own: most runs have none.
         self._packed: list[tuple[int, SlotInput, PoolKey, Matrix, _Argument]] = []
-        for one in own.lines:
-            for key in one.layout.pools:
-                packed = aligned(inputs[one.host_name(key)].shape)
-                self._packed.append((names.index(one.name), one, key, packed, _Argument(*on.argument(packed))))
+        for line in slot_inputs.lines:
+            for key in line.layout.pools:
+                packed = aligned(inputs[line.host_name(key)].shape)
+                self._packed.append((names.index(line.name), line, key, packed, _Argument(*on.argument(packed))))
         self._blank = [_made(argument, len(packed)) for *_, packed, argument in self._packed]
 
     def __call__(self) -> None:
@@ -211,31 +211,31 @@ class SlotRun(PartialRun):
         sent = self._sent(arguments, rows) if partial else self._blank
         try:
             with mirror.reading() as pools:
-                held = [array for pool in pools.values() for array in pool.arguments]
-                run = executable.compiled.execute_sharded([*arguments, *sent, *held, *executable.weights])
+                pool_arrays = [array for pool in pools.values() for array in pool.arguments]
+                run = executable.compiled.execute_sharded([*arguments, *sent, *pool_arrays, *executable.weights])
                 for result, end in zip(run.consume_with_handlers(self._handlers), self._ends):
                     executable.device.fetch(result, end)
         except Exception as error:
             raise failed(executable.bucket, "xla", error) from error
-        for one in executable.inputs.lines if partial else ():
-            mirror.phases.ran(id(self._inputs[one.name].base))
+        for line in executable.inputs.lines if partial else ():
+            mirror.phases.ran(id(self._inputs[line.name].base))
         mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
 
     def _sent(self, arguments: list[Any], count: int) -> list[Any]:
         """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
         sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
-        for n, (at, one, key, packed, argument) in enumerate(self._packed):
-            first, places = one.layout.span(key)
-            lines = self._inputs[one.name].view(np.int32)
+        for n, (at, line, key, packed, argument) in enumerate(self._packed):
+            first, places = line.layout.span(key)
+            lines = self._inputs[line.name].view(np.int32)
             rows, columns = np.nonzero(lines[: self._fixed[at] or count, first : first + places] < 0)
             if not len(rows):
                 continue
             if at not in renamed:
                 renamed[at] = aligned(lines.shape).view(np.int32)
                 renamed[at][...] = lines
-            there = -1 - lines[rows, first + columns]
-            host = self._inputs[one.host_name(key)].reshape(-1, key.dim)
-            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + there]
+            host_places = -1 - lines[rows, first + columns]
+            host = self._inputs[line.host_name(key)].reshape(-1, key.dim)
+            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + host_places]
             renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
             sent[n] = _made(argument, -(-len(rows) // places))
         for at, lines in renamed.items():

@@ -45,28 +45,28 @@ def event_effects(
     if first == events:
         return []
     without = score(np.stack([without_event(sequence, history, events, n) for n in range(first, events)]))
-    found = []
+    effects = []
     for n in range(events - first):
         by_output = changes(scores, {name: rows[n] for name, rows in without.items()})
-        found.append({"score_change": largest_change(by_output), "outputs": by_output})
-    return found
+        effects.append({"score_change": largest_change(by_output), "outputs": by_output})
+    return effects
 
 
 def without_event(sequence: SequenceEntry, history: Rows, events: int, event: int) -> Rows:
     """Return a sequence's input, float32 [width], without one event, by its place from 0 for the oldest."""
-    found, places = history.copy(), sequence.max_length
+    shortened, places = history.copy(), sequence.max_length
     for column in sequence.columns:
         # A column of floats has rows of 0, and its values in place of a mask.
         dim = column.width // places - 1
         mask = column.offset + dim * places
-        _close(found[column.offset : mask].reshape(places, dim), events, event)
-        _close(found[mask : mask + places], events, event)
+        _close(shortened[column.offset : mask].reshape(places, dim), events, event)
+        _close(shortened[mask : mask + places], events, event)
     if sequence.time:
-        seconds = found[sequence.width - places :]
+        seconds = shortened[sequence.width - places :]
         _close(seconds, events, event)
         if event == events - 1:
             seconds[: events - 1] -= seconds[max(0, events - 2)]
-    return found
+    return shortened
 
 
 def _close(values: Rows, events: int, event: int) -> None:

@@ -223,9 +223,9 @@ class Explainer:
             return self._score(version.files, way, dense, rows).outputs
 
         side = ScoredRow(manifest, read.inputs, dense, outputs, score)
-        told = {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])}
+        inputs_told = {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])}
         for name, change in additions(side).items():
-            told[name]["score_change"] = change
+            inputs_told[name]["score_change"] = change
         described = {
             "generation": str(read.standing.generation),
             "served": read.served,
@@ -239,7 +239,7 @@ class Explainer:
             "computed_by": self._computed_by,
             "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
             "outputs": outputs,
-            "inputs": told,
+            "inputs": inputs_told,
         }
         if dense_sequences(manifest.sequences):
             row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
@@ -265,12 +265,12 @@ class Explainer:
                 raise Conflict(f"generation {scored.generation} was left while it was explained; try again")
             served = standing.generation == version.generation
             key, epoch = np.array([listed.key], np.int64), standing.epoch
-            origins = {what: row_origins(version.tables[table], key, epoch)[0] for what, table in listed.tables.items()}
+            origins = {part: row_origins(version.tables[table], key, epoch)[0] for part, table in listed.tables.items()}
             present, arrays = origins["row"].kind in (FILE, DELTA), version.change.frame.arrays
             state = (_descriptors(version), arrays, epoch, standing.generation, served, present)
-            found: dict[str, Any] = listed.explained(request, state, outputs)
-            found |= {what: _from(version, origin) for what, origin in origins.items()}
-        return found
+            explained: dict[str, Any] = listed.explained(request, state, outputs)
+            explained |= {part: _from(version, origin) for part, origin in origins.items()}
+        return explained
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
@@ -339,9 +339,9 @@ def _read(
             continue
         table = version.tables[v.feature.table]
         origins.append(row_origins(table, v.keys, standing.epoch))
-        known, found = table.look_up(v.keys, standing.epoch)
+        is_known, rows_found = table.look_up(v.keys, standing.epoch)
         whole = np.repeat(table.unknown_row(standing.epoch)[None], len(v.keys), 0)
-        whole[known] = found
+        whole[is_known] = rows_found
         rows.append(whole)
     looked_s = time.perf_counter()
     run = GraphRun(version.manifest, plan).undivided
@@ -367,13 +367,13 @@ def _descriptors(version: ServedVersion) -> NDArray[np.int64]:
 
 def _out_of_reach(version: ServedVersion, step: int) -> str:
     position, manifest = version.position, version.manifest
-    wanted = Generation(manifest.version, step)
+    asked_for = Generation(manifest.version, step)
     if step > position.step:
-        return f"generation {wanted} is not served yet; the newest is {manifest.version}.{position.step}"
+        return f"generation {asked_for} is not served yet; the newest is {manifest.version}.{position.step}"
     oldest = min([*position.undoable, position.step])
     return (
-        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server "
-        f"with a larger --undo-depth keeps more; `freshet evaluate --generation {wanted}` scores a table with it"
+        f"generation {asked_for} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server "
+        f"with a larger --undo-depth keeps more; `freshet evaluate --generation {asked_for}` scores a table with it"
     )
 
 
@@ -442,7 +442,7 @@ def _histories(
     vectors: bool,
 ) -> dict[str, Any]:
     """Return the newest events of each sequence, and how far the score falls without each, as JSON."""
-    manifest, found = version.manifest, dict[str, Any]()
+    manifest, by_sequence = version.manifest, dict[str, Any]()
     at = len(manifest.features)
     for s in dense_sequences(manifest.sequences):
         columns, floats, events = {}, {}, 0
@@ -470,8 +470,8 @@ def _histories(
             seconds = read.inputs[s.name][0, s.width - s.max_length :]
             for line in lines:
                 line["seconds_before_newest"] = seconds[line["place"]]
-        found[s.name] = {"events": events, "left_out": first, "max_length": s.max_length, "newest": lines}
-    return found
+        by_sequence[s.name] = {"events": events, "left_out": first, "max_length": s.max_length, "newest": lines}
+    return by_sequence
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def delta_figures(
     rows: Mapping[str, float],
     dense: Mapping[str, Float32s],
     random: np.random.Generator,
-    longest: Longest = lambda table, known: 0.0,
+    longest: Longest = lambda table, are_known: 0.0,
 ) -> list[Figure]:
     """Return the figures of a delta that need no scores: at most one of each kind per table, none of too few rows.
 
@@ -81,15 +81,15 @@ def delta_figures(
                 # A row that is drawn twice counts twice: drawing with replacement is cheaper than shuffling.
                 drawn = random.integers(0, count, SAMPLE_ROWS)
                 keys, new = keys[drawn], new[drawn]
-            known, old = before(name, keys)
+            are_known, old = before(name, keys)
             if len(old) >= LEAST_ROWS and new.dtype == np.float32:
-                new = new if len(old) == len(known) else new[known]
+                new = new if len(old) == len(are_known) else new[are_known]
                 length = _length(old)
                 figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
                 figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
             if new.dtype == np.float32 and (usual := longest(name, old)):
                 figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
-            fresh = count * (1 - len(old) / len(known))
+            fresh = count * (1 - len(old) / len(are_known))
         rows_after = rows[name] - fresh + len(changes.removed)
         # Also where there are no new or removed rows: zeros belong to what is usual.
         figures.append(Figure("new", name, fresh / max(rows_after, MANY_ROWS)))
@@ -144,9 +144,9 @@ def _different(scores: NDArray[np.float64]) -> float:
     return float(len(scores) ** 2 / np.square(counts, dtype=np.float64).sum())
 
 
-def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+def rank_correlation(scores: NDArray[np.float64], others: NDArray[np.float64]) -> float:
     """Return Spearman's correlation: -1 to 1, 0 if either is constant; equal values share a rank."""
-    a, b = _ranks(some), _ranks(others)
+    a, b = _ranks(scores), _ranks(others)
     spread = math.sqrt(float(((a - a.mean()) ** 2).sum() * ((b - b.mean()) ** 2).sum()))
     return float(((a - a.mean()) * (b - b.mean())).sum()) / spread if spread else 0.0
 

@@ -40,8 +40,8 @@ def _values(column: Column) -> NDArray[Any]:
 def _index(old: NDArray[Any], new: NDArray[Any]) -> float:
     both = np.concatenate([old, new])
     if both.dtype.kind == "f":
-        there = both[~np.isnan(both)]
-        edges = np.unique(np.quantile(there, np.arange(1, PARTS) / PARTS)) if len(there) else there
+        numbers = both[~np.isnan(both)]
+        edges = np.unique(np.quantile(numbers, np.arange(1, PARTS) / PARTS)) if len(numbers) else numbers
         part = np.where(np.isnan(both), len(edges) + 1, np.searchsorted(edges, both))
     else:
         _, kind, counts = np.unique(both, return_inverse=True, return_counts=True)
@@ -49,6 +49,6 @@ def _index(old: NDArray[Any], new: NDArray[Any]) -> float:
         rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
         part = np.minimum(rank[kind], PARTS - 1)
     p, q = (np.bincount(side, minlength=int(part.max()) + 1) for side in (part[: len(old)], part[len(old) :]))
-    there = p + q > 0
-    p, q = ((d[there] + 0.5) / (d.sum() + 0.5 * there.sum()) for d in (p, q))
+    numbers = p + q > 0
+    p, q = ((d[numbers] + 0.5) / (d.sum() + 0.5 * numbers.sum()) for d in (p, q))
     return float(((p - q) * np.log(p / q)).sum())

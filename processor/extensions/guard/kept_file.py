@@ -135,23 +135,23 @@ class KeptFiles:
         return erased
 
     def _replace(self, model: str, content: bytes) -> None:
-        path, made = self._path(model), ""
+        path, temporary = self._path(model), ""
         try:
-            fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
+            fd, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
             with open(fd, "wb") as file:
                 file.write(content)
-            os.replace(made, path)
+            os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(made)
+                os.unlink(temporary)
             raise
 
     def _content(self, model: str) -> tuple[bytes, bytes] | None:
         """Return the first line and the rest of a model's file; None for another user's, or one that is too old."""
         with open(os.open(self._path(model), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
-            mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
-            if not mine or self._clock.unix_s() - status.st_mtime > OLDEST_S:
+            is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+            if not is_own or self._clock.unix_s() - status.st_mtime > OLDEST_S:
                 return None
             return file.readline(MAX_LINE_NBYTES), file.read(2 * MOST_NBYTES + 1)
 

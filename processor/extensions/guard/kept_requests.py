@@ -49,7 +49,7 @@ class KeptRequest(NamedTuple):
 
 def kept_requests(sample: Sequence[SampleRows], names: Collection[str]) -> list[KeptRequest]:
     """Return copies of the sampled rows, of the inputs that the model reads, where inputs were kept."""
-    kept = []
+    requests_kept = []
     for bound, rows, inputs in sample:
         if inputs is not None:
             first = np.arange(rows)
@@ -58,8 +58,8 @@ def kept_requests(sample: Sequence[SampleRows], names: Collection[str]) -> list[
                 for name, column in inputs.items()
                 if name in names
             }
-            kept.append(KeptRequest(columns, rows))
-    return kept
+            requests_kept.append(KeptRequest(columns, rows))
+    return requests_kept
 
 
 def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
@@ -68,11 +68,11 @@ def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
     tensors: dict[str, NDArray[Any]] = {}
     rows, nbytes = list[int](), 0
     for request in requests[::-1]:
-        own = _tensors(request, names, len(rows))
-        nbytes += sum(array.nbytes + HEADER_NBYTES for array in own.values())
+        tensors_of = _tensors(request, names, len(rows))
+        nbytes += sum(array.nbytes + HEADER_NBYTES for array in tensors_of.values())
         if nbytes > MOST_NBYTES or sum(rows) + request.rows > MOST_ROWS:
             break
-        tensors |= own
+        tensors |= tensors_of
         rows.append(request.rows)
     if not rows:
         return b""
@@ -99,8 +99,8 @@ def parse_requests(data: bytes) -> list[KeptRequest]:
         raise Corrupt(f"{WHERE}: expected {FORMAT!r} with inputs and at most {MOST_ROWS} rows") from None
     columns = [{name: _column(tensors, f"{n}.{i}") for i, name in enumerate(names)} for n in range(len(rows))]
     return [
-        KeptRequest({name: column for name, column in own.items() if column is not None}, count)
-        for own, count in zip(columns, rows)
+        KeptRequest({name: column for name, column in columns_of.items() if column is not None}, count)
+        for columns_of, count in zip(columns, rows)
     ]
 
 

@@ -56,15 +56,15 @@ class PostDeployMonitor:
         The time is monotonic. `moved` is the newest step that may have moved the scores of the same rows, `vouched` the
         newest that a person has released.
         """
-        mine = None if self._began is None else sketch.since(self._began[1])
+        window = None if self._began is None else sketch.since(self._began[1])
         back = self._seen is not None and generation.step < self._seen.step
-        if self._began is None or mine is None or back or (generation != self._seen and generation.step <= vouched):
+        if self._began is None or window is None or back or (generation != self._seen and generation.step <= vouched):
             self._begin(now_s, sketch, good=generation)
             self._before, self._told = (self._before if back else None), []
             return None
         if generation != self._seen:
-            if self._monitored is None or is_full(bounds, mine):
-                self._settle(mine, bounds)
+            if self._monitored is None or is_full(bounds, window):
+                self._settle(window, bounds)
                 self._good, self._monitored, self._began = self._seen, generation, (now_s, sketch)
             self._seen = generation
             return None
@@ -72,12 +72,12 @@ class PostDeployMonitor:
         verdict = None
         if self._monitored is not None and self._good is not None:
             if self._before is not None:
-                verdict = weigh(bounds.served, self._before, mine, traffic=moved < self._monitored.step)
+                verdict = weigh(bounds.served, self._before, window, traffic=moved < self._monitored.step)
             verdict = verdict or _miscalibrated(bounds, self._calibrated, self._calibrated_now)
             if verdict is not None:
                 return AutoRollback(self._monitored, self._good, verdict)
-        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, mine):
-            self._settle(mine, bounds)
+        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, window):
+            self._settle(window, bounds)
             self._begin(now_s, sketch, good=generation)
         return None
 
@@ -85,9 +85,9 @@ class PostDeployMonitor:
         self._seen = self._good = good
         self._monitored, self._began = None, (now_s, sketch)
 
-    def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
-        known = self._before is not None and not is_full(bounds, mine)
-        self._before = self._before + mine if known and self._before is not None else mine
+    def _settle(self, window: Sketch, bounds: DeltaBounds) -> None:
+        is_thin = self._before is not None and not is_full(bounds, window)
+        self._before = self._before + window if is_thin and self._before is not None else window
         self._calibrated = self._calibrated + self._calibrated_now
         if self._calibrated.labels > MOST_LABELS:
             self._calibrated = self._calibrated.half()
@@ -102,10 +102,10 @@ class PostDeployMonitor:
                 self._calibrated += evidence
 
 
-def is_full(bounds: DeltaBounds, mine: Sketch) -> bool:
+def is_full(bounds: DeltaBounds, window: Sketch) -> bool:
     """Report whether there is enough evidence for a judgement."""
-    wanted = bounds.served
-    return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
+    least = bounds.served
+    return window.requests >= least.min_requests and all(s.count >= least.min_scores for s in window.every())
 
 
 def _miscalibrated(bounds: DeltaBounds, before: LabelSums, now: LabelSums) -> Verdict | None:

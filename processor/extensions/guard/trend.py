@@ -43,15 +43,15 @@ class Trend:
             self._window, self._began = (now_s, sketch), (generation, sketch)
             return
         since, began = self._began
-        mine = tuple(scored.every())
+        sketches = tuple(scored.every())
         self._show(now_s, self._window[0], tuple(shown.every()), sketch)
-        if _enough(mine):
-            self._newest = mine
-        if self._before is not None and _enough(mine):
-            self.drift = tuple(a.shift(b) for a, b in zip(mine, self._before))
+        if _enough(sketches):
+            self._newest = sketches
+        if self._before is not None and _enough(sketches):
+            self.drift = tuple(a.shift(b) for a, b in zip(sketches, self._before))
         if generation != since:
-            if _enough(mine):
-                self._before = mine
+            if _enough(sketches):
+                self._before = sketches
                 self._began = (generation, sketch)
             else:
                 self._began = (generation, began)

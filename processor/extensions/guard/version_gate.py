@@ -116,8 +116,8 @@ class VersionGate:
         return 0 if newest in self._known else version
 
     def let_in(self, number: int, root: str) -> None:
-        known = {**(self._known or {}), number: root}
-        self._known = dict(sorted(known.items())[-MOST_VERDICTS:])
+        roots = {**(self._known or {}), number: root}
+        self._known = dict(sorted(roots.items())[-MOST_VERDICTS:])
 
     def knows(self, number: int, root: str) -> bool:
         """Return True for a version that was chosen when the server started, or has been served."""
@@ -209,7 +209,7 @@ class VersionGate:
         if (verdict := self.verdicts.get(served)) is not None:
             if verdict.outcome != UNJUDGED:
                 self._judge.learn(verdict.figures)
-            self.verdicts = {number: one for number, one in self.verdicts.items() if number != served}
+            self.verdicts = {number: reason for number, reason in self.verdicts.items() if number != served}
 
     def _scored(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         requests = before.replicas.kept()

@@ -128,13 +128,13 @@ class VersionJudge:
         return GateVerdict(UNJUDGED if reason else IN_LINE, "", reason, tuple(figures), rows, lost)
 
     def learn(self, figures: Sequence[Figure]) -> None:
-        for kind, what, value in figures:
+        for kind, subject, value in figures:
             if kind in LIMITS and LIMITS[kind] is not NEVER:
-                self._usual.setdefault((kind, what), deque(maxlen=MOST_CHANGES)).append(value)
+                self._usual.setdefault((kind, subject), deque(maxlen=MOST_CHANGES)).append(value)
 
     def to_json(self) -> list[list[Any]]:
         """Return what was learned: kind, output and values of each figure."""
-        return [[kind, what, list(values)] for (kind, what), values in self._usual.items()]
+        return [[kind, subject, list(values)] for (kind, subject), values in self._usual.items()]
 
     def recall(self, learned: Any) -> None:
         """Take over the parsed JSON of to_json() from before a restart; anything else is left out."""
@@ -185,14 +185,14 @@ def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]
         elif kind == SHIFT and single:
             figures.append(Figure("mean", name, abs(value)))
     for name in names:
-        mine, its = (scores.reshape(-1).astype(np.float64) for scores in (old[name], new[name]))
-        finite = np.isfinite(mine) & np.isfinite(its)
-        mine, its = mine[finite], its[finite]
-        if len(mine) < LEAST_ROWS or not _varies(mine):
+        old_scores, new_scores = (scores.reshape(-1).astype(np.float64) for scores in (old[name], new[name]))
+        finite = np.isfinite(old_scores) & np.isfinite(new_scores)
+        old_scores, new_scores = old_scores[finite], new_scores[finite]
+        if len(old_scores) < LEAST_ROWS or not _varies(old_scores):
             continue
-        figures.append(Figure("constant", name, float(not _varies(its))))
+        figures.append(Figure("constant", name, float(not _varies(new_scores))))
         if old[name].shape[1] == 1:
-            moved = np.abs(its - mine) > HALF_SPREAD * mine.std()
+            moved = np.abs(new_scores - old_scores) > HALF_SPREAD * old_scores.std()
             figures.append(Figure("moved", name, float(moved.mean())))
     lost = int((before.scored & after.refused).sum())
     figures.append(Figure("unreadable", "", lost / max(1, int(before.scored.sum()))))

@@ -30,15 +30,15 @@ class VersionMonitor:
         self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool = False
     ) -> VersionRollback | None:
         """Judge the version that answers by default, by its counts up to now; `vouched`: a person has chosen it."""
-        mine = None if self._began is None or number != self._number else sketch.since(self._began[1])
-        if mine is None or self._began is None:
+        window = None if self._began is None or number != self._number else sketch.since(self._began[1])
+        if window is None or self._began is None:
             self._begin(bounds, now_s, number, sketch, vouched)
             return None
         self._newest = sketch
-        if self._before is not None and (verdict := weigh(bounds.served, self._before[1], mine)) is not None:
+        if self._before is not None and (verdict := weigh(bounds.served, self._before[1], window)) is not None:
             return VersionRollback(number, self._before[0], verdict)
-        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, mine):
-            self._window, self._before, self._began = mine, None, (now_s, sketch)
+        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, window):
+            self._window, self._before, self._began = window, None, (now_s, sketch)
         return None
 
     def _begin(self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool) -> None:

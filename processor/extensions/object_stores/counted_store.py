@@ -35,22 +35,22 @@ class CountedStore:
         self.reachable, self.answered_s = True, now_s()
 
     def get(self, key: str, limit: int, etag: str = "") -> ObjectContent | None:
-        found = self._asked(READ, lambda: self._store.get(key, etag, limit))
-        self._count(RECEIVED, len(found.data) if found else 0)
-        return found
+        content = self._asked(READ, lambda: self._store.get(key, etag, limit))
+        self._count(RECEIVED, len(content.data) if content else 0)
+        return content
 
     def download(self, key: str, path: Path, nbytes: int) -> bool:
-        there = self._asked(READ, lambda: self._store.download(key, path, nbytes))
-        self._count(RECEIVED, path.stat().st_size if there else 0)
-        return there
+        exists = self._asked(READ, lambda: self._store.download(key, path, nbytes))
+        self._count(RECEIVED, path.stat().st_size if exists else 0)
+        return exists
 
     def head(self, key: str) -> ObjectHead | None:
         return self._asked(LOOKED, lambda: self._store.head(key))
 
     def create(self, key: str, content: bytes | Path) -> bool:
-        made = self._asked(WRITTEN, lambda: self._store.create(key, content))
+        created = self._asked(WRITTEN, lambda: self._store.create(key, content))
         self._count(SENT, _size(content))
-        return made
+        return created
 
     def put(self, key: str, content: bytes | Path) -> None:
         self._asked(WRITTEN, lambda: self._store.put(key, content))

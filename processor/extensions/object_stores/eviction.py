@@ -32,7 +32,7 @@ def total_nbytes(root: Path) -> int:
     return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
 
 
-def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
+def evict(root: Path, leased: Sequence[MirroredStorage], nbytes: int) -> int:
     """Remove files until `nbytes` are free, of versions that this process follows last; return the bytes removed."""
     freed = 0
     for folder, folders, _ in os.walk(root):
@@ -46,7 +46,7 @@ def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
         if freed >= nbytes:
             return freed
         freed += _emptied(version)
-    for storage in mine:
+    for storage in leased:
         for path in sorted((storage.folder / DELTAS).glob("[0-9]*"), key=_used_s)[:-KEPT_DELTAS]:
             if freed >= nbytes:
                 return freed

@@ -101,9 +101,9 @@ class RepositoryListing:
             self._trouble, self.ended_s = "", self._now_s()
             self._store_errors.over("listing")
         except Exception as error:
-            known = isinstance(error, FreshetError)
-            self._trouble = str(error) if known else "repository: cannot be listed; see the log"
-            self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not known)
+            expected = isinstance(error, FreshetError)
+            self._trouble = str(error) if expected else "repository: cannot be listed; see the log"
+            self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not expected)
         ended_s = self._now_s()
         self._rested_s = ended_s + (AGAIN_S if self._trouble else 0.0) + (ended_s - began_s)
         self._next_s = self._rested_s if self._trouble else max(began_s + LIST_S, self._rested_s)
@@ -124,21 +124,21 @@ class RepositoryListing:
 
     def models(self, first: Iterable[str] = ()) -> bool:
         """Create a folder for each model, and remove others; return True if all of it could be queried."""
-        found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
+        listed = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
         try:
-            found = self._store.folder("").folders
+            listed = self._store.folder("").folders
         except BadInput as error:
             # The bucket does not exist, or it has names that cannot be listed.
-            if not found:
+            if not listed:
                 raise
             self._store_errors.tell("names", str(error))
-        names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
+        names = [name for name in listed if NAME.fullmatch(name) and not name.startswith(".")]
         numbers = [name for name in names if VERSION.fullmatch(name)]
         self.of_one_model = bool(numbers) and self._store.head(f"{numbers[-1]}/{MANIFEST}") is not None
-        wanted = {name for name in names if not self._wanted or name in self._wanted}
+        chosen = {name for name in names if not self._wanted or name in self._wanted}
         with self._emptying:
-            due = self._empty.due(sorted(wanted))
-            self._empty_versions = {name: kept for name, kept in self._empty_versions.items() if name in wanted}
+            due = self._empty.due(sorted(chosen))
+            self._empty_versions = {name: empty for name, empty in self._empty_versions.items() if name in chosen}
         early, left = set(first), self._left
         due.sort(key=lambda name: (name not in early, name not in left))
         self._left = set()
@@ -191,12 +191,12 @@ class RepositoryListing:
             complete &= self._store_errors.alone(f"{key}/{MANIFEST}", partial(self._show, model, number, empty), strict)
         # A version that was committed since the listing is not gone.
         self._end(model, (n for n in versions_here(self._root / model) if n not in numbers))
-        there = bool(versions_here(self._root / model))
+        is_model = bool(versions_here(self._root / model))
         with self._emptying:
-            self._empty.note(model, not there)
-            if there:
+            self._empty.note(model, not is_model)
+            if is_model:
                 self._empty_versions[model] = empty
-        for name, limit in KEPT.items() if there else ():
+        for name, limit in KEPT.items() if is_model else ():
             key = f"{model}/{name}"
             brought = self._store_errors.alone(key, partial(self._kept_as_listed, key, limit, listed.etags.get(name)))
             # The trainer's report is for people: new versions are found without it.
@@ -213,18 +213,18 @@ class RepositoryListing:
     def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
         """Bring a file that is replaced in place: labels, traffic, the trainer's report."""
         path = self._root / name
-        found = self._store.get(name, limit, self._kept.etag(path))
-        if found is None:
+        content = self._store.get(name, limit, self._kept.etag(path))
+        if content is None:
             path.unlink(missing_ok=True)
-        elif not found.unchanged:
+        elif not content.unchanged:
             path.parent.mkdir(exist_ok=True)
-            self._kept.put(path, found)
+            self._kept.put(path, content)
 
     def records(self, model: str) -> bool:
         """Bring the version records of a model, each one's number after those before it; remove those that are gone."""
         folder, prefix = self._root / model / WITHDRAWN, f"{model}/{WITHDRAWN}/"
         # Before the store is listed: what this process creates meanwhile is not gone.
-        here = set(os.listdir(folder)) if folder.is_dir() else set()
+        downloaded = set(os.listdir(folder)) if folder.is_dir() else set()
         names = {key.rpartition("/")[2] for key in self._store.keys(prefix, MAX_FILES)}
         numbered = sorted((int(m[1]), int(m[2])) for name in names if (m := RECORD_NAME.fullmatch(name)))
         for version, number in numbered:
@@ -232,30 +232,30 @@ class RepositoryListing:
             if (folder / name).exists():
                 continue
             try:
-                found = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
-                data = found.data if found is not None else None
+                content = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
+                data = content.data if content is not None else None
             except Corrupt:
                 # It keeps its number, and is as invalid here as it is there.
                 data = b""
             if data is not None:
                 create_record(folder / name, data)
         with contextlib.suppress(OSError):
-            for name in here - names:
+            for name in downloaded - names:
                 if RECORD_NAME.fullmatch(name):
                     (folder / name).unlink(missing_ok=True)
         return True
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:
-        key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
+        key, downloaded = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
         # Do not create a storage for a name without a manifest.
-        there = here or self._store.head(f"{key}/{MANIFEST}") is not None
-        if there:
+        exists = downloaded or self._store.head(f"{key}/{MANIFEST}") is not None
+        if exists:
             storage = self._storage(model, number)
-            there = storage.followed or storage.bring_manifest()
-        if not there:
+            exists = storage.followed or storage.bring_manifest()
+        if not exists:
             self._tell_of(key)
         with self._emptying:
-            empty.note(str(number), not there)
+            empty.note(str(number), not exists)
 
     def _end(self, model: str, numbers: Iterable[int]) -> None:
         for number in list(numbers):
@@ -305,9 +305,9 @@ class NegativeCache:
 
         These are all that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
         """
-        there = dict.fromkeys(names)
-        self._asked = {name: None for name in self._asked if name in there}
-        return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
+        names_now = dict.fromkeys(names)
+        self._asked = {name: None for name in self._asked if name in names_now}
+        return [name for name in names_now if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
 
     def note(self, name: str, empty: bool) -> None:
         self._asked.pop(name, None)

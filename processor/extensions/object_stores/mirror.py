@@ -313,12 +313,12 @@ class Mirror:
     def tidy(self) -> None:
         """Remove unneeded files if the mirror is too large, or its disk is full."""
         self.nbytes = total_nbytes(self.root)
-        wanted = max(self.nbytes - self.max_nbytes, ROOM_NBYTES - shutil.disk_usage(self.root).free)
-        if wanted <= 0:
+        excess = max(self.nbytes - self.max_nbytes, ROOM_NBYTES - shutil.disk_usage(self.root).free)
+        if excess <= 0:
             return
         with self._making:
-            mine = [storage for storage in self._places.values() if storage.leased]
-        self.nbytes -= evict(self.root, mine, wanted)
+            leased = [storage for storage in self._places.values() if storage.leased]
+        self.nbytes -= evict(self.root, leased, excess)
         if self.nbytes > self.max_nbytes and not self._told_full:
             self._told_full = True
             log.warning(
@@ -329,7 +329,7 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def ours(what: str) -> Iterator[None]:
+def ours(subject: str) -> Iterator[None]:
     """Convert an error that prevents a version's download to one of ours; NotReady if it is temporary."""
     try:
         yield
@@ -342,7 +342,7 @@ def ours(what: str) -> Iterator[None]:
     except Exception as error:
         if (short := shortage(error)) is not None:
             raise short from None
-        log.exception("cannot download %s", what)
+        log.exception("cannot download %s", subject)
         raise Corrupt("version: cannot be downloaded; see the server's log") from None
 
 

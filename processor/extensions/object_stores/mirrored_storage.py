@@ -132,15 +132,15 @@ class MirroredStorage:
     def newest(self, named: Callable[[int], str]) -> int:
         if self.followed and self.known >= 0:
             return self.known
-        here = self._newest_here(named)
+        newest_here = self._newest_here(named)
         try:
-            known = here if here and self._there(named(here)) else 0
-            self.known = newest(lambda number: self._there(named(number)), known)
+            start = newest_here if newest_here and self._there(named(newest_here)) else 0
+            self.known = newest(lambda number: self._there(named(number)), start)
             self._at_end = True
         except NotReady:
             if not self._lenient:
                 raise
-            self.known = max(self.known, here)
+            self.known = max(self.known, newest_here)
         return self.known
 
     def has(self, name: str) -> bool:
@@ -180,8 +180,8 @@ class MirroredStorage:
             self._send_all(path, name, path.rglob("*"))
             return
         # A dropped file is in the store already, and is not written again.
-        found = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
-        if found is None or found.nbytes != path.stat().st_size:
+        head = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
+        if head is None or head.nbytes != path.stat().st_size:
             self._store.put(self._copy.key(name), path)
 
     def replace(self, name: str, data: bytes) -> None:
@@ -209,8 +209,8 @@ class MirroredStorage:
             self._send_all(built, "", (path for path in built.rglob("*") if path.name != MANIFEST))
             claim.check_held()
             if not self._store.create(self._copy.key(MANIFEST), data):
-                found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES)
-                if found is None or found.data != data:
+                content = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES)
+                if content is None or content.data != data:
                     raise taken
             self._move_in(built, data)
             self.known, self._at_end, self.ended = 0, True, False
@@ -282,23 +282,23 @@ class MirroredStorage:
         If it is another version's, the folder is removed; of a followed version only the manifest changes.
         """
         path = self.folder / MANIFEST
-        found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
-        if found is None:
+        content = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
+        if content is None:
             return False
         self.ended = False
-        if found.unchanged:
+        if content.unchanged:
             return True
         try:
-            here = path.read_bytes()
+            current = path.read_bytes()
         except OSError:
-            here = b""
-        if here and here != found.data and _root(here) != _root(found.data):
+            current = b""
+        if current and current != content.data and _root(current) != _root(content.data):
             if self.followed:
                 self._replaced = True
             else:
                 self.wipe()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._known_files.put(path, found)
+        self._known_files.put(path, content)
         return True
 
     def catch_up(self, keyring: Keyring = NO_KEYS) -> None:
@@ -337,12 +337,12 @@ class MirroredStorage:
         files = version if base is None else open_snapshot(version, base)
         since = base.step if base else 0
         with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
-            wanted = [pool.submit(files.fetch, [name]) for name in files.manifest.files]
-            wanted += [
+            downloads = [pool.submit(files.fetch, [name]) for name in files.manifest.files]
+            downloads += [
                 pool.submit(change_log.bring_delta, link) for link in change_log.history.line() if link.step > since
             ]
-            for one in wanted:
-                one.result()
+            for download in downloads:
+                download.result()
         for name in files.manifest.files:
             if not (self.folder / files.where(name)).exists():
                 # The version is just being copied into the store, manifest first.
@@ -376,10 +376,10 @@ class MirroredStorage:
     def _record_object(self, name: str) -> bytes | None:
         """Return the bytes of a record, None if there is none; of one that is too large, bytes that no reader takes."""
         try:
-            found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
+            content = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
         except Corrupt:
             return bytes(MAX_RECORD_NBYTES + 1)
-        return found.data if found is not None else None
+        return content.data if content is not None else None
 
     def _bring_set_aside(self, data: bytes, number: int) -> None:
         """Before a repair is stored, replace the records that it sets aside: one was damaged since it was copied."""
@@ -409,9 +409,9 @@ class MirroredStorage:
 
     def bring_dropped(self, name: str) -> None:
         """Bring a file that may have been put into the store without a record."""
-        found = self._store.head(self._copy.key(name))
-        if found is not None and found.nbytes <= MAX_DELTA_NBYTES:
-            self._copy.download(name, found.nbytes)
+        head = self._store.head(self._copy.key(name))
+        if head is not None and head.nbytes <= MAX_DELTA_NBYTES:
+            self._copy.download(name, head.nbytes)
 
     def look_at_next_dropped(self) -> None:
         """Bring the delta after the newest record, if it was put into the store without a record."""
@@ -437,20 +437,20 @@ class MirroredStorage:
 
     def _check_object(self, name: str, limit: int) -> None:
         path = self.folder / name
-        found = self._store.get(self._copy.key(name), limit, self._known_files.etag(path))
-        if found is None:
+        content = self._store.get(self._copy.key(name), limit, self._known_files.etag(path))
+        if content is None:
             if name == MANIFEST:
                 return
             self._gone.add(name)
             path.unlink(missing_ok=True)
             return
         self._gone.discard(name)
-        if not found.unchanged:
-            self._known_files.put(path, found)
+        if not content.unchanged:
+            self._known_files.put(path, content)
 
     def _check_file(self, name: str, nbytes: int) -> None:
-        found, path = self._store.head(self._copy.key(name)), self.folder / name
-        if found is None or found.nbytes > nbytes:
+        head, path = self._store.head(self._copy.key(name)), self.folder / name
+        if head is None or head.nbytes > nbytes:
             # A file that is larger than its record says is not valid.
             self._gone.add(name)
             self._etags.pop(name, None)
@@ -458,11 +458,11 @@ class MirroredStorage:
             return
         was_gone = name in self._gone
         self._gone.discard(name)
-        before = self._etags.setdefault(name, found.etag)
-        there = path.exists()
-        replaced = there and (before != found.etag or path.stat().st_size != found.nbytes)
-        if (was_gone or replaced) and self._copy.download(name, found.nbytes):
-            self._etags[name] = found.etag
+        before = self._etags.setdefault(name, head.etag)
+        exists = path.exists()
+        replaced = exists and (before != head.etag or path.stat().st_size != head.nbytes)
+        if (was_gone or replaced) and self._copy.download(name, head.nbytes):
+            self._etags[name] = head.etag
 
     def _agree(self, number: int) -> None:
         """Bring the records in the folder in line with the store, from the newest back to where a start begins."""
@@ -536,8 +536,8 @@ class MirroredStorage:
                 )
                 for p in files
             ]
-            for one in sent:
-                one.result()
+            for upload in sent:
+                upload.result()
 
     def _there(self, name: str) -> bool:
         return self._store.head(self._copy.key(name)) is not None
@@ -552,8 +552,8 @@ def _names(folder: Path) -> list[str]:
 
 def _number(name: str) -> int | None:
     """Return the number of a record by its name; None for any other name."""
-    found = RECORD.fullmatch(name)
-    return int(found[1]) if found else None
+    match = RECORD.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def _root(data: bytes) -> str:

@@ -216,8 +216,8 @@ class ObjectStore:
         """Return what lies directly below a prefix; deeper levels are not listed."""
         from obstore import list_with_delimiter_async
 
-        found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
-        prefixes, objects = found["common_prefixes"], found["objects"]
+        listed = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
+        prefixes, objects = listed["common_prefixes"], listed["objects"]
         if len(prefixes) + len(objects) > MAX_NAMES:
             raise NotReady(self._line(f"it lists more than {MAX_NAMES} names in one folder"))
         return FolderListing(
@@ -240,8 +240,8 @@ class ObjectStore:
                 raise NotReady(self._line("its listing repeats itself"))
             last = chunk[-1]["path"]
             if count > MAX_KEYS or max(len(meta["path"]) for meta in chunk) > MAX_KEY_NBYTES:
-                wanted = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
-                raise NotReady(self._line(f"it lists more than {wanted}"))
+                most = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
+                raise NotReady(self._line(f"it lists more than {most}"))
             yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
 
     def _listed(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -279,8 +279,8 @@ class ObjectStore:
                         self._asked(partial(self._asking().delete, key))
 
     def _holds(self, key: str, data: bytes) -> bool:
-        found = self.get(key, limit=len(data))
-        return found is not None and found.data == data
+        content = self.get(key, limit=len(data))
+        return content is not None and content.data == data
 
     def _asking(self) -> Bucket:
         return self._client(self._patience_s, RETRIES)
@@ -301,8 +301,8 @@ class ObjectStore:
 
         Two threads may create the same one; either can be used.
         """
-        if (known := self._clients.get((read_s, retries, whole_s))) is not None:
-            return known
+        if (opened := self._clients.get((read_s, retries, whole_s))) is not None:
+            return opened
         from obstore.exceptions import BaseError
         from obstore.store import from_url
 
@@ -323,11 +323,11 @@ class ObjectStore:
             },
         }
         try:
-            made: Any = from_url(self.address, client_options=client, retry_config=retry)
+            store: Any = from_url(self.address, client_options=client, retry_config=retry)
         except (BaseError, ValueError):
-            wanted = "expected an address such as s3://bucket/prefix, and the store's own environment variables"
-            raise BadInput(f"{self._what}: {wanted}; this address cannot be opened") from None
-        return self._clients.setdefault((read_s, retries, whole_s), made)
+            expected = "expected an address such as s3://bucket/prefix, and the store's own environment variables"
+            raise BadInput(f"{self._what}: {expected}; this address cannot be opened") from None
+        return self._clients.setdefault((read_s, retries, whole_s), store)
 
     def _found(self, act: Callable[[], T]) -> T | None:
         try:
@@ -406,8 +406,8 @@ def _key(key: str) -> str:
 
 
 def _status(error: Exception) -> int:
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else 0
 
 
 def _reason(error: Exception) -> str:

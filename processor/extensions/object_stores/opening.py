@@ -39,6 +39,6 @@ def mirror_folder(address: str, mirror: str = "") -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"
     base = Path(mirror or os.environ.get(MIRROR) or cache)
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    known = hashlib.sha256(f"{endpoint} {address.rstrip('/')}".encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{endpoint} {address.rstrip('/')}".encode()).hexdigest()[:12]
     shown = re.sub(r"[^A-Za-z0-9_-]+", "-", address.partition("://")[2]).strip("-")[:60]
-    return base.absolute() / f"{shown}-{known}"
+    return base.absolute() / f"{shown}-{digest}"

@@ -33,8 +33,8 @@ class StoreErrors:
             self.tell(name, str(error))
             return False
         except Exception as error:
-            known = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
-            self.tell(name, known or type(error).__name__, traceback=not known)
+            reason = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
+            self.tell(name, reason or type(error).__name__, traceback=not reason)
             return True
 
     def tell(self, name: str, why: str, traceback: bool = False) -> None:

@@ -36,8 +36,8 @@ MAX_CLAIM_NBYTES = 1 << 10
 class VersionClaim:
     """One writer's claim to one version."""
 
-    def __init__(self, store: CountedStore, key: str, mine: str, busy: Conflict) -> None:
-        self._store, self._key, self._mine, self._busy = store, key, mine, busy
+    def __init__(self, store: CountedStore, key: str, claim_id: str, busy: Conflict) -> None:
+        self._store, self._key, self._mine, self._busy = store, key, claim_id, busy
 
     def renew(self) -> None:
         self.check_held()
@@ -68,8 +68,8 @@ class VersionClaim:
 
     def _there(self) -> dict[str, Any]:
         try:
-            found = self._store.get(self._key, MAX_CLAIM_NBYTES)
-            claim = json.loads(found.data) if found else None
+            content = self._store.get(self._key, MAX_CLAIM_NBYTES)
+            claim = json.loads(content.data) if content else None
         except (ValueError, RecursionError, Corrupt):
             claim = None
         return claim if isinstance(claim, dict) else {}
@@ -90,9 +90,9 @@ def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterato
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise busy from None
-        mine = os.pread(fd, 64, 0) or secrets.token_hex(16).encode()
-        os.pwrite(fd, mine, 0)
-        claim = VersionClaim(store, f"{key}/{CLAIM}", mine.decode(errors="replace"), busy)
+        claim_id = os.pread(fd, 64, 0) or secrets.token_hex(16).encode()
+        os.pwrite(fd, claim_id, 0)
+        claim = VersionClaim(store, f"{key}/{CLAIM}", claim_id.decode(errors="replace"), busy)
         claim.take()
         ended = threading.Event()
         renewing = threading.Thread(target=_renew, args=(claim, ended, built), name="freshet-claim", daemon=True)

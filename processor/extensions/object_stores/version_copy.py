@@ -33,12 +33,12 @@ class EtagCache:
         etag, identity = self._known.get(path, ("", None))
         return etag if identity is not None and identity == identity_of(path) else ""
 
-    def put(self, path: Path, found: ObjectContent) -> None:
+    def put(self, path: Path, content: ObjectContent) -> None:
         """Write the content of an object to the file, unless it is there, and remember its etag."""
-        if not path.exists() or path.read_bytes() != found.data:
+        if not path.exists() or path.read_bytes() != content.data:
             with atomic_file(path) as file:
-                file.write(found.data)
-        self._known[path] = found.etag, identity_of(path)
+                file.write(content.data)
+        self._known[path] = content.etag, identity_of(path)
 
     def clear(self) -> None:
         self._known.clear()

@@ -75,15 +75,15 @@ class EntityCache(Generic[Value]):
         """Return the values of all keys if the cache has every one of them, else None; never waits for a read."""
         now_s = self._clock.now_s()
         with self._lock:
-            found = {}
+            entities = {}
             for key in keys:
                 entry = self._entries.get(key)
                 if entry is None or entry[0] <= now_s:
                     return None
-                found[key] = entry[2]
-            for key in found:
+                entities[key] = entry[2]
+            for key in entities:
                 self._entries.move_to_end(key)
-            return found
+            return entities
 
     def claim(self, keys: Sequence[bytes]) -> Claim[Value]:
         """Divide distinct keys: in the cache, read by others, or now the caller's to read."""

@@ -161,11 +161,11 @@ class FeastRegistry:
 
     def features(self, references: Sequence[str], where: str) -> list[RegisteredFeature]:
         """Return features by references "view:feature"; raise BadInput if one does not exist or cannot be read."""
-        found = []
+        features = []
         for reference in references:
             view, version, feature = parse_reference(reference, where)
-            found.append(self._feature(_Projection(view, "", [feature], version=version), feature, where))
-        return found
+            features.append(self._feature(_Projection(view, "", [feature], version=version), feature, where))
+        return features
 
     def _feature(self, projection: _Projection, feature: str, where: str) -> RegisteredFeature:
         view = self._views.get(projection.view)

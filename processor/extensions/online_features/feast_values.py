@@ -62,7 +62,7 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
             return data[1:]
     chosen = 0
     lists: list[bytes] = []
-    found: DecodedValue | None = None
+    decoded: DecodedValue | None = None
     for number, wire, field in read_fields(data):
         if number not in ONEOF:
             continue
@@ -75,12 +75,12 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
             if kind.is_list:
                 lists.append(field)
             else:
-                found = _scalar(field, kind)
+                decoded = _scalar(field, kind)
     if chosen in (0, NULL):
         return None
     if chosen != kind.number:
         raise MalformedMessage(f"expected {kind.name}")
-    return _list(b"".join(lists), kind) if kind.is_list else found
+    return _list(b"".join(lists), kind) if kind.is_list else decoded
 
 
 def decode_timestamp(data: bytes) -> float:

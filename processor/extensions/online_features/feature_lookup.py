@@ -98,8 +98,8 @@ class FeatureLookup:
         """Add what a request leaves out, from memory; return None if a store would have to be asked."""
         if left_out.keys is None:
             return FilledInputs(inputs, {}, {})
-        found = self._features.peek(left_out.keys)
-        return None if found is None else self._filled(inputs, left_out.names, found)
+        columns = self._features.peek(left_out.keys)
+        return None if columns is None else self._filled(inputs, left_out.names, columns)
 
     def fill(
         self, inputs: Mapping[str, Column], end_s: float = math.inf, left_out: LeftOut | None = None
@@ -114,9 +114,9 @@ class FeatureLookup:
             return FilledInputs(inputs, {}, {})
         return self._filled(inputs, left_out.names, self._features.read(left_out.keys, end_s))
 
-    def _filled(self, inputs: Mapping[str, Column], names: list[str], found: OnlineColumns) -> FilledInputs:
-        columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in names}
-        reasons = {name: why for name, why in found.defaulted.items() if name in columns}
+    def _filled(self, inputs: Mapping[str, Column], names: list[str], online: OnlineColumns) -> FilledInputs:
+        columns = {name: self._input(name, online.columns[name], name in online.defaulted) for name in names}
+        reasons = {name: why for name, why in online.defaulted.items() if name in columns}
         filled = {**inputs, **columns}
         for sequence in self._sequences:
             if columns.keys().isdisjoint(sequence.inputs):
@@ -124,7 +124,7 @@ class FeatureLookup:
             unpack(filled, sequence)
             for name, misfits in _align(sequence, filled, columns).items():
                 columns[name] = filled[name]
-                if rows := int(np.count_nonzero(misfits & (found.columns[name].status == Status.PRESENT))):
+                if rows := int(np.count_nonzero(misfits & (online.columns[name].status == Status.PRESENT))):
                     self._features.count_misfits(name, rows)
                 reasons.setdefault(name, Status.DAMAGED.name.lower())
         return FilledInputs(filled, columns, reasons)
@@ -232,5 +232,5 @@ def _rows(column: Column, rows: int) -> Column:
         values = column.tolist()
         return Strings.of(values * rows if len(values) == 1 else values[:rows])
     assert isinstance(column, np.ndarray), "no lists are keys"
-    some: NDArray[Any] = np.repeat(column, rows) if len(column) == 1 else column[:rows]
-    return some
+    repeated: NDArray[Any] = np.repeat(column, rows) if len(column) == 1 else column[:rows]
+    return repeated

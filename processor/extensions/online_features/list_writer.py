@@ -76,13 +76,13 @@ class ListWriter:
     ) -> None:
         """Write the lists of entities; see the protocol."""
         values = [self._encoded(n, lists[feature.input]) for n, feature in enumerate(self._features)]
-        some = np.diff(lists[self._features[0].input].row_splits) > 0
+        has_list = np.diff(lists[self._features[0].input].row_splits) > 0
         commands: list[Command] = []
         for row, key in enumerate(self._keys.of({self._key: keys})):
             if key is None:
                 # No request could ask for it either.
                 continue
-            if not some[row]:
+            if not has_list[row]:
                 commands.append((b"HDEL", key, *self._removed))
                 continue
             stamp = feast_values.encode_timestamp(int(newest_s[row])) if self._stamps else b""
@@ -98,9 +98,9 @@ class ListWriter:
 
     def erase(self, keys: Column) -> int:
         """Remove the lists of entities; see the protocol."""
-        found = [key for key in self._keys.of({self._key: keys}) if key is not None]
+        list_keys = [key for key in self._keys.of({self._key: keys}) if key is not None]
         self._store.begin()
-        removed: Sequence[int] = self._store.send([(b"HDEL", key, *self._removed) for key in found])
+        removed: Sequence[int] = self._store.send([(b"HDEL", key, *self._removed) for key in list_keys])
         return sum(count > 0 for count in removed)
 
     def _encoded(self, n: int, lists: Ragged) -> list[bytes]:

@@ -28,14 +28,14 @@ def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[s
     """
     settings = list(settings)
     # Before the first is opened: its thread would try to connect for as long as the process lives.
-    for name, count in Counter(one.name for one in settings).items():
+    for name, count in Counter(store.name for store in settings).items():
         if count > 1:
             raise BadInput(f"online_stores.{name}: expected a store once, got it {count} times")
     stores: dict[str, OpenStore] = {}
-    for one in settings:
+    for store in settings:
         with needed("an online store"):
             from freshet_serving.processor.extensions.online_features.redis_store import RedisOnlineStore
-        stores[one.name] = OpenStore(RedisOnlineStore(one, clock), one.cache_ttl_s, one.cache_bytes)
+        stores[store.name] = OpenStore(RedisOnlineStore(store, clock), store.cache_ttl_s, store.cache_bytes)
     return stores
 
 
@@ -44,8 +44,8 @@ class OnlineLookups:
 
     def __init__(self, settings: Iterable[OnlineStoreSettings | Mapping[str, Any]], clock: Clock) -> None:
         """Open the stores, as open_stores() does, by their settings or mappings of their fields."""
-        known = [one if isinstance(one, OnlineStoreSettings) else OnlineStoreSettings(**one) for one in settings]
-        self._stores, self._clock = open_stores(known, clock), clock
+        typed = [each if isinstance(each, OnlineStoreSettings) else OnlineStoreSettings(**each) for each in settings]
+        self._stores, self._clock = open_stores(typed, clock), clock
 
     def of(self, manifest: Manifest) -> InputLookup | None:
         if not groups_of(manifest):

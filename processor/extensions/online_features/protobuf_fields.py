@@ -98,11 +98,11 @@ def pack_varints(values: NDArray[np.uint64]) -> tuple[bytes, NDArray[np.int64]]:
     """Encode uint64 [n]; return the varints end to end, and int64 [n + 1] where each begins."""
     shifts = np.arange(MAX_VARINT_NBYTES, dtype=np.uint64) * np.uint64(7)
     parts = values[:, None] >> shifts
-    there = parts != 0
-    there[:, 0] = True
+    sent = parts != 0
+    sent[:, 0] = True
     # Of all but a value's last byte the highest bit is set.
     octets = (parts & np.uint64(0x7F)).astype(np.uint8)
-    octets[:, :-1] |= there[:, 1:].astype(np.uint8) << 7
+    octets[:, :-1] |= sent[:, 1:].astype(np.uint8) << 7
     starts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(there.sum(1), out=starts[1:])
-    return octets[there].tobytes(), starts
+    np.cumsum(sent.sum(1), out=starts[1:])
+    return octets[sent].tobytes(), starts

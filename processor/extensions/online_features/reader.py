@@ -254,11 +254,11 @@ class OnlineFeatures:
                 by_store.setdefault(group.store, []).append((group, lookup))
                 number += 1
         self._sources = []
-        for name, found in by_store.items():
+        for name, lookups in by_store.items():
             opened = stores[name]
-            timeout_s = max(group.timeout_ms for group, _ in found) / 1000
+            timeout_s = max(group.timeout_ms for group, _ in lookups) / 1000
             cache: EntityCache[Entity] = EntityCache(opened.cache_ttl_s, opened.cache_nbytes, clock)
-            self._sources.append(_Source(opened.store, [lookup for _, lookup in found], timeout_s, cache))
+            self._sources.append(_Source(opened.store, [lookup for _, lookup in lookups], timeout_s, cache))
         self._counters = FeatureCounters(self._kinds)
 
     def keys_of(self, entities: Mapping[str, Column]) -> RequestKeys:
@@ -270,18 +270,18 @@ class OnlineFeatures:
         """
         rows = _row_count(entities)
         keyed = [_keyed(source.lookups, entities) for source in self._sources]
-        return RequestKeys(rows, keyed, [_distinct(one) for one in keyed])
+        return RequestKeys(rows, keyed, [_distinct(row_keys) for row_keys in keyed])
 
     def peek(self, keys: RequestKeys) -> OnlineColumns | None:
         """Answer from memory; None if a store would have to be asked. Never waits for one."""
         parts = []
         for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
-            found = source.cache.peek(distinct)
-            if found is None:
+            entities = source.cache.peek(distinct)
+            if entities is None:
                 return None
-            parts.append((keyed, found))
+            parts.append((keyed, entities))
         self._counters.read()
-        keys_found = sum(len(found) for _, found in parts)
+        keys_found = sum(len(entities) for _, entities in parts)
         self._counters.keys(keys_found, cached=keys_found)
         return self._build(parts, keys.rows, "")
 
@@ -291,8 +291,8 @@ class OnlineFeatures:
         parts, problem = [], ""
         store_reads = 0
         for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
-            found, trouble, asked = self._find(source, keyed, distinct, min(end_s, started_s + source.timeout_s))
-            parts.append((keyed, found))
+            entities, trouble, asked = self._find(source, keyed, distinct, min(end_s, started_s + source.timeout_s))
+            parts.append((keyed, entities))
             problem, store_reads = problem or trouble, store_reads + asked
         took_s = self._clock.now_s() - started_s if store_reads else 0.0
         self._counters.read(store_reads > 0, took_s)
@@ -345,7 +345,7 @@ class OnlineFeatures:
     def _fetch(
         self, source: _Source, keyed: _Keyed, owned: Sequence[bytes], end_s: float, losses: list[Loss]
     ) -> dict[bytes, Entity]:
-        left, found = set(owned), {}
+        left, fetched = set(owned), {}
         try:
             lookups = {key: lookup for lookup, row_keys in keyed for key in row_keys if key is not None}
             replies = source.store.fetch([lookups[key].read(key) for key in owned], end_s)
@@ -357,20 +357,20 @@ class OnlineFeatures:
                 left.discard(key)
                 source.cache.settle(key, entity, nbytes + 48 * len(lookups[key].features))
                 if entity is not None:
-                    found[key] = entity
+                    fetched[key] = entity
         finally:
             for key in left:
                 source.cache.settle(key, None)
-        return found
+        return fetched
 
     def _build(self, parts: Sequence[tuple[_Keyed, Mapping[bytes, Entity]]], rows: int, problem: str) -> OnlineColumns:
         now_s = self._clock.unix_s()
         columns: dict[str, OnlineColumn] = {}
         defaulted: dict[str, str] = {}
         counts = np.zeros(len(Status), np.int64)
-        for keyed, found in parts:
+        for keyed, by_key in parts:
             for lookup, row_keys in keyed:
-                entities = [None if key is None else found.get(key) for key in row_keys]
+                entities = [None if key is None else by_key.get(key) for key in row_keys]
                 status: Sequence[NDArray[np.uint8]]
                 if all(entity is not None and now_s <= entity.whole_until_unix_s for entity in entities):
                     values: Any = list(zip(*[entity.values for entity in entities if entity is not None]))
@@ -380,8 +380,8 @@ class OnlineFeatures:
                 else:
                     values, status = self._defaulted(lookup, row_keys, entities, now_s, defaulted)
                     counts += np.bincount(np.concatenate(status), minlength=len(Status))
-                for feature, column, one in zip(lookup.features, lookup.build(values), status):
-                    columns[feature.input] = OnlineColumn(column, one)
+                for feature, column, statuses in zip(lookup.features, lookup.build(values), status):
+                    columns[feature.input] = OnlineColumn(column, statuses)
         self._counters.values(counts)
         return OnlineColumns(columns, defaulted, problem)
 
@@ -402,16 +402,16 @@ class OnlineFeatures:
             status = np.empty(len(entities), np.uint8)
             values = []
             for row, entity in enumerate(entities):
-                what = absent[row] if entity is None else entity.status[i]
-                if entity is not None and what is Status.PRESENT and now_s > entity.expires_unix_s[i]:
-                    what = Status.EXPIRED
-                status[row] = what
-                if what is Status.PRESENT and entity is not None:
+                row_status = absent[row] if entity is None else entity.status[i]
+                if entity is not None and row_status is Status.PRESENT and now_s > entity.expires_unix_s[i]:
+                    row_status = Status.EXPIRED
+                status[row] = row_status
+                if row_status is Status.PRESENT and entity is not None:
                     values.append(entity.values[i])
                     continue
                 values.append(default)
                 if feature.input not in defaulted:
-                    defaulted[feature.input] = what.name.lower()
+                    defaulted[feature.input] = row_status.name.lower()
             columns.append(values)
             statuses.append(status)
             if damaged := int(np.count_nonzero(status == Status.DAMAGED)):

@@ -314,8 +314,8 @@ class RedisOnlineStore:
         if self._slots_known.is_set() and now_s < self._refreshed_at_s + REFRESH_S:
             return False
         self._refreshed_at_s = now_s
-        known = [node.address for node in dict.fromkeys(self._slots) if node is not None]
-        for address in dict.fromkeys([*known, *self._where.hosts]):
+        node_addresses = [node.address for node in dict.fromkeys(self._slots) if node is not None]
+        for address in dict.fromkeys([*node_addresses, *self._where.hosts]):
             try:
                 connection = self._connector.connect(address)
                 ranges = ask_slots(connection, address)

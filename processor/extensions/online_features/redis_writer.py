@@ -69,10 +69,10 @@ class RedisWriter:
             addresses: list[Address] = list(self._where.hosts) or [("", 0)]
             if self._where.mode == CLUSTER:
                 addresses = self._read_slots(addresses)
-            found = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
+            run_ids = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
         except Exception as error:
             raise self._lost(error) from None
-        self._ids = f"{','.join(sorted(found.values()))}/{self._where.database}"
+        self._ids = f"{','.join(sorted(run_ids.values()))}/{self._where.database}"
         return self._ids
 
     def send(self, commands: Sequence[Command]) -> list[int]:
@@ -112,18 +112,18 @@ class RedisWriter:
         connection = self._connector.connect(address)
         run_id = ""
         try:
-            if known := RUN_ID.search(ask(connection, b"INFO server", INFO_NBYTES)):
-                run_id = known[1].decode()
+            if match := RUN_ID.search(ask(connection, b"INFO server", INFO_NBYTES)):
+                run_id = match[1].decode()
         except exceptions.ResponseError:
             # Its user may not ask.
             connection = self._connector.connect(address)
         self._open[address] = connection
         return run_id
 
-    def _read_slots(self, known: Sequence[Address]) -> list[Address]:
+    def _read_slots(self, addresses: Sequence[Address]) -> list[Address]:
         """Read which node serves which slots, from any node; return the nodes."""
         failure: Exception = exceptions.ConnectionError()
-        for address in known:
+        for address in addresses:
             try:
                 connection = self._connector.connect(address)
                 ranges = ask_slots(connection, address)

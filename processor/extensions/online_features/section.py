@@ -85,9 +85,9 @@ class FeatureGroup:
 
     def __post_init__(self) -> None:
         where = f"online_features.{self.name[:64]}"
-        for what, value in (("name", self.name), ("store", self.store)):
+        for field, value in (("name", self.name), ("store", self.store)):
             if not NAME.fullmatch(value):
-                raise BadInput(f"{where}.{what}: expected letters, digits, _, - or ., got {value[:64]!r}")
+                raise BadInput(f"{where}.{field}: expected letters, digits, _, - or ., got {value[:64]!r}")
         if self.format not in FORMATS:
             raise BadInput(f"{where}.format: expected one of {', '.join(FORMATS)}, got {self.format[:64]!r}")
         if not 0.1 <= self.timeout_ms <= 10_000:

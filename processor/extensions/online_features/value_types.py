@@ -108,24 +108,24 @@ NOT_SERVED = {
 
 def value_type(name: str, where: str) -> ValueType:
     """Return the type with a name; raise BadInput if there is none."""
-    found = VALUE_TYPES.get(name)
-    if found is None:
+    kind = VALUE_TYPES.get(name)
+    if kind is None:
         raise BadInput(
             f"{where}: expected a type such as int64, float, string, int64_list, got {name[:64]!r}"
             f"{nearest(name, VALUE_TYPES)}"
         )
-    return found
+    return kind
 
 
 def value_type_numbered(number: int, where: str) -> ValueType:
     """Return the type with one of Feast's numbers; raise BadInput if its values are no column of a model."""
-    found = BY_NUMBER.get(number)
-    if found is None:
+    kind = BY_NUMBER.get(number)
+    if kind is None:
         raise BadInput(
             f"{where}: type {NOT_SERVED.get(number, f'number {number}')} cannot be a model's input; leave the feature "
             "out, or store it as numbers, strings or a list of these"
         )
-    return found
+    return kind
 
 
 def encode_default(kind: ValueType, value: Any, where: str) -> DecodedValue:

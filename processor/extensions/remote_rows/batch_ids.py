@@ -76,9 +76,9 @@ def vacuum(table, keys, slots):
     at = np.int64(table.ctypes.data)
     meta = table[META // 8]
     for i in range(len(keys)):
-        held = holder(at, keys[i], slots[i])
+        holding = holder(at, keys[i], slots[i])
         store_i64(meta + 16 * slots[i] + 8, ABSENT)
-        store_release(held, SETTLED + slots[i])
+        store_release(holding, SETTLED + slots[i])
 
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
@@ -136,7 +136,7 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
 
 
 @inlined  # fmt: skip
-def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, wanted, entries, start, count):
+def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, ids, entries, start, count):
     """Enter a key in the stand-in unless it is there; returns the number of keys that wait for a row now.
 
     Args:
@@ -144,9 +144,9 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
         local_index: Address of the table's local index, of so many entries.
         meta: Address of the table's meta.
         wanted: int64, ids to fetch; the key is added if it has no local version.
-        entries: int64, addresses of the refs of `wanted`; added to likewise.
-        start: Position in `wanted` of the table's first id.
-        count: Number of the table's ids in `wanted`.
+        entries: int64, addresses of the refs of `ids`; added to likewise.
+        start: Position in `ids` of the table's first id.
+        count: Number of the table's ids in `ids`.
     """
     e = probe(index, capacity, key)
     if e >= 0:
@@ -154,16 +154,16 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     e = -1 - e
     store_i64(index + 16 * e, key)
     slot = np.int64(ELSEWHERE)
-    known = probe(local_index, local_capacity, key)
-    if known >= 0:
-        slot = local(load_acquire(local_index + 16 * known + 8), meta, epoch)
+    place = probe(local_index, local_capacity, key)
+    if place >= 0:
+        slot = local(load_acquire(local_index + 16 * place + 8), meta, epoch)
     if slot >= 0:
         store_i64(index + 16 * e + 8, bound + slot)
     elif slot == BURIED:
         store_i64(index + 16 * e + 8, ABSENT)
     else:
         store_i64(index + 16 * e + 8, count)
-        wanted[start + count] = key
+        ids[start + count] = key
         entries[start + count] = index + 16 * e + 8
         count += 1
     return count
@@ -176,7 +176,7 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     ),
     boundscheck=False,
 )  # fmt: skip
-def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):
+def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, ids, entries, counts):
     """Fill the stand-in indexes with every id that the spans read of remote tables, each once.
 
     Args:
@@ -185,7 +185,7 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
         stands: int64 [K, 3], as written by lay_out(); stands[:, 0] becomes the address of each stand-in.
         starts: int64 [K + 1], as written by lay_out().
         wanted: int64; written: from starts[k] on, counts[k] ids without a local version visible in `epoch`.
-        entries: int64; written: the addresses of the refs of `wanted`.
+        entries: int64; written: the addresses of the refs of `ids`.
         counts: int64 [K]; written: the number of ids to fetch of each table.
     """
     counts[:] = 0
@@ -201,11 +201,11 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
             continue
         k = remote[table]
         index, capacity, bound = stands[k, 0], stands[k, 1], stands[k, 2]
-        own, own_capacity, meta = tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8]
+        own, own_capacity, meta = (tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8])
         start, count = starts[k], counts[k]
         if tables[table, SHARED // 8] != 0:
             key = tables[table, UNKNOWN_KEY // 8]
-            count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count)
+            count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, ids, entries, start, count)
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
             first, rows = spans[r, 0], spans[r, 1]
@@ -220,6 +220,6 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
                 for v in range(begin, end):
                     key = load_i64_anywhere(values + 8 * v)
                     count = note(
-                        key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count
+                        key, index, capacity, bound, own, own_capacity, meta, epoch, ids, entries, start, count
                     )
         counts[k] = count

@@ -42,17 +42,17 @@ class RowCache:
         self._keep: list[Bytes] = []
         self._tables = np.zeros((len(row_nbytes), kernels.CACHE_FIELDS), np.int64)
         for k, nbytes in enumerate(row_nbytes if sets else ()):
-            buffers = [reserve(ways * n, f"cache-{what}") for what, n in (("ids", 8), ("marks", 1), ("rows", nbytes))]
+            buffers = [reserve(ways * n, f"cache-{part}") for part, n in (("ids", 8), ("marks", 1), ("rows", nbytes))]
             self._keep += buffers
             self._tables[k] = [*(b.ctypes.data for b in buffers), sets, nbytes, 0]
 
-    def take(self, starts: Int64s, counts: Int64s, wanted: Int64s, entries: Int64s, rows: Int64s, status: Bytes) -> int:
+    def take(self, starts: Int64s, counts: Int64s, ids: Int64s, entries: Int64s, rows: Int64s, status: Bytes) -> int:
         """Serve the missing ids that are cached (cached_rows.take); return how many must be fetched."""
         if not self._sets:
             status[:] = LOST
             return int(counts.sum())
         with self.lock:
-            return int(kernels.take(self._tables, starts, counts, wanted, entries, rows, status))
+            return int(kernels.take(self._tables, starts, counts, ids, entries, rows, status))
 
     def keep(self, table: int, ids: Int64s, rows: Bytes, status: Bytes) -> None:
         if self._sets:

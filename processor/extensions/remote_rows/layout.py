@@ -69,8 +69,8 @@ class StoredTable:
         spec = next((t for t in manifest.tables if t.name == table), None)
         file = manifest.files.get(table_file(table))
         if spec is None or file is None:
-            known = ", ".join(t.name for t in manifest.tables)
-            raise BadInput(f"table does not exist in model {manifest.model!r}: {table[:64]!r}; expected one of {known}")
+            names = ", ".join(t.name for t in manifest.tables)
+            raise BadInput(f"table does not exist in model {manifest.model!r}: {table[:64]!r}; expected one of {names}")
         buckets = max(1, -(-spec.rows // ROWS_PER_BUCKET))
         return cls(manifest.model, manifest.version, table, spec.rows, spec.dim, spec.dtype, file.crc32, buckets)
 

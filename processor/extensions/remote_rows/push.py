@@ -38,20 +38,20 @@ def push(
     Raises Corrupt if a file does not match its checksum, Conflict if the store holds another upload of the version.
     """
     names = list(tables) or [t.name for t in reader.manifest.embeddings]
-    wanted = [StoredTable.of(reader.manifest, name) for name in names]
-    return [table for table in wanted if _push(reader, table, store, progress)]
+    stored_tables = [StoredTable.of(reader.manifest, name) for name in names]
+    return [table for table in stored_tables if _push(reader, table, store, progress)]
 
 
 def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: Progress) -> bool:
     data = store.read(table.marker_key, MAX_MARKER_NBYTES)
     if data is not None:
-        found, state = parse_marker(data)
-        if (found, state) == (table, COMPLETE):
+        stored, state = parse_marker(data)
+        if (stored, state) == (table, COMPLETE):
             return False
         if state == COMPLETE:
             raise Conflict(f"{table.name}: the row store holds other rows under this version; drop them first")
-        if found != table:
-            _delete(found, store)
+        if stored != table:
+            _delete(stored, store)
     file = table_file(table.table)
     reader.verify([file])
     arrays = reader.tensors(file)

@@ -114,20 +114,20 @@ class StoredTables:
         self._store.close()
 
     def _stored(self, manifest: Manifest, name: str) -> StoredTable:
-        wanted = StoredTable.of(manifest, name)
-        data = self._store.read(wanted.marker_key, MAX_MARKER_NBYTES)
+        table = StoredTable.of(manifest, name)
+        data = self._store.read(table.marker_key, MAX_MARKER_NBYTES)
         how = f"run: freshet tables push {manifest.model} --version {manifest.version} --table {name}"
         if data is None:
-            raise NotReady(f"table {wanted.name} is not in the row store; {how}")
+            raise NotReady(f"table {table.name} is not in the row store; {how}")
         try:
-            found, state = parse_marker(data)
+            stored, state = parse_marker(data)
         except Corrupt as error:
-            raise NotReady(f"table {wanted.name}: {error}") from None
+            raise NotReady(f"table {table.name}: {error}") from None
         if state != COMPLETE:
-            raise NotReady(f"table {wanted.name} is not complete in the row store; {how}")
-        if found != wanted:
-            raise NotReady(f"table {wanted.name} in the row store is from another upload; drop it, then {how}")
-        return wanted
+            raise NotReady(f"table {table.name} is not complete in the row store; {how}")
+        if stored != table:
+            raise NotReady(f"table {table.name} in the row store is from another upload; drop it, then {how}")
+        return table
 
 
 class RemoteReader:
@@ -170,11 +170,11 @@ class RemoteReader:
 
         Raises NotReady if rows were unavailable and the policy is to fail.
         """
-        inputs, kept = inputs_of(bound), None
+        inputs, left_out = inputs_of(bound), None
         if self._plan.entities:
             uncounted = np.zeros((len(tables), 2), np.int64)
             view = BatchView(tables, epoch, bound, spans, uncounted)
-            kept = fill_left_out(self._plan.entities, view, inputs)
+            left_out = fill_left_out(self._plan.entities, view, inputs)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.lookups, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
@@ -182,7 +182,7 @@ class RemoteReader:
         index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
         counts = np.empty(len(self._tables), np.int64)
         kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
-        del kept
+        del left_out
         ends, scale_ends = np.cumsum(counts * self._nbytes), np.cumsum(counts)
         rows, scales = np.empty(int(ends[-1]), np.uint8), np.empty(int(scale_ends[-1]), np.float32)
         places = np.empty((len(counts), 3), np.int64)
@@ -221,19 +221,19 @@ class RemoteReader:
         keys: list[bytes] = []
         max_nbytes = 0
         for k, table in enumerate(self._tables):
-            here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
-            positions = np.flatnonzero(waiting.status[here] == LOST)
+            part_ids = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
+            positions = np.flatnonzero(waiting.status[part_ids] == LOST)
             if len(positions):
-                ids = waiting.ids[here][positions]
-                wanted, bucket = table.plan(ids)
-                jobs.append((k, table, here, positions, ids, bucket, slice(len(keys), len(keys) + len(wanted))))
-                keys += wanted
-                max_nbytes += table.max_nbytes(len(wanted))
+                ids = waiting.ids[part_ids][positions]
+                row_keys, bucket = table.plan(ids)
+                jobs.append((k, table, part_ids, positions, ids, bucket, slice(len(keys), len(keys) + len(row_keys))))
+                keys += row_keys
+                max_nbytes += table.max_nbytes(len(row_keys))
         reply = self._store.fetch(keys, max_nbytes)
         lost = 0
-        for k, table, here, positions, ids, bucket, part in jobs:
+        for k, table, part_ids, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)
-            lost += place(positions, waiting.entries[here], waiting.rows[k], rows, status)
+            lost += place(positions, waiting.entries[part_ids], waiting.rows[k], rows, status)
             self._cache.keep(k, ids, rows, status)
         return lost, reply.problem or "has lost some of its buckets"
 

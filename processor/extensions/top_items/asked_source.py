@@ -55,10 +55,10 @@ class AskedSource:
             problem = f"like: expected it with source 'like' alone, got source {name!r}"
             raise BadInput(problem if LIKE in sent else "like: expected the id of an item for source 'like', got none")
         if name in (POPULAR, NEW) and name not in ranking.sources:
-            there = ", ".join(map(repr, (MODEL, LIKE, *ranking.sources)))
+            sources = ", ".join(map(repr, (MODEL, LIKE, *ranking.sources)))
             raise BadInput(
                 f"source: model {ranking.manifest.model!r} version {ranking.manifest.version} has no {name!r}, only "
-                f"{there}: publish a version of sasrec_next, hstu_next or two_tower, for 'new' with data.time"
+                f"{sources}: publish a version of sasrec_next, hstu_next or two_tower, for 'new' with data.time"
             )
         if name != LIKE:
             return cls(name, computed=name == MODEL)
@@ -95,21 +95,21 @@ class BoundUsers(NamedTuple):
         limits: RequestLimits,
     ) -> BoundUsers:
         """Bind the users of a request; for another source than the model, their inputs may be left out."""
-        own = {name: column for name, column in inputs.items() if name not in ranking.options}
+        user_inputs = {name: column for name, column in inputs.items() if name not in ranking.options}
         # One candidate, whose score nobody reads.
         blank = {ranking.item: Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)}
         if asked.name == MODEL:
-            aligned = plan.aligned(own | blank)
+            aligned = plan.aligned(user_inputs | blank)
             bound = plan.bind_inputs(aligned, limits)
             return cls(aligned, bound, histories_of(ranking, aligned, bound.rows))
-        sent = plan.aligned({name: column for name, column in own.items() if name != ranking.item})
+        sent = plan.aligned({name: column for name, column in user_inputs.items() if name != ranking.item})
         users = _count_users(inputs, sent, ranking, manifest, limits)
         history = histories_of(ranking, sent, users)
         if not asked.computed:
             return cls(sent, BoundRequest(users, 0, b"", ()), history)
         ids = inputs[LIKE]
-        made = _like_inputs(ranking, manifest, ids if len(ids) == users else take_rows(ids, np.zeros(users, np.int64)))
-        aligned = plan.aligned(made | blank)
+        items = _like_inputs(ranking, manifest, ids if len(ids) == users else take_rows(ids, np.zeros(users, np.int64)))
+        aligned = plan.aligned(items | blank)
         return cls(aligned, plan.bind_inputs(aligned, limits), history)
 
 

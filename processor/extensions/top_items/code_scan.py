@@ -230,26 +230,26 @@ def scan_codes(
     for word in range(first // WORD, (last + WORD - 1) // WORD):
         # Codes are read after the bits that say whether they hold.
         hidden = np.uint64(load_acquire(words + 8 * word))
-        begin, there = WORD * word, EVERY
+        begin, places = WORD * word, EVERY
         if last - begin < WORD:
-            there = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
-        looked += ones(there)
+            places = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
+        looked += ones(places)
         if len(allowed) > 0:
-            there &= np.uint64(allowed[word - origin // WORD])
-            if there == 0:
+            places &= np.uint64(allowed[word - origin // WORD])
+            if places == 0:
                 continue
-            hidden &= there
-        coded, union = there & ~hidden, there & hidden
+            hidden &= places
+        coded, union = places & ~hidden, places & hidden
         for i in range(count):
             # A heap that has room takes every row.
             passed[i] = coded
             if sizes[i] == scores.shape[1]:
-                worst, step, slack, mine = scores[i, 0], steps[i], slacks[i], number + 2 * width * i
+                worst, step, slack, products = scores[i, 0], steps[i], slacks[i], number + 2 * width * i
                 passed[i] = 0
                 if coded == EVERY:
                     for j in range(WORD):
                         place = begin + j
-                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        total = np.float32(code_product(code + place * columns, products, parts))
                         # A bound that is no number says nothing.
                         good = not (scales[place] * (step * total + slack) < worst)
                         passed[i] |= np.uint64(good) << np.uint64(j)
@@ -259,7 +259,7 @@ def scan_codes(
                         j = lowest_bit(left)
                         left &= left - np.uint64(1)
                         place = begin + j
-                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        total = np.float32(code_product(code + place * columns, products, parts))
                         good = not (scales[place] * (step * total + slack) < worst)
                         passed[i] |= np.uint64(good) << np.uint64(j)
             union |= passed[i]
@@ -308,18 +308,18 @@ def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys
 
     Returns the word to go on with: `last` if all were made, an earlier one after `most` positions.
     """
-    at, words, made = np.int64(table.ctypes.data), np.int64(stale.ctypes.data), 0
+    at, words, computed = np.int64(table.ctypes.data), np.int64(stale.ctypes.data), 0
     row = np.zeros(columns, np.float32)
     for word in range(first, last):
         bits = stale[word]
         if bits == 0:
             continue
-        if made >= most:
+        if computed >= most:
             return word
         for place in range(WORD * word, WORD * word + WORD):
             if (bits >> (place & 63)) & 1 == 0:
                 continue
-            made += 1
+            computed += 1
             key = key_at(place, file_keys, more_keys)
             if not read_row(at, epoch, key, columns, row):
                 scales[place] = DEAD
@@ -352,7 +352,7 @@ def mark(stale, positions):
 
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.float32[:, ::1], nb.boolean[::1]))
-def read_rows(table, epoch, columns, keys, rows, there):
+def read_rows(table, epoch, columns, keys, rows, present):
     """Read the rows of keys, int64 [n], into float32 [n, columns], and for which there is one into bool [n]."""
     for i in range(len(keys)):
-        there[i] = read_row(np.int64(table.ctypes.data), epoch, keys[i], columns, rows[i])
+        present[i] = read_row(np.int64(table.ctypes.data), epoch, keys[i], columns, rows[i])

@@ -106,8 +106,8 @@ class FilterColumns:
             self._begin()
         # New positions may be in a word that is filled.
         self._next, self._count = min(self._next, self._count // WORD), self._codes.count
-        for some in keys:
-            positions = self._codes.find(np.ascontiguousarray(some))
+        for some_keys in keys:
+            positions = self._codes.find(np.ascontiguousarray(some_keys))
             positions = positions[positions >= 0]
             if len(positions):
                 record_reads.write_bits(self.arrays["filter_fresh"], positions, False)
@@ -142,21 +142,21 @@ class FilterColumns:
 
     def _fill(self, epoch: int, positions: Int64s) -> None:
         keys = keys_at(self._codes.arrays, positions)
-        records, there = self._source.read(np.array(self._table.descriptor(), np.int64), epoch, keys)
+        records, present = self._source.read(np.array(self._table.descriptor(), np.int64), epoch, keys)
         try:
-            columns = self._source.unpack(np.ascontiguousarray(records[there]), list(self._source.columns))
+            columns = self._source.unpack(np.ascontiguousarray(records[present]), list(self._source.columns))
         except FreshetError:
             # Requests that read such records say so.
             return
-        self.arrays["filter_there"][positions] = there
+        self.arrays["filter_there"][positions] = present
         holds = np.ones(len(positions), np.bool_)
         for spec in self._source.columns.values():
             array, column = self.arrays[self._names[spec.name]], columns[spec.name]
-            values, good = self._values(column, array[positions[there]])
+            values, good = self._values(column, array[positions[present]])
             row = np.full(len(positions), _missing(spec), array.dtype)
-            row[there] = values
+            row[present] = values
             array[positions] = row
-            holds[there] &= good
+            holds[present] &= good
         record_reads.write_bits(self.arrays["filter_fresh"], positions[holds], True)
 
     def _values(self, column: Column, before: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:

@@ -60,11 +60,11 @@ class ItemColumns:
             keys = keys_of_ids(ranking, Strings.of([str(item) for item in ids]))
         else:
             keys = np.array([int(item) % 2**64 for item in ids], np.uint64).view(np.int64)
-        records, there = source.read(tables[source.table], epoch, keys)
+        records, present = source.read(tables[source.table], epoch, keys)
         columns: dict[str, list[Any]] = {name: [None] * len(ids) for name in source.columns}
-        if there.any():
-            places = np.flatnonzero(there).tolist()
-            for name, column in source.unpack(np.ascontiguousarray(records[there]), list(source.columns)).items():
+        if present.any():
+            places = np.flatnonzero(present).tolist()
+            for name, column in source.unpack(np.ascontiguousarray(records[present]), list(source.columns)).items():
                 shown = _as_sent(source.columns[name], column)
                 for row, place in enumerate(places):
                     columns[name][place] = _value(shown, row)

@@ -79,10 +79,10 @@ class _Rows(NamedTuple):
 
     def read(self, keys: Int64s) -> tuple[Float32s, NDArray[np.bool_]]:
         """Return the rows of keys, float32 [n, width], and for which there is one."""
-        rows, there = np.zeros((len(keys), self.width), np.float32), np.zeros(len(keys), np.bool_)
+        rows, present = np.zeros((len(keys), self.width), np.float32), np.zeros(len(keys), np.bool_)
         # A copy: a request's ids may be read-only, which the kernel does not take.
-        code_scan.read_rows(self.table, self.epoch, self.width, np.array(keys, np.int64), rows, there)
-        return rows, there
+        code_scan.read_rows(self.table, self.epoch, self.width, np.array(keys, np.int64), rows, present)
+        return rows, present
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,8 +131,8 @@ class ExplainedItem:
         """Return a request's inputs with the item as the only candidate."""
         if (name := AskedSource.of(self.ranking, inputs).name) != MODEL:
             raise BadInput(f"source: expected 'model', which is what is explained, got {name!r}")
-        own = {name: column for name, column in inputs.items() if name not in self.ranking.options}
-        return {**own, self.ranking.item: self.ids}
+        user_inputs = {name: column for name, column in inputs.items() if name not in self.ranking.options}
+        return {**user_inputs, self.ranking.item: self.ids}
 
     def explained(
         self, request: Mapping[str, Any], state: Sequence[Any], outputs: Mapping[str, Float32s]
@@ -156,25 +156,25 @@ class ExplainedItem:
         if tower is not None and state.served:
             vectors = ReadVectors.of(tower, state.generation.version, state.arrays[ranking.table])
             rows = _Rows(vectors.table, tower.columns, state.epoch)
-        found: dict[str, Any] = {"place": None, "why_not": self._left_out(request, history, chosen, state)}
+        explained: dict[str, Any] = {"place": None, "why_not": self._left_out(request, history, chosen, state)}
         if tower is not None and not state.served:
-            row, there = outputs[tower.vectors], True
-            found["note"] = "vectors are kept for the served generation alone: the place is not known"
+            row, present = outputs[tower.vectors], True
+            explained["note"] = "vectors are kept for the served generation alone: the place is not known"
         else:
-            (row,), (there,) = rows.read(np.array([self.key], np.int64))
-            if not there:
-                found["why_not"].insert(0, _absence(tower is None, state.present))
+            (row,), (present,) = rows.read(np.array([self.key], np.int64))
+            if not present:
+                explained["why_not"].insert(0, _absence(tower is None, state.present))
         if vectors is not None and vectors.generation is not None:
-            found["item_generation"] = str(vectors.generation)
-        if not there:
-            return found
+            explained["item_generation"] = str(vectors.generation)
+        if not present:
+            return explained
         successors = self._successors(rows, history[request.user], outputs)
-        found |= self._parts(row, user[0], successors, vectors, outputs)
-        if "note" not in found:
-            found["nearest"] = self._nearest(rows, row, request)
-            if not found["why_not"]:
-                found |= self._place(request, chosen, state, rows, user, successors, vectors)
-        return found
+        explained |= self._parts(row, user[0], successors, vectors, outputs)
+        if "note" not in explained:
+            explained["nearest"] = self._nearest(rows, row, request)
+            if not explained["why_not"]:
+                explained |= self._place(request, chosen, state, rows, user, successors, vectors)
+        return explained
 
     def _left_out(
         self, request: UserRequest, history: Sequence[Int64s], chosen: ChosenItems, state: ReadState
@@ -198,16 +198,16 @@ class ExplainedItem:
 
     def _unmatched(self, text: bytes, source: FilteredEntity, state: ReadState) -> list[str]:
         keys, table = np.array([self.key], np.int64), state.tables[source.table]
-        records, (there,) = source.read(table, state.epoch, keys)
-        if not there and self.ranking.texts:
+        records, (present,) = source.read(table, state.epoch, keys)
+        if not present and self.ranking.texts:
             return ["no record: an item whose id is a string needs one to be named"]
         clauses = json.loads(text) if text else {}
-        values = source.unpack(records, list(clauses)) if there and clauses else {}
+        values = source.unpack(records, list(clauses)) if present and clauses else {}
         why = []
         for name, expected in clauses.items():
             clause = ItemFilter(json.dumps({name: expected}).encode(), source)
             if not clause.of_keys(state.tables, state.epoch, keys)[0]:
-                got = text_of(values[name], 0) if there else "no record"
+                got = text_of(values[name], 0) if present else "no record"
                 why.append(f"filter.{name}: expected {json.dumps(expected)[:SHOWN]}, got {got[:SHOWN]}")
         return why
 
@@ -254,11 +254,11 @@ class ExplainedItem:
                 continue
             at = request.user if len(column) > 1 else 0
             first, last = (int(end) for end in column.row_splits[at : at + 2])
-            of_events, there = rows.read(keys_of_ids(self.ranking, column.values)[first:last])
-            own, mine = of_events[:, :dim], row[:dim]
-            products = own @ mine
-            lengths = np.maximum(np.linalg.norm(own, axis=1) * np.linalg.norm(mine), np.float32(1e-30))
-            for place in np.flatnonzero(there).tolist():
+            of_events, present = rows.read(keys_of_ids(self.ranking, column.values)[first:last])
+            event_vectors, item_vector = of_events[:, :dim], row[:dim]
+            products = event_vectors @ item_vector
+            lengths = np.maximum(np.linalg.norm(event_vectors, axis=1) * np.linalg.norm(item_vector), np.float32(1e-30))
+            for place in np.flatnonzero(present).tolist():
                 event = {"input": name, "place": place, "id": text_of(column.values, first + place)}
                 events.append({**event, "product": products[place], "cosine": products[place] / lengths[place]})
         events.sort(key=lambda event: (-event["cosine"], -event["place"]))

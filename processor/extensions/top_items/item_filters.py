@@ -73,9 +73,9 @@ class FilteredEntity:
 
     def read(self, table: Int64s, epoch: int, keys: Int64s) -> tuple[NDArray[np.int32], Bools]:
         """Return the records of keys, int32 [n, words], and for which there is one; `table` is its descriptor."""
-        records, there = np.zeros((len(keys), self.words), np.int32), np.zeros(len(keys), np.bool_)
-        record_reads.read_records(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), records, there)
-        return records, there
+        records, present = np.zeros((len(keys), self.words), np.int32), np.zeros(len(keys), np.bool_)
+        record_reads.read_records(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), records, present)
+        return records, present
 
     def unpack(self, records: NDArray[np.int32], names: Sequence[str]) -> dict[str, Column]:
         columns = unpack_records(self.manifest, self.entity, records, names)
@@ -101,13 +101,13 @@ class ItemFilter:
         passes = np.zeros(len(keys), np.bool_)
         for first in range(0, len(keys), READ_ROWS):
             part = passes[first : first + READ_ROWS]
-            records, there = self.source.read(tables[self.source.table], epoch, keys[first : first + READ_ROWS])
+            records, present = self.source.read(tables[self.source.table], epoch, keys[first : first + READ_ROWS])
             part[:] = not self.recorded and all(clause.negated for clause in self.clauses)
             if not self.clauses:
-                part[there] = True
-            elif there.any():
-                columns = self.source.unpack(np.ascontiguousarray(records[there]), self._names)
-                part[there] = self._of_columns(columns, int(there.sum()))
+                part[present] = True
+            elif present.any():
+                columns = self.source.unpack(np.ascontiguousarray(records[present]), self._names)
+                part[present] = self._of_columns(columns, int(present.sum()))
         return passes
 
     def _of_columns(self, columns: Mapping[str, Column], rows: int) -> Bools:
@@ -153,8 +153,8 @@ class FilterScan:
     def bits(self, first: int, last: int) -> Int64s:
         """Return a bit for each position from `first` to before `last`, int64 words; `first` is a multiple of WORD."""
         arrays = self._arrays
-        there = arrays["filter_there"][first:last] != 0
-        passes = there.copy() if self._items.recorded else np.ones(last - first, np.bool_)
+        recorded = arrays["filter_there"][first:last] != 0
+        passes = recorded.copy() if self._items.recorded else np.ones(last - first, np.bool_)
         for clause, column, members in zip(self._items.clauses, self._columns, self._members):
             values, splits = column[first:last], None
             if clause.column.ragged and clause.column.declared != "uint64":
@@ -167,11 +167,11 @@ class FilterScan:
             matches = _matches(clause, values, members)
             if clause.column.dtype == "int64" and splits is None:
                 # No whole number stands for none.
-                matches &= there
+                matches &= recorded
             passes &= _passes(clause, matches, splits)
         # Positions that came after the bits were read do not hold.
-        fresh, some = np.zeros(-(-len(passes) // WORD), np.int64), self._fresh[first // WORD : -(-last // WORD)]
-        fresh[: len(some)] = some
+        fresh, fresh_words = np.zeros(-(-len(passes) // WORD), np.int64), self._fresh[first // WORD : -(-last // WORD)]
+        fresh[: len(fresh_words)] = fresh_words
         if (fresh != -1).any():
             stale = np.flatnonzero(np.unpackbits(fresh.view(np.uint8), bitorder="little")[: len(passes)] == 0)
             passes[stale] = self._items.of_keys(self._tables, self._epoch, keys_at(arrays, first + stale))

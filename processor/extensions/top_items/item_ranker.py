@@ -186,8 +186,8 @@ class RankingSession(Session):
             if vectors is not None and ranking.successors is not None:
                 histories = [items[-ranking.length :] for work in works for items in work.history]
                 successors = [
-                    score_successors(table, state.epoch, ranking.successors, *given)
-                    for given in zip(histories, excluded, vectors, results[ranking.mixture])
+                    score_successors(table, state.epoch, ranking.successors, *of_user)
+                    for of_user in zip(histories, excluded, vectors, results[ranking.mixture])
                 ]
             # A request with allowed items shares nothing.
             chosen = works[0].chosen

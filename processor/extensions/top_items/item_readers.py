@@ -59,9 +59,9 @@ class ReaderPairs:
         if total > most:
             return None
         starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
-        found = [self._items[starts + np.arange(total)]]
-        found += [items[np.isin(of, rows)] for of, items in self._new]
-        return np.concatenate(found)
+        parts = [self._items[starts + np.arange(total)]]
+        parts += [items[np.isin(of, rows)] for of, items in self._new]
+        return np.concatenate(parts)
 
 
 class ItemReaders:
@@ -89,7 +89,7 @@ class ItemReaders:
 
     def touched(self, changes: Mapping[str, Sequence[Int64s]], most: int) -> Int64s | None:
         """Return the items that changed rows may change, ascending; None if they are more than `most`, or any."""
-        tower, found = self._tower, [NONE]
+        tower, touching = self._tower, [NONE]
         for name, parts in changes.items():
             keys = np.concatenate([NONE, *parts])
             if not len(keys) or name not in tower.tables:
@@ -97,13 +97,13 @@ class ItemReaders:
             if name in tower.spread or (name in self._unknown and (keys == self._unknown[name]).any()):
                 return None
             if name == tower.table or name in tower.direct:
-                found.append(keys)
+                touching.append(keys)
             if name in self._pairs:
                 items = self._pairs[name].readers(keys, most)
                 if items is None:
                     return None
-                found.append(items)
-        touched: Int64s = np.unique(np.concatenate(found))
+                touching.append(items)
+        touched: Int64s = np.unique(np.concatenate(touching))
         return touched if len(touched) <= most else None
 
 

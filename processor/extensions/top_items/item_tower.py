@@ -126,21 +126,21 @@ class ItemTower:
             if both := inputs & manifest.origins({feature.input}):
                 names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
                 raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
-        own = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
-        if entity is None and not own:
+        item_features = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
+        if entity is None and not item_features:
             raise BadInput(f"no feature looks up {key!r} itself, and no entity has it as its key")
-        table = entity.table if entity is not None else own[0].table
+        table = entity.table if entity is not None else item_features[0].table
         if spec.dtype == "string":
-            _check_hashes(manifest, entity, key, own)
+            _check_hashes(manifest, entity, key, item_features)
         fields = record_layout(manifest, entity).sources if entity is not None else []
         lookups: dict[RecordLookup, None] = {}
         spread: set[str] = set()
         for feature in features:
-            if not feature.table or feature in own:
+            if not feature.table or feature in item_features:
                 continue
-            held = [f for f in fields if f.source == feature.input and not f.floats]
-            lookups |= {RecordLookup(feature.table, f.offset, f.count, f.ragged): None for f in held}
-            if not held:
+            record_fields = [f for f in fields if f.source == feature.input and not f.floats]
+            lookups |= {RecordLookup(feature.table, f.offset, f.count, f.ragged): None for f in record_fields}
+            if not record_fields:
                 spread.add(feature.table)
         return cls(
             key=key,
@@ -149,7 +149,7 @@ class ItemTower:
             entity=entity,
             vectors=vectors.name,
             columns=vectors.columns,
-            direct=frozenset(f.table for f in own) - {table},
+            direct=frozenset(f.table for f in item_features) - {table},
             lookups=tuple(lookups),
             spread=frozenset(spread),
             weights=_weights(manifest, noted.get("weights", ())),
@@ -170,11 +170,11 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
 
 
-def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, own: Collection[Feature]) -> None:
+def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, item_features: Collection[Feature]) -> None:
     """Raise BadInput unless items' strings are known, and one hash of each finds all of its rows."""
     if entity is None or not names_keys(entity):
         raise BadInput(f"input {key!r}: expected items that are numbers, or the key of an entity with filters")
-    seeds = {manifest.table(table).hash_seed for table in (entity.table, *(f.table for f in own))}
+    seeds = {manifest.table(table).hash_seed for table in (entity.table, *(f.table for f in item_features))}
     if len(seeds) > 1 or any(key in t.inputs for t in manifest.transforms):
         raise BadInput(f"input {key!r}: strings of items are hashed in several ways")
 

@@ -312,8 +312,8 @@ class ItemVectors(DerivedRows):
         """Return the served vectors of the items of an older state, in a table of their own, and how they lag."""
         lag = standing.lag or Lag(standing.generation, time.monotonic())
         keys, rows = vectors.table.export(NEWEST)
-        there = set(keys.tolist()) if lag.removed else set()
-        if removed := [key for key in lag.removed if key not in there]:
+        keys_copied = set(keys.tolist()) if lag.removed else set()
+        if removed := [key for key in lag.removed if key not in keys_copied]:
             keys = np.concatenate([keys, np.array(removed, np.int64)])
             rows = np.concatenate([rows, np.array([lag.removed[key] for key in removed], np.float32)])
             order = np.argsort(keys)

@@ -19,12 +19,12 @@ LENGTH_BITS = 24
 
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
-def read_records(table, epoch, keys, records, there):
+def read_records(table, epoch, keys, records, present):
     """Copy the records of keys, int64 [n], to int32 [n, words], and for which there is one to bool [n]."""
     at, words = np.int64(table.ctypes.data), records.shape[1]
     for i in range(len(keys)):
         ref = resolve(at, keys[i], epoch)
-        there[i] = ref >= 0
+        present[i] = ref >= 0
         if ref >= 0:
             copy_row(np.int64(records[i].ctypes.data), row_at(at, ref), words)
 
@@ -60,13 +60,13 @@ def match_lists(words, lists, low, high, members, matches):
     """
     for i in range(len(words)):
         place, count = words[i] >> LENGTH_BITS, words[i] & ((1 << LENGTH_BITS) - 1)
-        found = False
+        holds = False
         # A list that is being written may have the place of another one, in memory that is there.
         for j in range(place, min(place + count, len(lists))):
             value = lists[j]
             if value < low or value > high:
                 continue
             if len(members) == 0 or among(members, 0, len(members), value):
-                found = True
+                holds = True
                 break
-        matches[i] = found
+        matches[i] = holds

@@ -109,9 +109,9 @@ class RowCodes:
 
     def changing(self, keys: Sequence[Int64s]) -> None:
         """Mark keys, int64 [n] each, whose rows will be other ones in the state that is published next."""
-        for some in keys:
-            if len(some):
-                positions = self._positions(np.ascontiguousarray(some))
+        for some_keys in keys:
+            if len(some_keys):
+                positions = self._positions(np.ascontiguousarray(some_keys))
                 code_scan.mark(self.arrays["code_stale"], positions)
                 self._next = min(self._next, int(positions.min()) // WORD)
                 # New positions exist for readers once they have keys and bits.
@@ -164,15 +164,15 @@ class RowCodes:
         hash_index.find(index.ctypes.data, len(index), keys, numbers)
         new = np.unique(keys[numbers < 0])
         if len(new):
-            known = self.arrays["code_more_keys"]
-            if count + len(new) > len(known):
+            more_keys = self.arrays["code_more_keys"]
+            if count + len(new) > len(more_keys):
                 # Readers of older states keep the arrays that they have, which nobody writes any more.
-                self.arrays = self._reserved(self.arrays["code_keys"], known[:count], 2 * (count + len(new)))
-                self._next, known = 0, self.arrays["code_more_keys"]
+                self.arrays = self._reserved(self.arrays["code_keys"], more_keys[:count], 2 * (count + len(new)))
+                self._next, more_keys = 0, self.arrays["code_more_keys"]
             if (count + len(new)) * 8 > len(index) * 7:
                 self._more_index = index = hash_index.empty_index(hash_index.capacity_for(2 * (count + len(new))))
-                hash_index.build(index.ctypes.data, len(index), known[:count])
-            known[count : count + len(new)] = new
+                hash_index.build(index.ctypes.data, len(index), more_keys[:count])
+            more_keys[count : count + len(new)] = new
             entries = np.empty(len(new), np.int64)
             hash_index.claim(index.ctypes.data, len(index), new, entries)
             index[entries, 1] = np.arange(count, count + len(new))

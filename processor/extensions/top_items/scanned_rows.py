@@ -96,7 +96,7 @@ class ScannedRows(NamedTuple):
         if self.there is None:
             return scored
         nothing = RankedRows(np.empty(0, np.int64), np.empty(0, np.float32))
-        return [rows if there else nothing for rows, there in zip(scored, self.there)]
+        return [rows if is_present else nothing for rows, is_present in zip(scored, self.there)]
 
 
 def present(table: Int64s, epoch: int, keys: Int64s) -> Bools:

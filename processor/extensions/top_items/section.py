@@ -104,8 +104,8 @@ class ItemRanking:
             ranking = cls.by_rows(manifest, noted)
         if ranking is None:
             return None
-        own = ranking.columns if ranking.tower is None else 0
-        return replace(ranking, sources=sources_of(manifest, noted.get("sources"), ranking.table, own))
+        own_columns = ranking.columns if ranking.tower is None else 0
+        return replace(ranking, sources=sources_of(manifest, noted.get("sources"), ranking.table, own_columns))
 
     @classmethod
     def by_rows(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self | None:
@@ -143,8 +143,8 @@ class ItemRanking:
         """Return how a version with two towers ranks items; raise BadInput with the reason if it cannot."""
         tower = ItemTower.of(manifest, noted)
         number = first_of(n for n, t in enumerate(manifest.tables) if t.name == tower.table)
-        own = {tower.table, *tower.direct}
-        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in own)
+        item_tables = {tower.table, *tower.direct}
+        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in item_tables)
         filtered = FilteredEntity.of(manifest, tower.key, manifest.tables[number].hash_seed)
         read, names = _read_as(manifest, manifest.input(tower.key), tower.inputs - {tower.key})
         return cls(tower.key, noted["output"], number, history, read, filtered=filtered, options=names, tower=tower)

@@ -156,12 +156,12 @@ class TextCodes:
             part, room = self._level(level), _before(level + 1) - count
             if count == _before(level):
                 part[:, 1] = hash_index.EMPTY
-            some, rows = rows[:room], rows[room:]
-            entries = np.empty(len(some), np.int64)
+            of_part, rows = rows[:room], rows[room:]
+            entries = np.empty(len(of_part), np.int64)
             # Readers look at a level once there are texts for it.
-            hash_index.claim(part.ctypes.data, len(part), np.ascontiguousarray(hashes[some]), entries)
+            hash_index.claim(part.ctypes.data, len(part), np.ascontiguousarray(hashes[of_part]), entries)
             give_codes(part, entries, count)
-            count += len(some)
+            count += len(of_part)
             self._count[0] = count
 
     def _levels(self) -> int:

@@ -31,8 +31,8 @@ Float32s = NDArray[np.float32]
 Dense = Mapping[str, Float32s]
 
 
-def same_bits(some: Float32s, others: Float32s) -> bool:
-    return np.array_equal(some.view(np.uint32), others.view(np.uint32))
+def same_bits(array: Float32s, others: Float32s) -> bool:
+    return np.array_equal(array.view(np.uint32), others.view(np.uint32))
 
 
 def _by_number(manifest: Manifest, key: str) -> Manifest:

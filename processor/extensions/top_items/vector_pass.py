@@ -90,8 +90,8 @@ class ItemRows:
     def index(self, readers: ItemReaders, keys: Int64s, epoch: int) -> None:
         """Add the rows that items read as of an epoch to an index."""
         if self.tower.lookups and len(keys):
-            known, records = self.catalogue.look_up(np.ascontiguousarray(keys), epoch)
-            readers.add(keys[known], records)
+            are_known, records = self.catalogue.look_up(np.ascontiguousarray(keys), epoch)
+            readers.add(keys[are_known], records)
 
     def derive(self, vectors: VectorTable, touched: Int64s, epoch: int) -> TableDelta:
         """Return the vectors of touched items as of an epoch; those that are no items any more are removed."""
@@ -156,8 +156,8 @@ class VectorPass:
                 self._merged = True
                 if self._now_s() >= until_s:
                     return False
-            made = self._keys, self._rows, self._weights, self._readers
-            self.vectors = VectorTable(self._name, *made, self._items.filtered)
+            arrays = self._keys, self._rows, self._weights, self._readers
+            self.vectors = VectorTable(self._name, *arrays, self._items.filtered)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)
         self._keys = NO_KEYS

@@ -128,8 +128,8 @@ class ReadVectors(NamedTuple):
         kind, step, high, low = arrays[OF].tolist() if OF in arrays else (ABSENT, 0, 0, 0)
         if kind == ABSENT:
             raise NotReady("top_items: the items' vectors are not there yet; try again, or see the server's log")
-        own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
-        table = np.array(descriptor(TableEntry(NAME, tower.columns, len(own["base"])), own), np.int64)
+        of_vectors = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        table = np.array(descriptor(TableEntry(NAME, tower.columns, len(of_vectors["base"])), of_vectors), np.int64)
         digest = ControlEntry(0, step, 0, high, low).digest
         return cls(tower, table, Generation(version, step, digest) if kind == LAGGING else None, arrays[SCORE])
 

@@ -87,9 +87,9 @@ class CanaryTrial:
         self._found.append(pair)
         if len(self._usual) >= USUAL:
             far = FAR * max(1.0, statistics.median(self._usual))
-            for one in self._found:
-                if one.largest <= far:
-                    self._count(one)
+            for pair_found in self._found:
+                if pair_found.largest <= far:
+                    self._count(pair_found)
             self._found.clear()
 
     def _count(self, pair: PairedScores) -> None:
@@ -99,14 +99,14 @@ class CanaryTrial:
             self.mine.fail(1)
         else:
             for n, name in enumerate(self.names):
-                mine, theirs = pair.mine[name], pair.theirs.get(name)
-                if theirs is None or theirs.shape != mine.shape:
+                canary, baseline = pair.mine[name], pair.theirs.get(name)
+                if baseline is None or baseline.shape != canary.shape:
                     continue
                 if pair.fault:
-                    self.mine.lose(n, int((~np.isfinite(mine) & np.isfinite(theirs)).sum()))
+                    self.mine.lose(n, int((~np.isfinite(canary) & np.isfinite(baseline)).sum()))
                 else:
-                    self.mine.note(n, mine)
-                    self.theirs.note(n, theirs)
+                    self.mine.note(n, canary)
+                    self.theirs.note(n, baseline)
             self.theirs.done(not pair.fault)
 
 
@@ -210,10 +210,10 @@ class CanaryTrials(Observer):
         (opinion,) = opinions
         if isinstance(opinion, FreshetError) and opinion.http_status < 500:
             return
-        theirs = None if isinstance(opinion, FreshetError) else opinion.outputs
-        mine = None
+        baseline = None if isinstance(opinion, FreshetError) else opinion.outputs
+        canary = None
         if sample.outputs is not None:
             # Copy: these are slices of the scores of a whole batch.
-            mine = {name: scores[first : first + rows].copy() for name, scores in sample.outputs.items()}
+            canary = {name: scores[first : first + rows].copy() for name, scores in sample.outputs.items()}
         with self._lock:
-            trial.add_pair(PairedScores(trial.baseline.plan.largest(bound), sample.fault, mine, theirs))
+            trial.add_pair(PairedScores(trial.baseline.plan.largest(bound), sample.fault, canary, baseline))

@@ -94,7 +94,7 @@ class Shadow(Observer):
         self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
-        kept = {}
+        targets_kept = {}
         targets = {}
         for model, route in routes.items():
             if (replica := route.shadow) is None:
@@ -104,8 +104,8 @@ class Shadow(Observer):
             block = old.block if old is not None else StatsBlock(len(replica.outputs))
             dropped = old.dropped if old is not None else 0
             target = ShadowTarget(replica, route.traffic.shadow_share, block, dropped=dropped)
-            targets[model] = kept[key] = target
-        self._kept, self._targets = kept, targets
+            targets[model] = targets_kept[key] = target
+        self._kept, self._targets = targets_kept, targets
         return bool(targets)
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
@@ -162,15 +162,15 @@ class Shadow(Observer):
         return True
 
     def _alike(self, first: ShadowRequest) -> list[ShadowRequest]:
-        found, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
+        copies, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
 
         def fits(copy: ShadowRequest) -> bool:
             return copy.target is first.target and copy.due_s <= now_s and rows + copy.rows <= MAX_ROWS
 
         while (copy := self._worker.take_if(fits)) is not None:
             rows += copy.rows
-            found.append(copy)
-        return found
+            copies.append(copy)
+        return copies
 
     def _score(self, copies: list[ShadowRequest]) -> None:
         target = copies[0].target

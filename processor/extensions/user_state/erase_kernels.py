@@ -110,21 +110,21 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
         seq, words, page = load_i64(at + 8 * SEQ), load_i64(at + 8 * WORDS), load_i64(at + 8 * FIRST)
         newest = max(newest, seq)
         sound = seq > 0 and 0 < words <= PAGE * used
-        held = (words + PAGE - 1) // PAGE if sound else 0
-        for n in range(held):
+        page_count = (words + PAGE - 1) // PAGE if sound else 0
+        for n in range(page_count):
             if page < 0 or page >= used or taken[page]:
                 sound = False
-                held = n
+                page_count = n
                 break
             taken[page] = True
             page = load_i64(links + 8 * page)
         if sound:
-            counts[number], firsts[number] = held, load_i64(at + 8 * FIRST)
+            counts[number], firsts[number] = page_count, load_i64(at + 8 * FIRST)
             states += 1
         else:
             exchange(at + 8 * SEQ, 0)
             page = load_i64(at + 8 * FIRST)
-            for _ in range(held):
+            for _ in range(page_count):
                 taken[page] = False
                 page = load_i64(links + 8 * page)
             clear(at, 8 * ENTRY)

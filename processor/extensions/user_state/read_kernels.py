@@ -95,9 +95,9 @@ def read_stamps(tables, plan, inputs, epoch, stamps):
         elif plan[f, MAX_LENGTH] > 0:
             keys = min(keys, plan[f, MAX_LENGTH])
         values = source[VALUES] + 8 * first
-        known = min(keys, room - count)
-        for begin in range(0, known, BLOCK):
-            end = min(begin + BLOCK, known)
+        count_known = min(keys, room - count)
+        for begin in range(0, count_known, BLOCK):
+            end = min(begin + BLOCK, count_known)
             for i in range(begin, end):
                 prefetch_head(table, load_i64_anywhere(values + 8 * i))
             for i in range(begin, end):

@@ -321,13 +321,13 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, names
         nb.int64[::1],
     )
 )  # fmt: skip
-def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
-    """Take states away that were not read since this last came by, until `wanted` pages are free; return how many.
+def evict(segment, entries, pages, least_free, counts, firsts, free, books, names):
+    """Take states away that were not read since this last came by, until `least_free` pages are free; return how many.
 
     Their pages are dirty until write_state() has written to some and zeroed the others.
     """
     gone = 0
-    while books[FREE] + pages - books[FRESH] < wanted:
+    while books[FREE] + pages - books[FRESH] < least_free:
         number = books[HAND] % entries
         books[HAND] = number + 1
         if counts[number]:

@@ -98,9 +98,9 @@ class StateCounters:
         with self._lock:
             self._block.cells[ROUNDED] += 1
 
-    def computed(self, kept: bool) -> None:
+    def computed(self, was_kept: bool) -> None:
         with self._lock:
-            self._block.cells[KEPT if kept else UNKEPT] += 1
+            self._block.cells[KEPT if was_kept else UNKEPT] += 1
 
     def beyond(self) -> None:
         with self._lock:

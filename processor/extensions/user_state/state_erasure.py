@@ -67,6 +67,6 @@ class SharedStates:
             return {}
         names = StateNames(secret_of(memory))
         # Also what is kept under an id of the client's choice, if that is the user's key.
-        known = [user.text, *(subject_of(user.model, key) for key in user.bound)]
-        subjects = [UNKNOWN, *map(names.subject, known)]
+        texts = [user.text, *(subject_of(user.model, key) for key in user.bound)]
+        subjects = [UNKNOWN, *map(names.subject, texts)]
         return {"user_states": sum(erase_states(memory, self._processes, subject=subject) for subject in subjects)}

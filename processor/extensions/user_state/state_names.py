@@ -37,9 +37,9 @@ class StateNames:
 
     def owner(self, owner: bytes) -> int:
         """Return the hash of an owner, never 0."""
-        if (known := self._owners.get(owner)) is None:
-            known = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
-        return known
+        if (number := self._owners.get(owner)) is None:
+            number = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
+        return number
 
     def subject(self, subject: bytes) -> int:
         """Return the hash of a user, the same for all owners, neither 0 nor UNKNOWN."""
@@ -47,9 +47,9 @@ class StateNames:
         return hashed if hashed not in (0, UNKNOWN) else 2
 
     def _hash(self, *parts: bytes | memoryview) -> tuple[int, int]:
-        made = self._new.copy()
+        digest = self._new.copy()
         for part in parts:
-            made.update(_lengths(len(part)))
-            made.update(part)
-        high, low = _halves(made.digest())
+            digest.update(_lengths(len(part)))
+            digest.update(part)
+        high, low = _halves(digest.digest())
         return high, low

@@ -298,9 +298,9 @@ class StateStore:
         write to one of the segments for too long.
         """
         own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locked:
             for segment in sorted([own, *others], key=lambda segment: segment.address):
-                held.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
+                locked.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
             if self.erasures != erasures or words.nbytes > self.most_nbytes:
                 return False
             for segment in others:

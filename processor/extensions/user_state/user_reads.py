@@ -25,12 +25,12 @@ NO_BYTES, NO_STAMPS = np.empty(0, np.uint8), np.empty(0, np.int64)
 class UserReads:
     def __init__(self, graph: Subgraph, plan: SparsePlan) -> None:
         lookups, times = [], []
-        for given in graph.inputs:
-            if given.source == FEATURES:
-                lookups.append(plan.pooling(given.features).plan)
-            elif given.source == SEQUENCE:
-                entry = plan.sequences[given.name]
-                width = given.dims[1] if given.dims else entry.width
+        for graph_input in graph.inputs:
+            if graph_input.source == FEATURES:
+                lookups.append(plan.pooling(graph_input.features).plan)
+            elif graph_input.source == SEQUENCE:
+                entry = plan.sequences[graph_input.name]
+                width = graph_input.dims[1] if graph_input.dims else entry.width
                 lookups.append(plan.places(entry, width * entry.max_length // entry.width).plan)
                 times += [plan.source(entry.time)] if entry.time else []
         self._plan = np.concatenate([np.empty((0, PLAN_FIELDS), np.int64), *lookups])

@@ -171,10 +171,10 @@ class PinnedStates:
         words, room = memory[: layout.words], memory[layout.words :]
         bounds = arena.EXACT if asked is None or not asked.oldest.bounded else self._bounds(asked)
         outcome, age_s = process.store.find(name, self.weights, stamps, words, bounds)
-        found = layout.tensors(words, room) if outcome == arena.HIT else None
+        tensors = layout.tensors(words, room) if outcome == arena.HIT else None
         spent_s = process.clock.core_s() - began_s
         states.counters.looked(outcome, spent_s, age_s, part.flops)
-        if found is not None:
+        if tensors is not None:
             steps = self.step - int(bounds[arena.AS_OF]) if bounds[arena.AS_OF] >= 0 else 0
             if steps:
                 states.counters.used_older(steps)
@@ -183,7 +183,7 @@ class PinnedStates:
             if asked is not None and (steps or not layout.exact):
                 asked.used(self.step - steps)
             part.gate.judge(draw, user_s, spent_s)
-        return UserLook(self, part, layout, name, stamps, erasures, found, draw, spent_s)
+        return UserLook(self, part, layout, name, stamps, erasures, tensors, draw, spent_s)
 
     def _bounds(self, asked: UserBounds) -> Int64s:
         """Return what a request may read of states that are not valid (state_arena)."""
@@ -226,11 +226,11 @@ class UserLook:
         if pieces is None:
             states.counters.beyond()
         else:
-            kept = process.store.keep(
+            was_kept = process.store.keep(
                 self._name, self._states.weights, self._stamps(), pieces, self._erasures, states.scope,
                 flip=self._states.flip, step=self._states.step,
             )  # fmt: skip
-            states.counters.computed(kept)
+            states.counters.computed(was_kept)
         part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 
 

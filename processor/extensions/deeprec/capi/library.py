@@ -100,8 +100,8 @@ def build(out: Path) -> None:
         ffi.cdef("void *malloc(size_t size);")
         ffi.set_source(MODULE, "#include <stdlib.h>")
         ffi.embedding_init_code(STARTED.format(paths=paths, module=MODULE))
-        made = ffi.compile(tmpdir=folder, target="libfreshet.*")
-        shutil.copy(made, out)
+        library = ffi.compile(tmpdir=folder, target="libfreshet.*")
+        shutil.copy(library, out)
     shutil.copy(HERE / "freshet.h", out.with_name("freshet.h"))
 
 
