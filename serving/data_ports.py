@@ -50,12 +50,9 @@ class DataPorts:
         """Create the ports.
 
         Args:
-            watching: The process's observers.
             http: A listening socket; None if connections are handed over by adopt().
             grpc: A reserved address.
             control: Handles requests about the whole server, such as loading models.
-            guard: Checks every request; None for no check.
-            tls: Source of the server's certificate; None for plain text.
             protocol: Creates the protocol of an HTTP connection; None for the default.
             protocol_options: Extra arguments for it.
         """
@@ -65,10 +62,10 @@ class DataPorts:
         app = DataApp(
             serving_context, control=control, regions=regions, access=watching.access, guarded=guard is not None
         )
-        made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
-        asking = {} if guard is None else {"guard": guard}
+        protocol_type = protocol or (PredictProtocol if guard is None else GuardedProtocol)
+        access_options = {} if guard is None else {"guard": guard}
         connection = functools.partial(
-            made, data_app=app, idle_s=options.idle_timeout_s, **asking, **(protocol_options or {})
+            protocol_type, data_app=app, idle_s=options.idle_timeout_s, **access_options, **(protocol_options or {})
         )
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
         self._rpc = RpcPort(
@@ -88,7 +85,7 @@ class DataPorts:
         await self.serve_http()
 
     async def start_grpc(self) -> None:
-        """Start serving the gRPC port. Raises BadInput if the address cannot be bound."""
+        """Raise BadInput if the address cannot be bound."""
         await self._rpc.start()
 
     async def serve_http(self) -> None:
@@ -104,10 +101,7 @@ class DataPorts:
         """Do nothing, like opened()."""
 
     def drain_some(self, count: int) -> None:
-        """Drain HTTP connections until `count` of them are draining, counting those that already are.
-
-        Their clients connect again (serving.http.connection_draining).
-        """
+        """Drain HTTP connections until `count` of them are draining; their clients connect again."""
         staying = self._staying()
         self._leave(staying[: max(0, count - len(self.http.server_state.connections) + len(staying))])
 

@@ -14,12 +14,9 @@ SHARE = between(0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class FrontendOptions(RequestLimits):
-    """Options that every part of the data ports receives whole; workers receive them as JSON.
+    """Options that every part of the data ports receives whole; workers receive them as JSON."""
 
-    Attributes:
-        version: Freshet's own version.
-    """
-
+    # Freshet's own.
     version: str = ""
     default_timeout_ms: float = field(
         default=0.0,
@@ -142,7 +139,7 @@ class FrontendOptions(RequestLimits):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The files with keys and certificates, by option; "" for those that are not given."""
+        """The files with keys and certificates, by option; "" if not set."""
         return {name: getattr(self, name) for name in ("api_keys", "tls_cert", "tls_key", "tls_client_ca")}
 
     @property

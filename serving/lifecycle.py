@@ -132,10 +132,7 @@ class Lifecycle(Generic[P]):
 
 
 class LifecyclePart(Generic[T]):
-    """A view of a Lifecycle whose processor() returns a part of the processor, selected once.
-
-    It is ready, or draining, when the whole is.
-    """
+    """A view of a Lifecycle whose processor() returns a part of the processor, selected once."""
 
     def __init__(self, whole: Lifecycle[Any], pick: Callable[[Any], T]) -> None:
         self._whole, self._pick = whole, pick

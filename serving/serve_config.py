@@ -59,13 +59,7 @@ EXTENSIONS = {
 
 @dataclass(frozen=True)
 class ServeConfig(FrontendOptions, ProcessOptions):
-    """Validated options; names include the units.
-
-    Attributes:
-        groups: The [groups.NAME] sections of the file.
-        model: The [model.NAME] sections of the file.
-        online_stores: The [online_stores.NAME] sections of the file.
-    """
+    """Validated options; names include the units. `groups`, `model` and `online_stores` are sections of the file."""
 
     repository: str = field(
         metadata=option(
@@ -301,9 +295,10 @@ class ServeConfig(FrontendOptions, ProcessOptions):
             "tls_cert, tls_key: expected both, or neither and no tls_client_ca",
         )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
-        for what, wanted in threaded.items():
+        for setting, value in threaded.items():
             _want(
-                self.compute != "inline" or not wanted, f"compute: expected auto or threads with {what}, got 'inline'"
+                self.compute != "inline" or not value,
+                f"compute: expected auto or threads with {setting}, got 'inline'",
             )
         _want(
             not self.max_staleness_s or self.max_staleness_s > self.poll_interval_s,
@@ -315,14 +310,9 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         self.stores()
 
     def front_options(self, version: str, processes: int) -> FrontendOptions:
-        """Return the options of the data ports of one process.
-
-        Args:
-            version: Freshet's own version.
-            processes: Number of processes, which share the disk for recordings.
-        """
-        mine = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
-        return FrontendOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
+        """Return the options of the data ports of one of `processes` processes, which share the disk for recordings."""
+        shared = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
+        return FrontendOptions(**{**shared, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
     def policies(self) -> dict[str, ModelPolicy]:
         """Return the policies of the [model.NAME] sections. Raises BadInput."""
@@ -385,15 +375,11 @@ class ServeConfig(FrontendOptions, ProcessOptions):
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:
-    """Return the configuration from all four sources.
+    """Return the configuration from all four sources. Raises BadInput, which names the source and the key.
 
     Args:
         options: Values by field name; None for options that the command line does not give.
-        environ: Environment variables.
         file: A TOML file; None for $FRESHET_CONFIG.
-
-    Raises:
-        BadInput: A value is invalid; the message names the source and the key in one line.
     """
     values = {key: value for key, value in options.items() if value is not None}
     for key, parse in PARSERS.items():
@@ -419,8 +405,7 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
 def split_names(text: str) -> list[str]:
     """Split comma-separated names and drop empty ones.
 
-    Raises BadInput for a non-empty text without names: an empty list has a meaning that the author of the text did not
-    intend, such as all models.
+    Raises BadInput for a non-empty text without names: an empty list means all, which its author did not intend.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if text and not names:
@@ -466,28 +451,20 @@ def _typed(value: Any, kind: type, where: str) -> Any:
         _want(abs(value) < 1 << 63, f"{where}: expected a number of 64 bits, got a larger one")
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
-        wanted = "a list of strings" if kind is list else TYPE_NAMES[kind]
-        raise BadInput(f"{where}: expected {wanted}, got {type_name(value)}")
+        expected = "a list of strings" if kind is list else TYPE_NAMES[kind]
+        raise BadInput(f"{where}: expected {expected}, got {type_name(value)}")
     return value
 
 
 def parsed(parse: Any, text: str, name: str) -> Any:
-    """Parse the text of an option.
-
-    Args:
-        parse: The parser.
-        name: Name of the option, for error messages.
-
-    Raises:
-        BadInput: The text is invalid.
-    """
+    """Parse the text of the option `name`. Raises BadInput."""
     try:
         return parse(text)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
     except (ValueError, KeyError):
-        wanted = TYPE_NAMES[bool if parse is true_or_false else parse]
-        raise BadInput(f"{name}: expected {wanted}, got {text[:64]!r}") from None
+        expected = TYPE_NAMES[bool if parse is true_or_false else parse]
+        raise BadInput(f"{name}: expected {expected}, got {text[:64]!r}") from None
 
 
 def _want(condition: bool, message: str) -> None:
@@ -496,7 +473,6 @@ def _want(condition: bool, message: str) -> None:
 
 
 def _kind(hint: Any) -> type:
-    """Return the type that a field holds, apart from None: str, int, float, bool or list."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     origin = get_origin(hint) or hint
@@ -517,28 +493,17 @@ PARSERS: dict[str, Callable[[str], Any]] = {key: _PARSER_OF.get(kind, kind) for 
 
 
 def check_extensions(config: ServeConfig) -> None:
-    """Check that every option which somebody has set has its extension.
-
-    Args:
-        config: The options; one that has its default is not set.
-
-    Raises:
-        BadInput: An option needs an extension that is not there.
-    """
-    known = SERVER.all().keys() | ENGINE.all().keys()
+    """Raise BadInput if an option that is not at its default needs an extension that is not there."""
+    extensions = SERVER.all().keys() | ENGINE.all().keys()
     for spec in fields(config):
         extension = EXTENSIONS.get(spec.name, "")
         is_set = bool(extension) and getattr(config, spec.name) != spec.default
-        if is_set and extension not in known and not _used_by_core(config, spec.name):
+        if is_set and extension not in extensions and not _used_by_core(config, spec.name):
             raise missing(spec.name, extension)
 
 
 def _used_by_core(config: ServeConfig, name: str) -> bool:
-    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know.
-
-    Args:
-        name: Name of the option.
-    """
+    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know."""
     if name == "delta_guard":
         return config.delta_guard == OFF
     return name == "admin_token" and (config.model_control != "none" or bool(config.api_keys))

@@ -42,9 +42,7 @@ class Watcher:
 
         Args:
             poll: Polls once and returns lines about what changed.
-            interval_s: Seconds between polls.
             changed: Called with the lines of a poll that found something.
-            stop: Event that stops the thread.
             begin: Called first, on the watcher's thread.
         """
         self._poll = poll
