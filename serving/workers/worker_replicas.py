@@ -5,8 +5,6 @@ Invariants
   that has gone or does not answer is reaped, so certainly dead, before that.
 - The arrays that a worker holds are known only once it has answered; until then they are sent to it anew.
 - The lock is the version's: methods run under it, except for on_exit() and what workers report.
-
-Rejected: a strong reference to the version (see WorkerReplicas).
 """
 
 from __future__ import annotations
@@ -39,18 +37,14 @@ SCORE_TIMEOUT_S = 2.0
 
 
 class ReplicasHost(Protocol):
-    """The host of the models, as replicas need it (serving.workers.worker_pool_host)."""
+    """The host of the models (serving.workers.worker_pool_host), as replicas need it."""
 
     @property
     def totals(self) -> Totals:
         """The sums that the workers have reported."""
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
-        """Register a version that is about to be opened; return the workers that are to open it now.
-
-        Raises:
-            NotReady: No process is up.
-        """
+        """Register a version about to be opened; return the workers that open it now. Raises NotReady without one."""
 
     def unregister(self, replicas: WorkerReplicas) -> None:
         """Forget a version that is closed."""
@@ -60,17 +54,10 @@ class ReplicasHost(Protocol):
 
 
 class WorkerReplicas:
-    """A version's replicas in all workers: implements processor.versions.replica.Replicas.
-
-    Methods run under the version's lock, except on_exit() and what workers report.
-    """
+    """A version's replicas in all workers: implements processor.versions.replica.Replicas."""
 
     def __init__(self, host: ReplicasHost, key: int, version: ServedVersion) -> None:
-        """Prepare to send a version to workers.
-
-        Args:
-            key: Key by which workers know the version.
-        """
+        """Prepare to send a version to workers, which know it by the key."""
         self.key, self._host = key, host
         # A weak reference: the version holds this object, and the collector ignores what was loaded at start, so a
         # cycle would never be freed and its files would stay mapped.
@@ -82,11 +69,11 @@ class WorkerReplicas:
     @property
     def cost(self) -> Mapping[int, float]:
         """Measured cost by bucket, as last reported: the mean over the workers."""
-        found: dict[int, list[float]] = {}
+        reported: dict[int, list[float]] = {}
         for gauges in self._host.totals.gauges().values():
             for bucket, cost in gauges["costs"].get(str(self.key), []):
-                found.setdefault(bucket, []).append(cost)
-        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+                reported.setdefault(bucket, []).append(cost)
+        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(reported.items())}
 
     @property
     def computes(self) -> Mapping[int, str]:
@@ -113,7 +100,7 @@ class WorkerReplicas:
         return [SplitCost(*each) for each in reported]
 
     def prepare(self, frame: Frame) -> None:
-        """Have all workers prepare a frame; raise NotReady when there is no worker at all."""
+        """Have all workers prepare a frame. Raises NotReady if there is no worker at all."""
         if self._settled is None:
             self._open(frame)
             return
@@ -192,9 +179,7 @@ class WorkerReplicas:
     def bring(self, worker: WorkerProcess) -> None:
         """Give a new worker the version as it stands.
 
-        Raises:
-            ChannelClosed: The worker has gone.
-            FreshetError: It cannot serve the version.
+        Raises ChannelClosed if it has gone, FreshetError if it cannot serve the version.
         """
         version = self._version()
         if version is None:
@@ -223,15 +208,15 @@ class WorkerReplicas:
 
     def _offer(self, outgoing: OutgoingFrame, workers: Iterable[WorkerProcess]) -> None:
         """Ask all workers at once to prepare the frame; raise a refusal."""
-        asked = []
+        requests = []
         for worker in workers:
             try:
                 held = self._held.get(worker)
-                asked.append((worker, held, self._ask(worker, outgoing)))
+                requests.append((worker, held, self._ask(worker, outgoing)))
             except ChannelClosed:
                 self._lose(worker)
         refused: FreshetError | None = None
-        for worker, held, answers in asked:
+        for worker, held, answers in requests:
             try:
                 for answer in answers:
                     answer.result(ANSWER_TIMEOUT_S)
@@ -252,16 +237,16 @@ class WorkerReplicas:
 
     def _ask(self, worker: WorkerProcess, outgoing: OutgoingFrame) -> list[Future[Message]]:
         """Ask a worker to prepare the frame, after opening the version if it does not have it yet."""
-        asked, held = [], self._held.get(worker)
+        answers, held = [], self._held.get(worker)
         if held is not None:
             # Until it answers, its arrays are unknown, and they stay unknown if the answer is not read.
             self._held[worker] = frozenset()
         if held is None:
             message, fds = self._sender.opening(worker.slot)
-            asked.append(worker.ask("open", {**message, "version": self.key}, fds))
+            answers.append(worker.ask("open", {**message, "version": self.key}, fds))
         message, fds = self._sender.message(outgoing, held or frozenset())
-        asked.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
-        return asked
+        answers.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
+        return answers
 
     def _tell(self, op: str, message: Message) -> None:
         for worker in list(self._held):
