@@ -127,20 +127,13 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 class _Series:
     """A histogram with a buffer of values that are not sorted into it yet.
 
-    Sorting values one at a time would cost three times as much. One thread appends to the end of `seconds`; the thread
-    that sorts removes from its beginning.
+    One thread appends to the end of `seconds`; the thread that sorts removes from its beginning.
     """
 
     __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
 
     def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
-        """Create a histogram.
-
-        Args:
-            bounds_s: Upper bounds of the bins.
-            counts: Initial counts: one per bound, and one above them.
-            sum_s: Initial sum.
-        """
+        """Create a histogram, from counts by upper bound and above them, and their sum."""
         self.seconds: list[float] = []
         self._bounds_s = np.array(bounds_s)
         self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
@@ -159,10 +152,7 @@ class _Series:
 
 
 class Counts:
-    """Counters of the requests that one process has answered.
-
-    They are requests by protocol and status code, predictions by model, and times of parsing and encoding by protocol.
-    """
+    """Requests by protocol and status code, predictions by model, and times of parsing and encoding, of one process."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
@@ -171,26 +161,17 @@ class Counts:
         self._sources: list[Callable[[], Snapshot]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """Count one answered request.
-
-        Args:
-            code: Status code.
-            seconds: Duration.
-        """
+        """Count one answered request by its status code and duration."""
         series = self._series.get((protocol, code))
         if series is None:
             series = self._series[protocol, code] = _Series(BOUNDS_S)
-        noted = series.seconds
-        noted.append(seconds)
-        if len(noted) >= SORT_EVERY:
+        buffer = series.seconds
+        buffer.append(seconds)
+        if len(buffer) >= SORT_EVERY:
             series.sorted()
 
     def predicted(self, model: str, rows: int) -> None:
-        """Count one answered prediction.
-
-        Args:
-            model: Name of a model that exists, so that the number of labels stays bounded.
-        """
+        """Count one answered prediction of a model that exists, so that the number of labels stays bounded."""
         counts = self._predicted.get(model)
         if counts is None:
             counts = self._predicted[model] = [0, 0]
@@ -198,12 +179,7 @@ class Counts:
         counts[1] += rows
 
     def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """Count the parsing or encoding of one of the sampled requests.
-
-        Args:
-            name: "parse" or "encode".
-            seconds: Duration.
-        """
+        """Count the parsing ("parse") or encoding ("encode") of one of the sampled requests."""
         series = self._phases.get((protocol, name))
         if series is None:
             series = self._phases[protocol, name] = _Series(PHASE_BOUNDS_S)
@@ -217,11 +193,10 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counted: Callable[[], Snapshot]) -> None:
-        """Add an owner of counters, by what returns its snapshot."""
+        """Add an owner of counters, by the function that returns its snapshot."""
         self._sources.append(counted)
 
     def counted(self) -> Snapshot:
-        """Return the counters of all owners in this process."""
         return merged(counted() for counted in self._sources)
 
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
@@ -235,10 +210,7 @@ class Counts:
             yield model, requests, rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything but counted() as JSON-compatible values.
-
-        Snapshots of several processes can be added number by number.
-        """
+        """Return all but counted() as JSON-compatible values; those of several processes can be added by number."""
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
@@ -247,7 +219,7 @@ class Counts:
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
-        """Return the counts of a snapshot, or of a sum of snapshots; counters of others are added by source()."""
+        """Return the counts of a snapshot, or of a sum of snapshots, without counted()."""
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
@@ -262,14 +234,11 @@ class Counts:
 class PortMetrics(Protocol):
     """The metrics that a process's data ports write to and serve at /metrics: Metrics, or a worker's counts."""
 
-    def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """Count one answered request, as Counts.observe."""
+    def observe(self, protocol: str, code: int, seconds: float) -> None: ...
 
-    def predicted(self, model: str, rows: int) -> None:
-        """Count one answered prediction, as Counts.predicted."""
+    def predicted(self, model: str, rows: int) -> None: ...
 
-    def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """Count one parsing or encoding, as Counts.phase."""
+    def phase(self, protocol: str, name: str, seconds: float) -> None: ...
 
     def scrape(self) -> bytes:
         """Return the text exposition of all processes."""
@@ -333,7 +302,7 @@ class Metrics(Collector):
             processor = self._lifecycle.processor()
             stats, groups, versions = model_stats(processor), processor.group_stats(), version_stats(processor)
         except FreshetError:
-            # Models are loading, or the server has closed; the server's own counts are still useful.
+            # Models are loading, or the server has closed.
             return
         yield GaugeMetricFamily(
             "freshet_repository_reachable",
@@ -479,11 +448,7 @@ def _prediction_families(counts: Counts) -> Iterator[Metric]:
 
 
 def counter_families(counted: Iterable[tuple[Mapping[str, str], Snapshot]]) -> Iterator[Metric]:
-    """Yield the metric families of snapshots.
-
-    Args:
-        counted: Labels by name, the same names for all, and the snapshot that they distinguish.
-    """
+    """Yield the metric families of snapshots, each with the labels, of the same names for all, that distinguish it."""
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for labels, snapshot in counted:
         for slot, number in snapshot.items():

@@ -50,11 +50,7 @@ GAUGES: tuple[tuple[str, str, Callable[[TrainerStanding], float]], ...] = (
 
 
 def trainer_families(standings: Mapping[str, TrainerStanding]) -> Iterator[Metric]:
-    """Yield the metric families of trainers.
-
-    Args:
-        standings: Standing of each trainer, by name of the model.
-    """
+    """Yield the metric families of trainers, from their standings by name of the model."""
     trainers = sorted(standings.items())
     for name, text, value in GAUGES:
         family = GaugeMetricFamily(name, text, labels=("model",))

@@ -28,21 +28,16 @@ GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
 
 
 def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
-    """Return a histogram in Prometheus' form: cumulative counts by upper bound.
-
-    Args:
-        counts: One per bound, and one above them.
-    """
+    """Return a histogram in Prometheus' form, cumulative counts by upper bound, from counts by bound and above them."""
     total = 0
-    cumulated: list[tuple[str, float]] = []
+    cumulative: list[tuple[str, float]] = []
     for bound, count in zip((*bounds, math.inf), counts):
         total += count
-        cumulated.append(("+Inf" if bound == math.inf else repr(float(bound)), total))
-    return cumulated
+        cumulative.append(("+Inf" if bound == math.inf else repr(float(bound)), total))
+    return cumulative
 
 
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    """Yield all metric families of versions."""
     yield from _work_families(stats)
     yield from _chain_families(stats)
     yield from _table_families(stats)
@@ -73,7 +68,7 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     for version in stats:
         for label in version.labels:
             labels.add_metric((*_of(version), label), 1)
-        precisions = Counter(what.split()[1].rstrip(":") for what in version.computes.values())
+        precisions = Counter(described.split()[1].rstrip(":") for described in version.computes.values())
         for precision, count in sorted(precisions.items()):
             buckets_of.add_metric((*_of(version), precision), count)
         for phase in PHASES:
