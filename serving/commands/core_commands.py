@@ -19,11 +19,7 @@ class LoadedOnUse(Mapping[str, Any]):
     """Subcommands by name, in order. Looking one up loads it; names alone load nothing."""
 
     def __init__(self, loaders: Mapping[str, Callable[[], Any]]) -> None:
-        """Keep the loaders.
-
-        Args:
-            loaders: What returns each command: a function, or a Typer application for a group.
-        """
+        """Keep the loaders, which return a function, or a Typer application for a group."""
         self._loaders, self._loaded = dict(loaders), dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:
@@ -42,12 +38,9 @@ class LoadedOnUse(Mapping[str, Any]):
 
 
 def as_command(name: str, command: Any) -> Any:
-    """Return a subcommand as the group of all holds it.
+    """Return a subcommand as the group of all holds it, from a Typer application or a function.
 
-    Args:
-        name: Its name.
-        command: A function, whose attribute `command_class` is the class of its command if it has one; or a Typer
-            application.
+    A function's attribute `command_class` is the class of its command, if it has one.
     """
     # Help is Markdown: as Rich's markup, words in square brackets would be styles and vanish.
     application = typer.Typer(rich_markup_mode="markdown")

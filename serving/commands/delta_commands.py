@@ -128,21 +128,21 @@ def delta_repair(
         print(f"  restore that file, or roll back to {history.version}.{before.step}, the generation before it")
         raise typer.Exit(1)
     print(f"{where}: record {history.number} is the last valid record")
-    for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
+    for number, record in enumerate(damage.cut[:SHOWN], start=damage.first):
         first = printable(damage.why).removeprefix(f"record {number}: ")
         why = first if number == damage.first else f"continues record {number - 1}"
-        print(f"  record {number}: {what or 'no record'}: {why}")
+        print(f"  record {number}: {record or 'no record'}: {why}")
     if len(damage.cut) > SHOWN:
         print(f"  and {len(damage.cut) - SHOWN:,} more, up to record {damage.last}")
     print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
     if not yes:
         print("nothing changed; run again with --yes to cut these records")
         raise typer.Exit(1)
-    record = repair(change_log, damage.first, reason)
-    if record is None:
+    repaired = repair(change_log, damage.first, reason)
+    if repaired is None:
         print(f"{model}: already repaired by another process; nothing changed")
         return
-    print(f"{model}: record {record.number} sets aside records {record.since} to {record.number - 1}")
+    print(f"{model}: record {repaired.number} sets aside records {repaired.since} to {repaired.number - 1}")
 
 
 @delta_app.command("rollback")
@@ -171,15 +171,7 @@ def delta_rollback(
 
 
 def send_rollback(model: str, generation: str | None, reason: str, only: str | None, admin: str) -> None:
-    """Have a server go back, and print what follows.
-
-    Args:
-        model: Name of the model.
-        generation: The generation or version; None for what was served before.
-        reason: Reason for the records.
-        only: The part to take back alone; None for both.
-        admin: Address of the admin port.
-    """
+    """Have a server go back, and print what follows; None for what was served before, and for both parts."""
     from freshet_serving.processor.errors import BadInput
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
@@ -225,11 +217,11 @@ def delta_reject(
     print(reached["note"])
 
 
-def _decide(what: str, model: str, version: int | None, reason: str, admin: str) -> dict[str, Any]:
+def _decide(verb: str, model: str, version: int | None, reason: str, admin: str) -> dict[str, Any]:
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     body = {"version": version, "reason": reason}
-    decided: dict[str, Any] = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/{what}", body)
+    decided: dict[str, Any] = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/{verb}", body)
     return decided
 
 

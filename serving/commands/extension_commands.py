@@ -41,11 +41,7 @@ class ExtensibleGroup(typer.core.TyperGroup):
     def __init__(self, **options: Any) -> None:
         """Merge the extensions' subcommands into the core's; none is loaded yet.
 
-        Args:
-            options: Options of the group.
-
-        Raises:
-            BadInput: An extension offers a command of the core, or cannot be used.
+        Raises BadInput if an extension offers a command of the core, or cannot be used.
         """
         offered = SERVER.offers("commands")
         if taken := sorted(offered.keys() & set(NAMES)):
@@ -61,23 +57,10 @@ class ExtensibleGroup(typer.core.TyperGroup):
         self.commands = cast("MutableMapping[str, Any]", LoadedOnUse(loaders))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all subcommands.
-
-        Args:
-            ctx: Context of the command line.
-        """
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a subcommand, or None.
-
-        Args:
-            ctx: Context of the command line.
-            cmd_name: Its name.
-
-        Raises:
-            BadInput: It needs an extension that is not there.
-        """
+        """Return a subcommand, or None. Raises BadInput if it needs an extension that is not there."""
         command = super().get_command(ctx, cmd_name)
         # A shell that completes has no use for an error.
         if command is None and cmd_name in PLACES and not ctx.resilient_parsing:

@@ -36,12 +36,7 @@ class FoldedHelp(TyperCommand):
     short: ClassVar[Mapping[str, str]] = {}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the options that are not folded, by their short help, and the number of those that are.
-
-        Args:
-            ctx: Context of the command.
-            formatter: Receives the text.
-        """
+        """Print the options that are not folded, by their short help, and the number of those that are."""
         options = [each for each in self.params if isinstance(each, TyperOption)]
         folded = [each for each in options if each.name in self.folded]
         whole = [each.help for each in options]

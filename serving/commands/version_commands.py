@@ -92,12 +92,7 @@ def rollback(
 
 
 def version_line(model: str, entry: Mapping[str, Any]) -> str:
-    """Return one version as `freshet version list` prints it.
-
-    Args:
-        model: Name of the model.
-        entry: The version, as the admin port describes it.
-    """
+    """Return a version, as the admin port describes it, in one line."""
     from freshet_serving.processor.errors import printable
 
     served = str(entry.get("generation") or "")
@@ -117,7 +112,7 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     gate = entry["gate"] if isinstance(entry["gate"], Mapping) else {}
     reasons = [f"gate: {reason}" for reason in _listed(gate.get("reasons"))]
     reported = [f"reported: {reason}" for reason in _listed(gate.get("reported"))]
-    return printable(": ".join([line, *(str(one) for one in (entry["reason"], *reasons, *reported) if one)]))
+    return printable(": ".join([line, *(str(why) for why in (entry["reason"], *reasons, *reported) if why)]))
 
 
 def _listed(raw: Any) -> list[Any]:
