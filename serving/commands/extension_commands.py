@@ -15,7 +15,7 @@ import typer.core
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.ports import missing
-from freshet_serving.serving.commands.core_commands import NAMES, LoadedOnUse, load
+from freshet_serving.serving.commands.core_commands import COMMANDS, LoadedOnUse, load
 from freshet_serving.serving.ports import SERVER
 
 
@@ -44,9 +44,9 @@ class ExtensibleGroup(typer.core.TyperGroup):
         Raises BadInput if an extension offers a command of the core, or cannot be used.
         """
         offered = SERVER.offers("commands")
-        if taken := sorted(offered.keys() & set(NAMES)):
+        if taken := sorted(offered.keys() & COMMANDS.keys()):
             raise BadInput(f"an extension offers the command {taken[0]!r}, which is the core's: remove the extension")
-        names = list(NAMES)
+        names = list(COMMANDS)
         # In the order of PLACES: one may be listed after another.
         for name in [name for name in dict.fromkeys((*PLACES, *offered)) if name in offered]:
             after = PLACES[name].after if name in PLACES else names[-1]

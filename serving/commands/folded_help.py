@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted:
+def _show_all(ctx: typer.Context, value: bool) -> None:
+    if value:
         assert isinstance(ctx.command, FoldedHelp)
         ctx.command.format_all(ctx)
         raise typer.Exit

@@ -8,12 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from freshet_serving.serving.commands.completion import generations, models
-from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, send_rollback
+from freshet_serving.serving.commands.delta_commands import (
+    DEFAULT_ADMIN,
+    AdminOption,
+    GenerationArgument,
+    ModelArgument,
+    OnlyOption,
+    send_rollback,
+)
 
 version_app = typer.Typer(help="List, release and reject full versions.", no_args_is_help=True)
 
-ModelArgument = Annotated[str, typer.Argument(help="The model.", autocompletion=models)]
 RepositoryOption = Annotated[
     str,
     typer.Option(help="Folder of models, or a URL: act on it without a server. Servers follow with their next poll."),
@@ -71,20 +76,9 @@ def version_reject(
 
 def rollback(
     model: ModelArgument,
-    generation: Annotated[
-        str | None,
-        typer.Argument(
-            help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
-            autocompletion=generations,
-        ),
-    ] = None,
+    generation: GenerationArgument = None,
     reason: ReasonOption = "",
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
-        ),
-    ] = None,
+    only: OnlyOption = None,
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Goes back to an earlier generation or version on every server of the repository."""

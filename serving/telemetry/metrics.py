@@ -24,7 +24,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
+from freshet_serving.serving.telemetry.version_metrics import buckets, valued_families, version_families
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.tier import TierStats
@@ -313,14 +313,7 @@ class Metrics(Collector):
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from judgement_families(processor.catalogue)
-        for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
-            for name, text, value in table:
-                family = kind(name, text, labels=("model",))
-                for snapshot in stats:
-                    number = value(snapshot)
-                    if number is not None:
-                        family.add_metric((snapshot.model,), number)
-                yield family
+        yield from valued_families(COUNTERS, GAUGES, ("model",), [((model.model,), model) for model in stats])
         yield from _delta_families(stats)
         yield from _tier_families(stats)
         yield from version_families(versions)
@@ -403,23 +396,14 @@ def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
 
 
 def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
-    tiers = [(s.model, table, tally) for s in stats for table, tally in s.tiers.items()]
-    if not tiers:
-        return
-    for kind, values in ((CounterMetricFamily, TIER_COUNTERS), (GaugeMetricFamily, TIER_GAUGES)):
-        for name, text, value in values:
-            family = kind(name, text, labels=("model", "table"))
-            for model, table, tally in tiers:
-                family.add_metric((model, table), value(tally))
-            yield family
+    tiers = [((s.model, table), tally) for s in stats for table, tally in s.tiers.items()]
+    if tiers:
+        yield from valued_families(TIER_COUNTERS, TIER_GAUGES, ("model", "table"), tiers)
 
 
 def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
-    for name, text, value in SESSION_COUNTERS:
-        family = CounterMetricFamily(name, text, labels=("group",))
-        for group, stats in groups.items():
-            family.add_metric((group,), value(stats.work))
-        yield family
+    work = [((group,), stats.work) for group, stats in groups.items()]
+    yield from valued_families(SESSION_COUNTERS, (), ("group",), work)
     sessions = GaugeMetricFamily("freshet_sessions", "Sessions.", labels=("group",))
     queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
     runs = CounterMetricFamily("freshet_session_runs", "Executable runs, by bucket.", labels=("group", "bucket"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from freshet_serving.processor.generation import CHAIN_STATES
 from freshet_serving.processor.watching import OBSTACLES, PHASES, ROW_BOUNDS, TIME_BOUNDS_S, VersionStats
 
+T = TypeVar("T")
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
@@ -37,6 +39,23 @@ def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, f
     return cumulative
 
 
+def valued_families(
+    counters: Iterable[tuple[str, str, Callable[[T], float | None]]],
+    gauges: Iterable[tuple[str, str, Callable[[T], float | None]]],
+    labels: Sequence[str],
+    subjects: Sequence[tuple[tuple[str, ...], T]],
+) -> Iterator[Metric]:
+    """Yield the families of two tables of (name, help, value), from subjects by the values of their labels."""
+    for kind, table in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+        for name, text, value in table:
+            family = kind(name, text, labels=labels)
+            for label_values, subject in subjects:
+                number = value(subject)
+                if number is not None:
+                    family.add_metric(label_values, number)
+            yield family
+
+
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     yield from _work_families(stats)
     yield from _chain_families(stats)
@@ -49,12 +68,7 @@ def _of(stats: VersionStats) -> tuple[str, str]:
 
 
 def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    for kind, values in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
-        for name, text, value in values:
-            family = kind(name, text, labels=LABELS)
-            for version in stats:
-                family.add_metric(_of(version), value(version))
-            yield family
+    yield from valued_families(COUNTERS, GAUGES, LABELS, [(_of(version), version) for version in stats])
     labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
     buckets_of = GaugeMetricFamily(
         "freshet_version_buckets", "Number of batch sizes, by precision.", labels=(*LABELS, "precision")

@@ -96,7 +96,7 @@ class WorkerListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Settings that a worker is started with.
+    """Settings that a worker is started with; it reads them as JSON.
 
     Attributes:
         session_options: Options of the sessions, as in ServeConfig.
@@ -108,10 +108,6 @@ class WorkerSettings:
     remote: RemoteConfig | None
     online_stores: list[Any]
     grpc_address: str
-
-    def message(self) -> Message:
-        """Return the settings as the message that Worker reads."""
-        return asdict(self)
 
 
 class WorkerSlot:
@@ -354,7 +350,7 @@ class WorkerPool:
         rate_limits = packer.pack(self._meters_handle, writable=True)
         states = packer.pack(self._states_handle, writable=True) if self._states_handle else None
         message = {
-            **self.settings.message(),
+            **asdict(self.settings),
             "seat": slot.number,
             "board": board,
             "meters": rate_limits,

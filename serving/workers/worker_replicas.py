@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import weakref
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.columns import Column
@@ -117,54 +116,36 @@ class WorkerReplicas:
             max_rows: Rows that a worker scores at most.
             max_s: Seconds that a worker spends at most.
         """
-        asked = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
-        for worker in list(self._held):
-            try:
-                answer = worker.ask("preview", {"version": self.key, **asked, "rows": max_rows, "seconds": max_s})
-                reply = answer.result(PREVIEW_TIMEOUT_S + max_s)["preview"]
-            except (ChannelClosed, TimeoutError):
-                continue
-            if reply is not None:
-                rows, seconds, figures = reply
+        staged = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
+        message = {**staged, "rows": max_rows, "seconds": max_s}
+        for answer in self._answers("preview", message, PREVIEW_TIMEOUT_S + max_s):
+            if answer["preview"] is not None:
+                rows, seconds, figures = answer["preview"]
                 return PreviewResult(rows, seconds, [Figure(*figure) for figure in figures])
         return None
 
     def kept(self) -> bytes:
         """Return the kept requests of the worker that has most."""
-        kept = b""
-        for worker in list(self._held):
-            with suppress(ChannelClosed, TimeoutError):
-                answer = worker.ask("kept", {"version": self.key})
-                kept = max(kept, b64decode(answer.result(PREVIEW_TIMEOUT_S)["kept"]), key=len)
-        return kept
+        answers = self._answers("kept", {}, PREVIEW_TIMEOUT_S)
+        return max((b64decode(answer["kept"]) for answer in answers), key=len, default=b"")
 
     def remember(self, requests: bytes) -> None:
         """Have every worker keep the requests."""
         self._tell("remember", {"requests": b64encode(requests).decode()})
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Return the scores of the first worker that answers.
-
-        Args:
-            requests: The kept requests.
-            max_s: Seconds that a worker spends at most.
-        """
-        asked = {"version": self.key, "requests": b64encode(requests).decode(), "seconds": max_s}
-        for worker in list(self._held):
-            with suppress(ChannelClosed, TimeoutError):
-                scores = worker.ask("score", asked).result(SCORE_TIMEOUT_S + max_s)["scores"]
-                return None if scores is None else parse_scores(b64decode(scores))
+        """Return the scores of kept requests by the first worker that answers; one spends at most `max_s` seconds."""
+        message = {"requests": b64encode(requests).decode(), "seconds": max_s}
+        for answer in self._answers("score", message, SCORE_TIMEOUT_S + max_s):
+            scores = answer["scores"]
+            return None if scores is None else parse_scores(b64decode(scores))
         return None
 
     def example(self) -> Mapping[str, Column | str] | None:
         """Return the example of the first worker that has one."""
-        for worker in list(self._held):
-            try:
-                answer = worker.ask("example", {"version": self.key})
-                if found := answer.result(PREVIEW_TIMEOUT_S)["example"]:
-                    return dict(found)
-            except (ChannelClosed, TimeoutError):
-                continue
+        for answer in self._answers("example", {}, PREVIEW_TIMEOUT_S):
+            if answer["example"]:
+                return dict(answer["example"])
         return None
 
     def forget(self, frame: int, last: int | None = None) -> None:
@@ -247,6 +228,15 @@ class WorkerReplicas:
         message, fds = self._sender.message(outgoing, held or frozenset())
         answers.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
         return answers
+
+    def _answers(self, op: str, message: Message, timeout_s: float) -> Iterator[Message]:
+        """Ask one worker after the other, and yield the answers of those that answer in time."""
+        for worker in list(self._held):
+            try:
+                answer = worker.ask(op, {**message, "version": self.key}).result(timeout_s)
+            except (ChannelClosed, TimeoutError):
+                continue
+            yield answer
 
     def _tell(self, op: str, message: Message) -> None:
         for worker in list(self._held):

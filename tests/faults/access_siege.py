@@ -64,7 +64,7 @@ def flood(name, port):
     """Floods a port for SECONDS, at its rate; what came of it on stdout."""
     context, rate, seen = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), RATES[name], Counter()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    began_s, kept = time.monotonic(), None
+    began_s, connection = time.monotonic(), None
     number = 0
     while (now_s := time.monotonic()) < began_s + SECONDS:
         if (early_s := began_s + number / rate - now_s) > 0:
@@ -75,13 +75,13 @@ def flood(name, port):
                 connect(context, port).close()
                 seen["shaken"] += 1
                 continue
-            kept = kept or connect(context, port)
+            connection = connection or connect(context, port)
             guess = b"GET /v2 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer freshet_%043d\r\n\r\n" % number
-            kept.sendall(guess)
-            seen[kept.recv(4096)[9:12].decode()] += 1
+            connection.sendall(guess)
+            seen[connection.recv(4096)[9:12].decode()] += 1
         except OSError as error:
             seen[type(error).__name__] += 1
-            kept = None
+            connection = None
     print(json.dumps(seen), flush=True)
 
 
@@ -101,10 +101,10 @@ class Asker(threading.Thread):
     def run(self):
         path, body, headers = question()
         headers = {**headers, **self._server.keyed.headers("predict")}
-        made = lambda: http.client.HTTPSConnection(  # noqa: E731
+        connect = lambda: http.client.HTTPSConnection(  # noqa: E731
             "localhost", self._server.http_port, timeout=30, context=self._server.authority.client()
         )
-        connection = made()
+        connection = connect()
         while not self.stopped.wait(PAUSE_S):
             began_s = time.monotonic()
             try:
@@ -116,7 +116,7 @@ class Asker(threading.Thread):
             except (OSError, http.client.HTTPException):
                 self.failed += 1
                 connection.close()
-                connection = made()
+                connection = connect()
 
 
 def question():
@@ -140,18 +140,18 @@ def besiege(server, askers, name, null_port, rounds):
                     while flooding.poll() is None:
                         most = max(most, memory_nbytes(server.process.pid)) if where == "under" else most
                         time.sleep(0.2)
-                    told = json.loads(flooding.stdout.read())
+                    outcome = json.loads(flooding.stdout.read())
                 if where == "under":
-                    seen += Counter(told)
+                    seen += Counter(outcome)
             else:
                 time.sleep(SECONDS)
-            found = [one for asker in askers for one in list(asker.latencies) if one[0] >= began_s]
-            latencies[where] += [s for _, s in found]
-    p99_ms = {where: float(np.quantile(found, 0.99)) * 1e3 for where, found in latencies.items()}
+            during = [pair for asker in askers for pair in list(asker.latencies) if pair[0] >= began_s]
+            latencies[where] += [s for _, s in during]
+    p99_ms = {where: float(np.quantile(during, 0.99)) * 1e3 for where, during in latencies.items()}
     return {"name": name, "seen": dict(seen), "p99_ms": p99_ms, "more_nbytes": max(0, most - before)}
 
 
-def page(found):
+def page(measured):
     """Markdown. found: setup -> (lines, workers lost, clients' requests that failed)."""
     lines = [
         "# Floods of handshakes and of guessed keys",
@@ -160,7 +160,7 @@ def page(found):
         f"with a flood from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of "
         f"2048 bits, each address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
     ]
-    for setup, (rows, lost, failed) in found.items():
+    for setup, (rows, lost, failed) in measured.items():
         lines += [
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
@@ -170,7 +170,7 @@ def page(found):
             "|---|---:|---|---:|---:|---:|---:|---:|",
         ]
         for row in rows:
-            p99_ms, met = row["p99_ms"], ", ".join(f"{n:,} x {what}" for what, n in sorted(row["seen"].items()))
+            p99_ms, met = row["p99_ms"], ", ".join(f"{n:,} x {status}" for status, n in sorted(row["seen"].items()))
             lines.append(
                 f"| {row['name']} | {RATES[row['name']]} | {met} | {p99_ms['quiet']:.1f} ms "
                 f"| {p99_ms['null']:.1f} ms | {p99_ms['under']:.1f} ms | {p99_ms['under'] / p99_ms['null']:.1f} "
@@ -187,14 +187,14 @@ def main() -> int:
     parser.add_argument("--flood", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--null", nargs=2, default=(), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.flood:
-        flood(given.flood, given.port)
+    arguments = parser.parse_args()
+    if arguments.flood:
+        flood(arguments.flood, arguments.port)
         return 0
-    if given.null:
-        uvloop.run(serve_null(*given.null))
+    if arguments.null:
+        uvloop.run(serve_null(*arguments.null))
         return 0
-    found, bad = {}, False
+    measured, bad = {}, False
     for setup, options in SETUPS.items():
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, contextlib.ExitStack() as stack:
             folder = Path(root)
@@ -210,17 +210,17 @@ def main() -> int:
             port = int(null.stdout.readline())
             processes = tree(server.process.pid)
             askers = [Asker(server) for _ in range(CLIENTS)]
-            rows = [besiege(server, askers, name, port, given.rounds) for name in RATES]
+            rows = [besiege(server, askers, name, port, arguments.rounds) for name in RATES]
             for asker in askers:
                 asker.stopped.set()
             for asker in askers:
                 asker.join()
             null.kill()
             lost, failed = len(processes - tree(server.process.pid)), sum(asker.failed for asker in askers)
-            found[setup] = rows, lost, failed
+            measured[setup] = rows, lost, failed
             bad |= bool(lost or failed) or any(r["p99_ms"]["under"] > MAX_RATIO * r["p99_ms"]["null"] for r in rows)
-    text = page(found)
-    (given.out / "siege-access.md").write_text(text)
+    text = page(measured)
+    (arguments.out / "siege-access.md").write_text(text)
     print(text)
     return int(bad)
 

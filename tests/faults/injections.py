@@ -113,7 +113,7 @@ def stop_for_long(field, draw):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
             give_up_s = time.monotonic() + 60
-            while time.monotonic() < give_up_s and pid in {one for one, _ in field.workers(number)}:
+            while time.monotonic() < give_up_s and pid in {worker for worker, _ in field.workers(number)}:
                 time.sleep(0.2)
             else:
                 if time.monotonic() >= give_up_s:

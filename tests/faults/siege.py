@@ -169,11 +169,11 @@ def besiege(server, clients, name, count, sink_port, rounds):
                         most = max(most, memory_nbytes(server.process.pid))
                     time.sleep(0.05)
                 latencies[where] += _latencies(clients, began_s, time.monotonic())
-                told = [json.loads(attacker.stdout.readline()) for attacker in attackers]
+                outcomes = [json.loads(attacker.stdout.readline()) for attacker in attackers]
             if where == "under":
-                answers += sum((Counter(one["answers"]) for one in told), Counter())
-                slowest_s = max(slowest_s, *(one["slowest_s"] for one in told))
-    p99_ms = {where: float(np.quantile([s for _, s in found], 0.99)) * 1e3 for where, found in latencies.items()}
+                answers += sum((Counter(outcome["answers"]) for outcome in outcomes), Counter())
+                slowest_s = max(slowest_s, *(outcome["slowest_s"] for outcome in outcomes))
+    p99_ms = {where: float(np.quantile([s for _, s in pairs], 0.99)) * 1e3 for where, pairs in latencies.items()}
     return {
         "request": name,
         "nbytes": len(hostile.REQUESTS[name](2)),
@@ -219,7 +219,7 @@ def _attacker(name, port):
 
 
 def _latencies(clients, from_s, until_s):
-    return [one for client in clients for one in list(client.latencies) if from_s <= one[0] <= until_s]
+    return [pair for client in clients for pair in list(client.latencies) if from_s <= pair[0] <= until_s]
 
 
 def held(line):
@@ -236,7 +236,7 @@ def held(line):
     return bad
 
 
-def page(found, rounds, waited_s):
+def page(results, rounds, waited_s):
     """Markdown. found: setup -> (lines, workers lost, clients' requests that failed). waited_s: see crowded(); None
     where it was not run."""
     lines = [
@@ -246,7 +246,7 @@ def page(found, rounds, waited_s):
         f"every {PAUSE_S * 1e3:.0f} ms; {rounds} times {SECONDS:g} s without attackers, with them at a sink beside the "
         "server, and with them at the server, all on the same cores.",
     ]
-    for setup, (rows, lost, failed) in found.items():
+    for setup, (rows, lost, failed) in results.items():
         lines += [
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
@@ -309,25 +309,25 @@ def main() -> int:
     parser.add_argument("--attack", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.sink:
+    options = parser.parse_args()
+    if options.sink:
         asyncio.run(Sink.serve())
-    if given.attack:
-        attack(given.port, given.attack, SECONDS)
+    if options.attack:
+        attack(options.port, options.attack, SECONDS)
         return 0
-    words = [word for word in given.only.split(",") if word]
+    words = [word for word in options.only.split(",") if word]
     names = [name for name in hostile.REQUESTS if not words or any(word in name for word in words)]
-    found, waited_s = {}, None
+    results, waited_s = {}, None
 
     def write() -> str:
-        text = page(found, given.rounds, waited_s)
-        (given.out / "siege.md").write_text(text)
+        text = page(results, options.rounds, waited_s)
+        (options.out / "siege.md").write_text(text)
         return text
 
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     # After each setup: a run that is cut off leaves what it has measured.
-    for title, outcome in measured(names, given.rounds) if names else ():
-        found[title] = outcome
+    for title, outcome in measured(names, options.rounds) if names else ():
+        results[title] = outcome
         write()
     if not words or any(word in "idle_rpc" for word in words):
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root:
@@ -336,7 +336,7 @@ def main() -> int:
     print(write())
     if waited_s is not None and waited_s > MAX_WAIT_S:
         return 1
-    return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in found.values()) else 0
+    return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in results.values()) else 0
 
 
 if __name__ == "__main__":

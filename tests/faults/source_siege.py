@@ -88,9 +88,9 @@ class Watch:
 class Repeat(threading.Thread):
     """Does something again and again until it is stopped, at most every so many seconds."""
 
-    def __init__(self, what, every_s):
+    def __init__(self, act, every_s):
         super().__init__(daemon=True)
-        self._what, self._every_s, self._stopped = what, every_s, threading.Event()
+        self._what, self._every_s, self._stopped = act, every_s, threading.Event()
         self.start()
 
     def run(self):
@@ -286,7 +286,7 @@ def connected(root, kind):
 
         def end():
             peers.tell("end")
-            counts = ", ".join(f"{count:,} {what}" for what, count in peers.read().items())
+            counts = ", ".join(f"{count:,} {event}" for event, count in peers.read().items())
             asker.stop()
             said = f"{counts}; a gRPC client on a new connection: {len(failed)} failed, slowest {slowest_s[0]:.2f} s"
             return said, "failed" if failed else "slow" if slowest_s[0] > RPC_BOUND_S else ""
@@ -330,8 +330,8 @@ def besiege(name, seconds):
         lost = len(processes - tree(stage.server.process.pid))
     p99_ms = {}
     for where, (from_s, until_s) in spans.items():
-        found = [s for client in clients for at_s, s in client.latencies if from_s <= at_s <= until_s]
-        p99_ms[where] = float(np.quantile(found, 0.99)) * 1e3
+        latencies = [s for client in clients for at_s, s in client.latencies if from_s <= at_s <= until_s]
+        p99_ms[where] = float(np.quantile(latencies, 0.99)) * 1e3
     return {
         "name": name,
         "said": said,
@@ -350,7 +350,7 @@ def missed(line):
         bad.append("p99")
     if line["more_nbytes"][0] > MAX_NBYTES:
         bad.append("memory")
-    return bad + [what for what in ("lost", "failed") if line[what]]
+    return bad + [figure for figure in ("lost", "failed") if line[figure]]
 
 
 def page(lines, seconds):
@@ -385,16 +385,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="sources with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"alone, and hostile [{SECONDS:g}]")
-    given = parser.parse_args()
-    words = [word for word in given.only.split(",") if word]
+    options = parser.parse_args()
+    words = [word for word in options.only.split(",") if word]
     lines = []
     for name in CASES:
         if not words or any(word in name for word in words):
-            lines.append(besiege(name, given.seconds))
+            lines.append(besiege(name, options.seconds))
             print(lines[-1], missed(lines[-1]), flush=True)
             # After each: a run that is cut off leaves what it has measured.
-            (given.out / "siege-sources.md").write_text(page(lines, given.seconds))
-    print(page(lines, given.seconds))
+            (options.out / "siege-sources.md").write_text(page(lines, options.seconds))
+    print(page(lines, options.seconds))
     return int(any(map(missed, lines)))
 
 

@@ -51,8 +51,8 @@ def race(folder, replicas, deltas, rows, every_s, shared=False):
                     took.append(until(lambda step=step: arrivals.everywhere_s(step)) - at_s)
                     print(f"step {step}: {took[-1] * 1e3:.0f} ms to {replicas} replicas", flush=True)
                     time.sleep(max(0.0, every_s - (time.monotonic() - begun_s)))
-                made = sum(requests_of(server) for server in fleet.servers) - sum(asked)
-                rate = made / replicas / (time.monotonic() - since_s)
+                requests = sum(requests_of(server) for server in fleet.servers) - sum(asked)
+                rate = requests / replicas / (time.monotonic() - since_s)
                 assert len(set(fleet.digests())) == 1
         finally:
             publisher.close()
@@ -82,12 +82,12 @@ def main() -> int:
         f"{options.replicas} replicas, a mirror each": (options.replicas, False),
         f"{options.replicas} replicas, one mirror": (options.replicas, True),
     }
-    found = {}
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
         for n, (name, (replicas, shared)) in enumerate(rounds.items()):
             took, rate = race(Path(folder) / str(n), replicas, options.deltas, options.rows, options.every, shared)
-            found[name] = percentiles(took) | {"deltas": len(took), "rows": options.rows, "requests": round(rate, 1)}
-            print(name, found[name], flush=True)
+            results[name] = percentiles(took) | {"deltas": len(took), "rows": options.rows, "requests": round(rate, 1)}
+            print(name, results[name], flush=True)
     cores = len(os.sched_getaffinity(0))
     lines = ["# From published to served, through an S3 server", "", (__doc__ or "").partition("\n\n")[2].strip(), ""]
     lines += [
@@ -98,13 +98,13 @@ def main() -> int:
         "| | rows a delta | p50 | p90 | p99 | most | requests a second and replica |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, row in found.items():
+    for name, row in results.items():
         cells = " | ".join(f"{row[f'p{q}_ms']:.0f} ms" for q in (50, 90, 99, 100))
         lines.append(f"| {name} | {row['rows']:,} | {cells} | {row['requests']} |")
     (options.out / "objects.md").write_text("\n".join(lines) + "\n")
     about = {"machine": machine(), "origin": origin("-C loadtest objects", "ARGS", sys.argv[1:])}
-    (options.out / "objects.json").write_text(json.dumps({**about, "races": found}, indent=1) + "\n")
-    return int(any(row["p99_ms"] >= BOUND_S * 1e3 for row in found.values()))
+    (options.out / "objects.json").write_text(json.dumps({**about, "races": results}, indent=1) + "\n")
+    return int(any(row["p99_ms"] >= BOUND_S * 1e3 for row in results.values()))
 
 
 if __name__ == "__main__":

@@ -221,13 +221,13 @@ def differences(line: Replayed, done: list[tuple[str, int, int, int]]) -> list[s
     for only, past, before, reached in done:
         steps = [step for step in line.sums if before <= step <= reached]
         # None, where the part had not changed since; what is at `before` is of an earlier rollback.
-        made = [step for step in steps if step > before and line.restores.get(step) == past]
+        restored = [step for step in steps if step > before and line.restores.get(step) == past]
         other = PARTS[PARTS.index(only) - 1]
         right = [
             step
-            for step in made or steps
+            for step in restored or steps
             if line.sums[step][only] == line.sums[past][only]
-            and (not made or line.sums[step][other] == line.sums[line.before[step]][other])
+            and (not restored or line.sums[step][other] == line.sums[line.before[step]][other])
         ]
         if not right:
             wrong.append(f"{only} to 1.{past}: not what 1.{reached} or one before it has")
@@ -263,10 +263,10 @@ def page(results: dict) -> str:
     heads = ["deltas a second", "published", "done", "refused", "wrong", "lock, median, ms", "longest, ms"]
     heads += [f"above {AIM_MS:g} ms", "longest, ms of processor time", "failures"]
     rows = [
-        [f"{found['rate']} (came to {found['a_second']})", found["deltas"], f"{found['done']} of {found['asked']}",
-         found["asked"] - found["done"], len(found["wrong"]), found["median_ms"], found["most_ms"],
-         found["over"], found["computed_ms"], len(found["failures"])]
-        for found in results["feeds"]
+        [f"{facts['rate']} (came to {facts['a_second']})", facts["deltas"], f"{facts['done']} of {facts['asked']}",
+         facts["asked"] - facts["done"], len(facts["wrong"]), facts["median_ms"], facts["most_ms"],
+         facts["over"], facts["computed_ms"], len(facts["failures"])]
+        for facts in results["feeds"]
     ]  # fmt: skip
     lines += [table(heads, rows), ""]
     held = results["held"]
@@ -275,8 +275,8 @@ def page(results: dict) -> str:
         "once released.",
         "",
     ]
-    for found in results["feeds"]:
-        lines += [f"- {text}" for key in ("refused", "wrong", "failures") for text in found[key]]
+    for facts in results["feeds"]:
+        lines += [f"- {text}" for key in ("refused", "wrong", "failures") for text in facts[key]]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -298,8 +298,11 @@ def main() -> int:
         print(results["held"], flush=True)
     Path(options.out).write_text(page(results))
     met = all(
-        found["done"] == found["asked"] and not found["wrong"] and not found["failures"] and found["most_ms"] <= AIM_MS
-        for found in results["feeds"]
+        figures["done"] == figures["asked"]
+        and not figures["wrong"]
+        and not figures["failures"]
+        and figures["most_ms"] <= AIM_MS
+        for figures in results["feeds"]
     )
     held = results["held"]
     return int(not met or held["said"] != held["asked"] or held["served"] != held["asked"])

@@ -124,11 +124,11 @@ def measure_latency(folder: Path, options: argparse.Namespace) -> dict[str, dict
     parts: dict[str, dict[str, Any]] = {}
     arguments = (*ALONE, "--user-state-mb", str(STATES_MB))
     with serving_hstu(folder, EVENTS, *arguments) as live, http_client(live) as client, http_client(live) as second:
-        same, kept = users.next(), client.user(HSTU, "kept")
-        kept.prepare(same)
+        same, kept_user = users.next(), client.user(HSTU, "kept")
+        kept_user.prepare(same)
 
         def score_kept() -> float:
-            return seconds_of(partial(kept.score, users.candidates()))
+            return seconds_of(partial(kept_user.score, users.candidates()))
 
         def score_whole(inputs: Inputs) -> float:
             return seconds_of(partial(client.rank, HSTU, inputs, users.candidates()))
@@ -255,7 +255,7 @@ def shared_out(live: LiveServer, numbers: np.ndarray, ask: Callable[[RawConnecti
 def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Prepare many users within a budget, and look for some of all."""
     random, count = np.random.default_rng(3), options.users
-    one = {"item": np.array([5])}
+    candidate = {"item": np.array([5])}
     with serving_hstu(folder, SHORT, *ALONE, "--user-state-mb", str(options.budget_mb)) as live:
         server = tree(live.process.pid)
 
@@ -263,10 +263,10 @@ def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             return connection.ask({"sequence_id": f"user {number}", "sequence_start": True}, short_user(number))
 
         def whole(connection: RawConnection, number: int) -> int:
-            return connection.ask({}, short_user(number) | one)
+            return connection.ask({}, short_user(number) | candidate)
 
         def score(connection: RawConnection, number: int) -> int:
-            return connection.ask({"sequence_id": f"user {number}"}, one)
+            return connection.ask({"sequence_id": f"user {number}"}, candidate)
 
         def spent_s(numbers: np.ndarray, ask: Callable[[RawConnection, int], int]) -> float:
             began_s = cpu_s(server)
@@ -285,11 +285,11 @@ def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         asked = random.choice(count, min(options.asked, count), replace=False)
         statuses = shared_out(live, asked, score)
         newest = shared_out(live, np.arange(count - compared, count), score)
-    found = statuses[200] / len(asked)
+    share_found = statuses[200] / len(asked)
     return {
-        "users": count, "budget_mb": options.budget_mb, "asked": len(asked), "found": found,
+        "users": count, "budget_mb": options.budget_mb, "asked": len(asked), "found": share_found,
         "newest_found": newest[200] / compared, "other_statuses": len(asked) - statuses[200] - statuses[410],
-        "evicted": round(count * (1 - found)), "nbytes_a_user": nbytes / max(1, count * found),
+        "evicted": round(count * (1 - share_found)), "nbytes_a_user": nbytes / max(1, count * share_found),
         "sent_nbytes": sum(values.nbytes for values in short_user(0).values()),
         "prepare_over_whole": statistics.median(prepares_s) / whole_s,
         "last_over_first": prepares_s[-1] / prepares_s[0],

@@ -396,8 +396,8 @@ class Caller:
 
     # Random parts of requests.
 
-    def _candidates(self, some):
-        if not some:
+    def _candidates(self, chosen):
+        if not chosen:
             return {}
         count, random = int(self._random.integers(2, CANDIDATES + 1)), self._random
         prices = random.normal(size=count).astype(np.float32)

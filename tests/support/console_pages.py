@@ -20,7 +20,7 @@ def missing():
 
 
 def executable():
-    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 @contextlib.contextmanager

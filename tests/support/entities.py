@@ -59,8 +59,8 @@ def write_package(
     with VersionWriter(Path(repository), model, version, keyring=keyring) as writer:
         for name, table_keys in keys.items():
             writer.tensors(table_file(name), packed(table_keys, packages.rows_of(table_keys, 0), "float32"))
-        given = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
-        records = entity_rows(described, entity, given, len(KNOWN))
+        inputs = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
+        records = entity_rows(described, entity, inputs, len(KNOWN))
         writer.tensors(table_file(TABLE), packed(np.array(KNOWN), records, RECORD))
         writer.tensors(DENSE, make_weights(0))
         folder = writer.folder / "compiled" / "onnxruntime-cpu"

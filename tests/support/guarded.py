@@ -20,15 +20,15 @@ NONE = np.empty(0, np.int64)
 def weights(seed=0):
     """A network whose scores follow from the rows more than from the floats: about 0.1, hidden unit 0 is constant."""
     random = np.random.default_rng(7)
-    made = {name: random.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-    kernel = made["mlp_0/kernel"]
+    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    kernel = tensors["mlp_0/kernel"]
     kernel[: 2 * DIM] *= 3
     kernel[2 * DIM :] *= 0.2
-    kernel[:, 0], made["mlp_0/bias"][0] = 0, 1
-    made["mlp_out/kernel"] *= 0.3
-    made["mlp_out/kernel"][0] = -3
+    kernel[:, 0], tensors["mlp_0/bias"][0] = 0, 1
+    tensors["mlp_out/kernel"] *= 0.3
+    tensors["mlp_out/kernel"][0] = -3
     assert kernel.shape == (WIDTH, HIDDEN)
-    return made
+    return tensors
 
 
 def write_guarded(repository, version=1):

@@ -66,6 +66,6 @@ def reference(items, f2, f3, tags=(), f0=np.nan, f1=np.nan):
     """Scores [n] of one user by plain numpy; what is not given is missing, as in training."""
     n = len(items)
     floats = np.array([[f0, f1, a, b] for a, b in zip(f2, f3)], np.float32)
-    known = dict.fromkeys(range(20), 0), dict.fromkeys(("a", "b", "c"), 0)
-    known_tags = {packages.tag_id(t): 0 for t in known[1]}
-    return packages.reference(known[0], known_tags, make_weights(0), items, [list(tags)] * n, floats)
+    contents = dict.fromkeys(range(20), 0), dict.fromkeys(("a", "b", "c"), 0)
+    known_tags = {packages.tag_id(t): 0 for t in contents[1]}
+    return packages.reference(contents[0], known_tags, make_weights(0), items, [list(tags)] * n, floats)

@@ -98,10 +98,10 @@ class ObjectServer:
             assert self.process.poll() is None, "the S3 server has ended"
             try:
                 socket.create_connection((HOST, self.port), timeout=5).close()
-                there = True
+                listens = True
             except (ConnectionRefusedError, ConnectionResetError):
-                there = False
-            if there == listening:
+                listens = False
+            if listens == listening:
                 return
             time.sleep(0.01)
         raise AssertionError("the S3 server does not do what it was told")
@@ -152,11 +152,11 @@ def _run(port, delay_s):
         def handle_error(self, *_):
             pass  # connections that were cut
 
-    wanted = [True]
+    serving = [True]
     changed = threading.Event()
 
     def told(number, _):
-        wanted[0] = number == signal.SIGUSR2
+        serving[0] = number == signal.SIGUSR2
         changed.set()
 
     signal.signal(signal.SIGUSR1, told)
@@ -165,7 +165,7 @@ def _run(port, delay_s):
         server = Server(HOST, port, answer, handler=Handler)
         loop = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         loop.start()
-        while wanted[0]:
+        while serving[0]:
             changed.wait(0.5)
             changed.clear()
         server.shutdown()
@@ -173,7 +173,7 @@ def _run(port, delay_s):
         for connection in list(connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        while not wanted[0]:
+        while not serving[0]:
             changed.wait(0.5)
             changed.clear()
 

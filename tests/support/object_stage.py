@@ -102,8 +102,8 @@ class ReplicaSet:
 def served(server, model=MODEL):
     """What a server says of the newest version that it serves."""
     models = json.loads(server.get("/admin/models", admin=True)[2])["models"]
-    found = models[model]["served"]
-    return found[max(found, key=int)]
+    versions = models[model]["served"]
+    return versions[max(versions, key=int)]
 
 
 class Arrivals:

@@ -62,40 +62,40 @@ SOURCES = {
 SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 
-def with_filters(made, records=0, columns=COLUMNS, text_nbytes=200):
+def with_filters(plain, records=0, columns=COLUMNS, text_nbytes=200):
     """The manifest with an entity of items for filters alone."""
     lists = {spec.name: 4 for spec in columns if spec.ragged and spec.dtype == "int64"}
     entity = EntityEntry("item", "item", [], lists, text_nbytes=text_nbytes, filters=list(columns))
-    words = record_layout(made, entity).words
-    seed = made.table("item").hash_seed if made.input("item").dtype == "string" else 0
+    words = record_layout(plain, entity).words
+    seed = plain.table("item").hash_seed if plain.input("item").dtype == "string" else 0
     table = TableEntry(RECORDS, words, records, RECORD, hash_seed=seed)
-    return replace(made, entities=[entity], tables=[*made.tables, table])
+    return replace(plain, entities=[entity], tables=[*plain.tables, table])
 
 
 def columns_of(keys, step):
     """What records have as a step publishes them: plain Python values by column, None for what is missing."""
-    made = {spec.name: [] for spec in COLUMNS}
+    columns = {spec.name: [] for spec in COLUMNS}
     for key in keys:
         random = np.random.default_rng([3, step, key % 2**63])
-        some = random.random(5) < 0.8
-        made["price"].append(float(np.float32(random.integers(0, 40) / 2)) if some[0] else None)
-        made["stock"].append(int(random.integers(0, 4)))
-        made["category"].append("abc"[random.integers(0, 3)] if some[2] else None)
-        made["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if some[3] else [])
-        made["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if some[4] else [])
-        made["sellers"].append([SELLERS[n] for n in random.integers(0, len(SELLERS), random.integers(0, 3))])
-    return made
+        present = random.random(5) < 0.8
+        columns["price"].append(float(np.float32(random.integers(0, 40) / 2)) if present[0] else None)
+        columns["stock"].append(int(random.integers(0, 4)))
+        columns["category"].append("abc"[random.integers(0, 3)] if present[2] else None)
+        columns["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if present[3] else [])
+        columns["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if present[4] else [])
+        columns["sellers"].append([SELLERS[n] for n in random.integers(0, len(SELLERS), random.integers(0, 3))])
+    return columns
 
 
-def records_of(made, keys, step):
+def records_of(described, keys, step):
     """The records of keys as a step publishes them."""
-    return entity_rows(made, made.entities[0], columns_of(keys, step), len(keys), keys)
+    return entity_rows(described, described.entities[0], columns_of(keys, step), len(keys), keys)
 
 
 def manifest(version=1, items=0, dtype="float32", notes=None):
     column = SequenceColumn("history.item", "ids", "history.item", "item", 0, WIDTH)
     history = SequenceEntry("history", [column], LENGTH, WIDTH, ["history.item"])
-    made = Manifest(
+    described = Manifest(
         model=MODEL,
         version=version,
         arch="sasrec_next",
@@ -114,9 +114,9 @@ def manifest(version=1, items=0, dtype="float32", notes=None):
         sequences=[history],
         notes=item_ranking_note("user_vector", "item") if notes is None else notes,
     )
-    plain = undivided(made)
+    plain = undivided(described)
     graph = replace(plain, inputs=[*plain.inputs, GraphInput("history", ["rows", WIDTH], SEQUENCE)])
-    return replace(made, graphs={SCORE: graph})
+    return replace(described, graphs={SCORE: graph})
 
 
 def make_artefact() -> bytes:
@@ -150,8 +150,8 @@ def matrix_of(step):
 def rows_of(keys, step):
     """Rows of items as a step publishes them; every seventh item has the row of the one before it."""
     same = [key - 1 if key % 7 == 1 else key for key in keys]
-    made = [np.random.default_rng([2, step, key % 2**63]).standard_normal(DIM) for key in same]
-    return np.array(made, np.float32).reshape(len(same), DIM)
+    rows = [np.random.default_rng([2, step, key % 2**63]).standard_normal(DIM) for key in same]
+    return np.array(rows, np.float32).reshape(len(same), DIM)
 
 
 def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None, numbers=None):
@@ -167,18 +167,18 @@ def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=
         folder.mkdir(parents=True)
         for bucket in BUCKETS:
             (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        made = manifest(version, len(keys), dtype, notes)
+        described = manifest(version, len(keys), dtype, notes)
         if recorded is not None:
             with_records = np.array(list(recorded), np.int64)
-            made = with_filters(made, len(with_records))
-            records = records_of(made, with_records.tolist(), 0)
+            described = with_filters(described, len(with_records))
+            records = records_of(described, with_records.tolist(), 0)
             writer.tensors(table_file(RECORDS), packed(with_records, records, RECORD))
         if numbers is not None:
             entry = TableEntry(NUMBERS, 2, len(numbers))
-            ranking = {**made.notes["item_ranking"], "sources": SOURCES}
-            made = replace(made, tables=[*made.tables, entry], notes={"item_ranking": ranking})
+            ranking = {**described.notes["item_ranking"], "sources": SOURCES}
+            described = replace(described, tables=[*described.tables, entry], notes={"item_ranking": ranking})
             writer.tensors(table_file(NUMBERS), packed(*numbers_of(numbers), "float32"))
-        return writer.commit(made)
+        return writer.commit(described)
 
 
 def numbers_of(numbers):

@@ -179,9 +179,9 @@ class World:
 
     @classmethod
     def first(cls, items, entity=True):
-        made = cls(entity, dict.fromkeys(items, 0), dict.fromkeys(CATEGORIES, 0), dict.fromkeys(USERS, 0))
-        made.records = {key: record_of(key, 0) for key in items} if entity else {}
-        return made
+        world = cls(entity, dict.fromkeys(items, 0), dict.fromkeys(CATEGORIES, 0), dict.fromkeys(USERS, 0))
+        world.records = {key: record_of(key, 0) for key in items} if entity else {}
+        return world
 
     def copy(self):
         return copy.deepcopy(self)
@@ -218,23 +218,23 @@ def record_of(key, step):
     return tuple(categories.tolist()), float(np.float32(rng.random()))
 
 
-def records(described, kept, texts=None):
+def records(described, contents, texts=None):
     columns = {
-        "category": Ragged.of([list(categories) for categories, _ in kept]),
-        "price": np.array([price for _, price in kept], np.float32),
+        "category": Ragged.of([list(categories) for categories, _ in contents]),
+        "price": np.array([price for _, price in contents], np.float32),
     }
-    if not kept:
+    if not contents:
         columns["category"] = Ragged(np.empty(0, np.int64), np.zeros(1, np.int64))
     if described.entities[0].filters:
-        columns["stock"] = np.array([stock_of(price) for _, price in kept], np.int64)
+        columns["stock"] = np.array([stock_of(price) for _, price in contents], np.int64)
     if texts is not None:
         columns["item"] = Strings.of([text_of(item) for item in texts])
-    return make_records(described, described.entities[0], columns, len(kept))
+    return make_records(described, described.entities[0], columns, len(contents))
 
 
 def rows_of(table, keys, step):
-    made = [vector({"item": 3, "category": 4, "user": 5}[table], step, key) for key in keys]
-    return np.array(made, np.float32).reshape(len(keys), DIM)
+    rows = [vector({"item": 3, "category": 4, "user": 5}[table], step, key) for key in keys]
+    return np.array(rows, np.float32).reshape(len(keys), DIM)
 
 
 def write_towers(repository, world, version=1, notes=None):
@@ -242,16 +242,18 @@ def write_towers(repository, world, version=1, notes=None):
     keys = {"user": sorted(world.users), "item": sorted(world.items)}
     if world.entity:
         keys |= {"category": sorted(world.categories), CATALOGUE: sorted(world.records)}
-    described = manifest(world.entity, {name: len(some) for name, some in keys.items()}, version, notes)
+    described = manifest(world.entity, {name: len(members) for name, members in keys.items()}, version, notes)
     with VersionWriter(Path(repository), MODEL, version) as writer:
-        for name, some in keys.items():
+        for name, members in keys.items():
             of_items = name in ("item", CATALOGUE)
-            ids = keys_of(world.entity, some) if of_items else np.array(some, np.int64)
+            ids = keys_of(world.entity, members) if of_items else np.array(members, np.int64)
             if name == CATALOGUE:
-                kept = [world.records[key] for key in some]
-                tensors = packed(ids, records(described, kept, some if world.entity == "texts" else None), RECORD)
+                contents = [world.records[key] for key in members]
+                tensors = packed(
+                    ids, records(described, contents, members if world.entity == "texts" else None), RECORD
+                )
             else:
-                tensors = packed(ids, rows_of(name, some, 0))
+                tensors = packed(ids, rows_of(name, members, 0))
             writer.tensors(table_file(name), tensors)
         writer.tensors(DENSE, world.weights)
         folder = writer.folder / "compiled" / "onnxruntime-cpu"
@@ -274,12 +276,12 @@ def change(world, step, items=(), categories=(), users=(), put=(), removed=(), d
     after.users |= dict.fromkeys(users, step)
     none = np.empty(0, np.int64)
     gone = keys_of(world.entity, sorted(removed))
-    own = none if world.entity else gone
-    tables = {"item": TableDelta(keys_of(world.entity, items), rows_of("item", items, step), own)}
+    removed_rows = none if world.entity else gone
+    tables = {"item": TableDelta(keys_of(world.entity, items), rows_of("item", items, step), removed_rows)}
     tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
     if world.entity:
-        some = np.array(categories, np.int64)
-        tables["category"] = TableDelta(some, rows_of("category", categories, step), none)
+        category_keys = np.array(categories, np.int64)
+        tables["category"] = TableDelta(category_keys, rows_of("category", categories, step), none)
         put = sorted(put)
         after.records |= {key: record_of(key, step) for key in put}
         rows = records(described, [after.records[key] for key in put], put if world.entity == "texts" else None)
@@ -306,10 +308,10 @@ def scores(world, of, user):
     return {key: float(1 / (1 + np.exp(-(scale * (by_user @ of.item_vector(key)) + bias)))) for key in keys}
 
 
-def assert_best(ids, found, world, of, user, k):
+def assert_best(ids, listed, world, of, user, k):
     """Check a list against all scores: exact up to ties."""
-    wanted = scores(world, of, user)
-    assert len(ids) == len(set(ids.tolist())) == min(k, len(wanted)), (len(ids), len(wanted))
-    best = np.sort(np.array(list(wanted.values())))[::-1][:k]
-    np.testing.assert_allclose(found, best, atol=1e-5)
-    np.testing.assert_allclose([wanted[key] for key in ids.tolist()], found, atol=1e-5)
+    expected = scores(world, of, user)
+    assert len(ids) == len(set(ids.tolist())) == min(k, len(expected)), (len(ids), len(expected))
+    best = np.sort(np.array(list(expected.values())))[::-1][:k]
+    np.testing.assert_allclose(listed, best, atol=1e-5)
+    np.testing.assert_allclose([expected[key] for key in ids.tolist()], listed, atol=1e-5)
