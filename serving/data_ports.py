@@ -80,7 +80,6 @@ class DataPorts:
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:
-        """Serve until end() is called and requests in flight are answered."""
         await self.start_grpc()
         await self.serve_http()
 
@@ -111,12 +110,10 @@ class DataPorts:
         self._leave(staying[: math.ceil(share * len(staying))])
 
     def end(self) -> None:
-        """Stop accepting, and finish requests in flight."""
         self._stop(hurry=False)
         self.http.end()
 
     def abort(self) -> None:
-        """Stop without waiting for requests in flight."""
         self._stop(hurry=True)
         self.http.abort()
 

@@ -90,7 +90,6 @@ class Lifecycle(Generic[P]):
         return processor
 
     def part(self, pick: Callable[[P], T]) -> LifecyclePart[T]:
-        """Return a view of this lifecycle for ports that use a part of the processor."""
         return LifecyclePart(self, pick)
 
     @property

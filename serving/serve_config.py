@@ -315,7 +315,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         return FrontendOptions(**{**shared, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
     def policies(self) -> dict[str, ModelPolicy]:
-        """Return the policies of the [model.NAME] sections. Raises BadInput."""
         if not self.model:
             return {}
         from freshet_serving.processor.versions.policy import ModelPolicy
@@ -333,7 +332,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         return bool(self.trust or self.key)
 
     def keyring(self) -> Keyring:
-        """Return the keyring of the key files. Raises BadInput."""
         if not self.signed:
             return NO_KEYS
         from freshet_serving.processor.repository import default_memory
@@ -341,7 +339,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         return Keyring.of(self.key, self.trust, self.trust_memory or default_memory(self.repository))
 
     def budgets(self) -> Budgets:
-        """Return the memory budgets of tables. Raises BadInput."""
         scratch = self.scratch
         if self.table_memory and not scratch:
             try:
@@ -362,7 +359,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         )
 
     def stores(self) -> list[Any]:
-        """Return the online stores that features are looked up in. Raises BadInput."""
         addresses = named_addresses(self.online_store, "online_store")
         for name in addresses:
             _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")

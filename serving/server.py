@@ -392,7 +392,6 @@ class Server:
         print(f"freshet: ready in {took_s:.2f} s {ports} {layout}", file=self._out, flush=True)
 
     def _finish(self) -> None:
-        """End every thread, each within its own bound."""
         stuck = self._lifecycle.opened and self._lifecycle.processor().stuck
         timeout_s = 0.0 if self._hurried.is_set() or stuck else self._config.shutdown_timeout_s
         self._loader.join(timeout_s)

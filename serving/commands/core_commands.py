@@ -36,7 +36,6 @@ class LoadedOnUse(Mapping[str, Any]):
     """Subcommands by name, in order. Looking one up loads it; names alone load nothing."""
 
     def __init__(self, loaders: Mapping[str, Callable[[], Any]]) -> None:
-        """Keep the loaders, which return a function, or a Typer application for a group."""
         self._loaders, self._loaded = dict(loaders), dict[str, Any]()
 
     def __getitem__(self, name: str) -> Any:

@@ -160,7 +160,6 @@ class Demo:
         self._print_summary()
 
     def close(self) -> None:
-        """End the processes that the demo started; the server shuts down gracefully."""
         for child in reversed(self._children):
             child.terminate()
         for child in reversed(self._children):

@@ -55,5 +55,4 @@ class FoldedHelp(TyperCommand):
                 each.hidden = False
 
     def format_all(self, ctx: Any) -> None:
-        """Print every option."""
         super().format_help(ctx, ctx.make_formatter())

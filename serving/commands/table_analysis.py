@@ -61,7 +61,6 @@ def inspect_tables(root: str, model: str, generation: str, since: str, html: Pat
 
 
 def analyse_tables(root: str, model: str, generation: str, since: str, reporter: Reporter) -> TableAnalysis:
-    """Analyse a generation's tables, as inspect_tables() prints them."""
     repository = open_repository(root)
     newer = _contents(repository, model, Generation.parse(generation) if generation else None)
     analysed = Generation(newer.base.manifest.version, newer.link.step)

@@ -41,7 +41,6 @@ class RefusedSources:
         return []
 
     def poll(self) -> list[str]:
-        """Return a line for each new source."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []

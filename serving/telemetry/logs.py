@@ -213,7 +213,6 @@ class AccessLog:
         self._log = logging.getLogger("freshet.access")
 
     def __call__(self, protocol: str, path: str, status: int, seconds: float, request_id: str, nbytes: int) -> None:
-        """Log a request if it belongs to the share; `request_id` is "" for none, `nbytes` the reply's."""
         self._credit += self._share
         if self._credit < 1.0:
             return

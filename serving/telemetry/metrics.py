@@ -274,7 +274,6 @@ class Metrics(Collector):
         return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
-        """Return the metrics in Prometheus' text exposition format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:

@@ -27,7 +27,6 @@ class Observers:
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
-        """Add the tracer's counters to `counts`, if there is a tracer."""
         if self.tracer is not None:
             counts.source(self.tracer.counted)
 

@@ -75,8 +75,6 @@ class TraceSpan(NamedTuple):
 
 
 class Exporter(Protocol):
-    """A destination of spans."""
-
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
         """Send spans; may block or raise. The offset is Unix time minus monotonic time."""
 
@@ -107,8 +105,6 @@ class Trace:
 
 
 class Tracer:
-    """The tracer of one process."""
-
     def __init__(self, share: float, exporter: Exporter) -> None:
         """Start the thread that exports a share of the requests without a traceparent."""
         self._share, self._exporter = share, exporter
@@ -168,7 +164,6 @@ class Tracer:
             log.warning("could not send %d traces: %s", len(traces), type(error).__name__)
 
     def counted(self) -> Snapshot:
-        """Return the tracer's counters, for /metrics."""
         return self._counters.snapshot()
 
     def close(self) -> None:

@@ -52,7 +52,6 @@ GAUGES: tuple[tuple[str, str, Callable[[TrainerStanding], float]], ...] = (
 
 
 def trainer_families(standings: Mapping[str, TrainerStanding]) -> Iterator[Metric]:
-    """Yield the metric families of trainers, from their standings by name of the model."""
     trainers = sorted(standings.items())
     yield from valued_families((), GAUGES, ("model",), [((model,), standing) for model, standing in trainers])
     states = GaugeMetricFamily("freshet_trainer_state", "1 for the state of the run.", labels=("model", "state"))

@@ -93,7 +93,6 @@ class AnswerCounts:
         answered.fail_s += seconds
 
     def snapshot(self) -> dict[str, Counts]:
-        """Return the counts as JSON-compatible values."""
         return {
             f"{model}/{version}": answered.counts(self._process)
             for (model, version), answered in self._of.copy().items()

@@ -62,25 +62,20 @@ class Acceptor:
         await in_thread(None, self._worker_pool.join)
 
     def opened(self) -> None:
-        """Have the workers answer predictions from now on."""
         assert self.host is not None, "the host is set before models are loaded"
         self.host.opened()
 
     async def drain(self) -> None:
-        """Have the workers report the server as unready."""
         if self.host is not None:
             await in_thread(None, self.host.drain)
 
     def drain_share(self, share: float) -> None:
-        """Have every worker close this share of its connections."""
         self._worker_pool.drain_share(share)
 
     def end(self) -> None:
-        """Stop accepting and have the workers finish requests in flight."""
         self._ending.set()
 
     def abort(self) -> None:
-        """End the workers without waiting for requests in flight."""
         self._ending.set()
         self._hurried.set()
         self._worker_pool.abort()

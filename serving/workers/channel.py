@@ -67,7 +67,6 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """Return a channel and the socket of its other end."""
         this_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(this_end), other_end
 
@@ -155,7 +154,6 @@ class Channel:
         self._sock.sendmsg([data], [(*RIGHTS, array("i", fds))] if fds else [], flags)
 
     def _whole(self, data: bytes) -> tuple[Message, list[int]]:
-        """Return the message that ends with this packet."""
         fds, self._parts = self._parts, []
         starved, self._starved = self._starved, False
         try:

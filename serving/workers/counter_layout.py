@@ -28,8 +28,6 @@ def without_gauges(counted: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
 
 
 class CounterWriter:
-    """Writes the counters of one worker, in the worker."""
-
     def __init__(self) -> None:
         self._sent: list[tuple[str, Slot]] | None = None
 
@@ -48,8 +46,6 @@ class CounterWriter:
 
 
 class CounterReader:
-    """Reads the counters of one worker, in the supervisor."""
-
     def __init__(self) -> None:
         self._layout: list[tuple[str, Slot]] = []
 

@@ -59,8 +59,6 @@ class SharedArray:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingFrame:
-    """A frame with its arrays numbered."""
-
     frame: Frame
     tables: list[dict[str, int]]
     dense: dict[str, int]
@@ -231,7 +229,6 @@ class FrameReceiver:
         return b64encode(self.replica.kept()).decode()
 
     def remember(self, message: Message) -> None:
-        """Keep requests of another version or process."""
         self.replica.remember(b64decode(message["requests"]))
 
     def score(self, message: Message) -> str | None:

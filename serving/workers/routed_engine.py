@@ -13,8 +13,6 @@ from freshet_serving.serving.workers.channel import Message
 
 
 class Opened(Protocol):
-    """A version that this worker has opened."""
-
     @property
     def replica(self) -> Replica: ...
 

@@ -181,7 +181,6 @@ class WorkerPool:
         return len(self._slots)
 
     def start(self, owner: WorkerListener) -> None:
-        """Spawn the workers."""
         self._owner = owner
         for thread in self._threads:
             thread.start()
@@ -293,7 +292,6 @@ class WorkerPool:
         self._broadcast_stop("end")
 
     def abort(self) -> None:
-        """Have every worker end without finishing."""
         self._broadcast_stop("abort")
 
     def join(self) -> None:
@@ -443,7 +441,6 @@ class WorkerPool:
 
 
 def _state_of(pid: int) -> str:
-    """Return the state of a process as the kernel reports it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -225,7 +225,6 @@ class WorkerPoolHost(ModelHost):
         self._worker_pool.wait_complete()
 
     def opened(self) -> None:
-        """Have the workers answer predictions."""
         self._loaded = True
         self.on_routes_changed()
 
@@ -250,7 +249,6 @@ class WorkerPoolHost(ModelHost):
         }
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the process, connections and restarts of each worker."""
         return self._worker_pool.info()
 
     def drain(self) -> None:
@@ -292,7 +290,6 @@ class WorkerPoolHost(ModelHost):
             self.on_routes_changed()
 
     def on_exit(self, worker: WorkerProcess) -> None:
-        """Release what the dead process held."""
         with self._registry:
             self._joined = tuple(w for w in self._joined if w is not worker)
             existing = list(self._replicas.values())
@@ -313,7 +310,6 @@ class WorkerPoolHost(ModelHost):
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """Handle a worker's report, scrape or control request."""
         if message["op"] == "report":
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
@@ -390,7 +386,6 @@ class WorkerPoolHost(ModelHost):
     # Used by WorkerReplicas.
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
-        """Register a version that is about to be opened, and return the workers that are to open it now."""
         give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
         while True:
             with self._registry:

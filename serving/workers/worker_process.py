@@ -126,7 +126,6 @@ class WorkerProcess:
             self._reaped = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True if the process ends by itself within that time."""
         return self._process.wait(timeout_s)
 
     def _listen(self) -> None:

@@ -130,7 +130,6 @@ class WorkerReplicas:
         return max((b64decode(answer["kept"]) for answer in answers), key=len, default=b"")
 
     def remember(self, requests: bytes) -> None:
-        """Have every worker keep the requests."""
         self._tell("remember", {"requests": b64encode(requests).decode()})
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
@@ -152,7 +151,6 @@ class WorkerReplicas:
         self._tell("forget", {"frame": frame, "last": last})
 
     def close(self) -> None:
-        """Close the version in all workers."""
         self._host.unregister(self)
         self._tell("close", {})
         self._held, self._settled = {}, None
@@ -179,7 +177,6 @@ class WorkerReplicas:
         self._held.pop(worker, None)
 
     def _open(self, frame: Frame) -> None:
-        """Offer the first frame to every worker that has joined."""
         workers = self._host.register(self)
         try:
             self._offer(self._sender.number(frame), workers)
@@ -252,7 +249,6 @@ class WorkerReplicas:
 
 
 def key_of(version: ServedVersion) -> int:
-    """Return the key by which workers know a version."""
     replicas = version.replicas
     assert isinstance(replicas, WorkerReplicas), "connect() created them"
     return replicas.key

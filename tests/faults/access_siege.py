@@ -28,8 +28,9 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from freshet_serving.serving.access.key_file import RateLimits, changing
+from loadtest.load.processes import tree
 from tests.e2e.test_access_clients import SecureServer
-from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes, tree
+from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes
 from tests.serving.access.certified import Authority
 from tests.support.packages import write_package
 
@@ -208,7 +209,7 @@ def main() -> int:
             command = [sys.executable, "-m", "tests.faults.access_siege", "--null", *map(str, paths)]
             null = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             port = int(null.stdout.readline())
-            processes = tree(server.process.pid)
+            processes = set(tree(server.process.pid))
             askers = [Asker(server) for _ in range(CLIENTS)]
             rows = [besiege(server, askers, name, port, arguments.rounds) for name in RATES]
             for asker in askers:
@@ -216,7 +217,7 @@ def main() -> int:
             for asker in askers:
                 asker.join()
             null.kill()
-            lost, failed = len(processes - tree(server.process.pid)), sum(asker.failed for asker in askers)
+            lost, failed = len(processes.difference(tree(server.process.pid))), sum(asker.failed for asker in askers)
             measured[setup] = rows, lost, failed
             bad |= bool(lost or failed) or any(r["p99_ms"]["under"] > MAX_RATIO * r["p99_ms"]["null"] for r in rows)
     text = page(measured)

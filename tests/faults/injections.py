@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.load.processes import tree
 from tests.faults import damage, hostile
 from tests.faults.damage import Skipped
 from tests.faults.field import end
@@ -72,23 +73,13 @@ def kill_worker(field, draw):
 
 def kill_nursery(field, draw):
     number = draw.choice(field.numbers)
-    known = {pid for pid, _ in field.workers(number)}
-    if not known:
+    workers = {pid for pid, _ in field.workers(number)}
+    if not workers:
         raise Skipped("one process answers")
-    for pid in _children(field.server(number).process.pid) - known:
+    for pid in set(tree(field.server(number).process.pid)) - workers:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             if Path(f"/proc/{pid}/comm").read_text() == "freshet-forks\n":
                 os.kill(pid, signal.SIGKILL)
-
-
-def _children(parent):
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                    found.add(int(entry.name))
-    return found
 
 
 def stop(field, draw):

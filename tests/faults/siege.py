@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadtest.load.processes import pss_nbytes, tree
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults import hostile
 from tests.faults.load import HttpSide, Refused, Unsent
@@ -124,28 +125,9 @@ def sink():
         process.kill()
 
 
-def tree(pid):
-    """A process and all below it."""
-    found = {pid}
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
 def memory_nbytes(pid):
     """What a tree of processes takes, what they share counted once."""
-    nbytes = 0
-    for one in tree(pid):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    nbytes += int(line.split()[1]) << 10
-    return nbytes
+    return pss_nbytes(tree(pid))
 
 
 def besiege(server, clients, name, count, sink_port, rounds):
@@ -285,7 +267,7 @@ def measured(names, rounds):
             write_package(Path(root, "repository"), users=range(20))
             options = [option.format(root=root) for option in options]
             with LiveServer(Path(root, "repository"), *options, log=Path(root, "serve.log")) as server:
-                before = tree(server.process.pid)
+                before = set(tree(server.process.pid))
                 clients = [Client(server, n) for n in range(CLIENTS)]
                 time.sleep(1.0)
                 for count in ATTACKERS:
@@ -293,7 +275,8 @@ def measured(names, rounds):
                     for name in names:
                         rows.append(besiege(server, clients, name, count, sink_port, rounds))
                         print(f"{setup}, {count}: {rows[-1]} {held(rows[-1])}", flush=True)
-                    lost, failed = len(before - tree(server.process.pid)), sum(c.failed for c in clients) - failed
+                    lost = len(before.difference(tree(server.process.pid)))
+                    failed = sum(c.failed for c in clients) - failed
                     yield f"{setup}, {count} attacker{'s' * (count > 1)}", (rows, lost, failed)
                 for client in clients:
                     client.stopped.set()

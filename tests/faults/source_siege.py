@@ -25,10 +25,11 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.extensions.remote_rows.push import push
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.row_store import open_store
+from loadtest.load.processes import tree
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_join_live import Join
 from tests.faults.hostile_sources import FILES, Files, Turncoat, repeated_string
-from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes, tree
+from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes
 from tests.models.streams.recordings import BEGAN_S, outcomes, put, recorded_as, recording
 from tests.processor.extensions.remote_rows.fakes import RedisServer
 from tests.support.object_server import ObjectServer
@@ -312,7 +313,7 @@ def besiege(name, seconds):
     """One line of the report."""
     opened, argument = CASES[name]
     with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, opened(Path(root), argument) as stage:
-        processes = tree(stage.server.process.pid)
+        processes = set(tree(stage.server.process.pid))
         clients = [Client(stage.server, n) for n in range(CLIENTS)]
         time.sleep(WARM_S)
         spans = {}
@@ -327,7 +328,7 @@ def besiege(name, seconds):
             client.stopped.set()
         for client in clients:
             client.join()
-        lost = len(processes - tree(stage.server.process.pid))
+        lost = len(processes.difference(tree(stage.server.process.pid)))
     p99_ms = {}
     for where, (from_s, until_s) in spans.items():
         latencies = [s for client in clients for at_s, s in client.latencies if from_s <= at_s <= until_s]

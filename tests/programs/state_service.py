@@ -496,26 +496,16 @@ def rows_of(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, s
         yield "prepare", "prepares answered within it", f"{figures['answered']:.0%}", "", True
         yield "prepare", "scores of prepared users that found the user's part", f"{figures['found']:.0%}", "", True
     if users := parts.get("users"):
-        yield (
-            "users",
-            f"users prepared, {users['budget_mb']:,} MiB",
-            f"{users['users']:,}",
-            "1,000,000",
-            (users["users"] >= 10**6),
-        )
+        text, enough = f"users prepared, {users['budget_mb']:,} MiB", users["users"] >= 10**6
+        yield "users", text, f"{users['users']:,}", "1,000,000", enough
         text = f"found afterwards, of {users['asked']:,} by chance"
         yield "users", text, f"{users['found']:.2%}", "", True
         yield "users", "of the newest", f"{users['newest_found']:.2%}", "", True
         yield "users", "made room for others, from that share", f"{users['evicted']:,}", "", True
         yield "users", "memory a user, bytes", f"{users['nbytes_a_user']:,.0f}", "", True
         yield "users", "of them sent", f"{users['sent_nbytes']:,}", "", True
-        yield (
-            "users",
-            "a prepare's processor time over a whole request's",
-            f"{users['prepare_over_whole']:.2f}",
-            "",
-            (True),
-        )
+        text = "a prepare's processor time over a whole request's"
+        yield "users", text, f"{users['prepare_over_whole']:.2f}", "", True
         yield "users", "the last tenth of the prepares over the first", f"{users['last_over_first']:.2f}", "", True
     if triton := parts.get("triton"):
         yield "triton", "minutes", f"{triton['minutes']:g}", "10", triton["minutes"] >= 10
@@ -528,29 +518,13 @@ def rows_of(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, s
         text = f"words that came with a user ({erase['words_of_user']:,}) and are left once it is erased"
         yield "erase", text, f"{erase['words_left']:,}", "0", not erase["words_left"]
         yield "erase", "of its two sequence ids gone", f"{erase['gone']}", "2", erase["gone"] == 2
-        text = f"of {erase['others']} other users still found"
-        yield (
-            "erase",
-            text,
-            f"{erase['others_found']}",
-            f"{erase['others']}",
-            (erase["others_found"] == erase["others"]),
-        )
-        yield (
-            "erase",
-            f"of {erase['guesses']} guesses of another key answered",
-            f"{erase['guessed']}",
-            "0",
-            (not erase["guessed"]),
-        )
-        text = "users that it has not released by guessing"
-        yield (
-            "erase",
-            text,
-            f"{erase['kept_after_guesses']}",
-            f"{erase['kept']}",
-            (erase["kept_after_guesses"] == erase["kept"]),
-        )
+        others, kept = erase["others"], erase["kept"]
+        met = erase["others_found"] == others
+        yield "erase", f"of {others} other users still found", f"{erase['others_found']}", f"{others}", met
+        text = f"of {erase['guesses']} guesses of another key answered"
+        yield "erase", text, f"{erase['guessed']}", "0", not erase["guessed"]
+        text, met = "users that it has not released by guessing", erase["kept_after_guesses"] == kept
+        yield "erase", text, f"{erase['kept_after_guesses']}", f"{kept}", met
 
 
 def page(results: dict[str, Any]) -> str:

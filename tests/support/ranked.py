@@ -22,7 +22,6 @@ from freshet_serving.processor.package import (
     SCORE,
     SEQUENCE,
     EntityEntry,
-    ExecutableEntry,
     Feature,
     GraphInput,
     Input,
@@ -40,10 +39,10 @@ from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
+from tests.support.packages import executables, write_executables
 
 DIM, LENGTH = 6, 8
 WIDTH = (DIM + 1) * LENGTH
-BUCKETS = (1, 4, 16)
 MODEL = "next"
 COLUMNS = [
     Input("price", "float32"),
@@ -107,10 +106,7 @@ def manifest(version=1, items=0, dtype="float32", notes=None):
         width=DIM,
         dense={"w": [DIM, DIM]},
         files={},
-        executables=[
-            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", ["w"])
-            for b in BUCKETS
-        ],
+        executables=executables(["w"]),
         sequences=[history],
         notes=item_ranking_note("user_vector", "item") if notes is None else notes,
     )
@@ -163,10 +159,7 @@ def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=
     with VersionWriter(Path(repository), MODEL, version) as writer:
         writer.tensors(table_file("item"), packed(keys, rows_of(keys.tolist(), 0), dtype))
         writer.tensors(DENSE, {"w": matrix_of(0)})
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+        write_executables(writer, make_artefact())
         described = manifest(version, len(keys), dtype, notes)
         if recorded is not None:
             with_records = np.array(list(recorded), np.int64)

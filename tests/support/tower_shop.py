@@ -19,6 +19,7 @@ from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.programs.list_checker import BRANDS, TAGS
 from tests.support import towers
+from tests.support.packages import write_executables
 
 FILTERS = [
     Input("stock", "int64"),
@@ -67,10 +68,7 @@ def write_shop(repository, contents):
         tensors = packed(contents.ids[listed], records(contents, listed), RECORD)
         writer.tensors(table_file(towers.CATALOGUE), tensors)
         writer.tensors(DENSE, contents.dense)
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in towers.BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(towers.make_artefact(described.width))
+        write_executables(writer, towers.make_artefact(described.width))
         return writer.commit(described)
 
 

@@ -25,7 +25,6 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     RECORD,
     EntityEntry,
-    ExecutableEntry,
     Feature,
     Input,
     Manifest,
@@ -39,9 +38,9 @@ from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
+from tests.support.packages import executables, write_executables
 
 DIM, COLUMNS, MODEL = 4, 5, "pair"
-BUCKETS = (1, 4, 16)
 USERS, CATEGORIES = range(6), range(5)
 ENTITY, CATALOGUE = "item", "entities.item"
 SCALES = (0.5, 2.0, -1.0, 0.25)
@@ -102,10 +101,7 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         width=width,
         dense={name: list(array.shape) for name, array in weights.items()},
         files={},
-        executables=[
-            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(weights))
-            for b in BUCKETS
-        ],
+        executables=executables(weights),
         entities=entities,
         notes={NOTE: note()} if notes is None else notes,
     )
@@ -256,10 +252,7 @@ def write_towers(repository, world, version=1, notes=None):
                 tensors = packed(ids, rows_of(name, members, 0))
             writer.tensors(table_file(name), tensors)
         writer.tensors(DENSE, world.weights)
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact(world.width))
+        write_executables(writer, make_artefact(world.width))
         return writer.commit(described)
 
 
