@@ -6,7 +6,6 @@ The server's own threads write it, the event loops read it. Each field is one re
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import NotReady
@@ -65,15 +64,6 @@ class Lifecycle(Generic[P]):
 
     def open(self, processor: P) -> None:
         self._processor = processor
-
-    def loading(self, load: Callable[[], P]) -> Callable[[], tuple[P, Callable[[], None]]]:
-        """Wrap load(), so that it also returns the function that opens this lifecycle with what was loaded."""
-
-        def loaded() -> tuple[P, Callable[[], None]]:
-            processor = load()
-            return processor, partial(self.open, processor)
-
-        return loaded
 
     def drain(self) -> None:
         """Turn readiness off for good; requests are still answered."""

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
@@ -160,7 +160,7 @@ class Server:
             self._bulk, self._begin_watching = low_priority_pool(), lower_priority
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic() if start_s is None else start_s
-        self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
+        self._lifecycle: Lifecycle[Any]
         self._watcher: Watcher | None = None
         self._importer: Importer | None = None
         self._failed = False
@@ -181,7 +181,7 @@ class Server:
         self.admin_address: tuple[str, int] | None = admin.getsockname()[:2] if admin else None
         self._metrics: Metrics
         self._front: Frontend
-        self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
+        self._open: Callable[[], ModelHost]
         if self._layout.workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
@@ -232,7 +232,7 @@ class Server:
             watching.observe(processor.predictor, metrics.own)
             return processor.host
 
-        self._open = lifecycle.loading(open_watched)
+        self._open = open_watched
 
     def _supervise(self, data: socket.socket, version: str, fork_server: ForkServer | None) -> None:
         from freshet_serving.serving.workers.acceptor import Acceptor
@@ -267,7 +267,7 @@ class Server:
             host.load_all(config.strict)
             return host
 
-        self._open = lifecycle.loading(open_host)
+        self._open = open_host
 
     def run(self) -> int:
         """Serve until stopped, and return the exit code: 0, or 1 if the processor could not be opened."""
@@ -345,7 +345,7 @@ class Server:
 
     def _load(self) -> None:
         try:
-            processor, opened = self._open()
+            processor = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
                 log.error("cannot serve the repository: %s", error)
@@ -363,7 +363,7 @@ class Server:
             if self._lifecycle.draining:
                 processor.close()
                 return
-            opened()
+            self._lifecycle.open(processor)
             self._front.opened()
             self._importer = importer
             self._watcher = Watcher(

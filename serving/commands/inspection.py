@@ -244,7 +244,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console = output()
     console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(
-        f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "
+        f"  {escape(manifest.arch)}, created {_date(manifest.created_at)} UTC, "
         f"{nbytes:,} bytes in {len(manifest.files)} files"
     )
     if manifest.key:
@@ -260,10 +260,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
         ("subgraphs", subgraph_lines(manifest)),
         *([("work", work)] if (work := work_lines(manifest)) else ()),
-        (
-            "executables",
-            [_executable(e) for e in manifest.executables],
-        ),
+        ("executables", [_executable(e) for e in manifest.executables]),
         ("choices", choice_lines(package_choices(manifest))),
     ):
         console.print(f"  {title}")
@@ -313,10 +310,6 @@ def _shape(spec: Input) -> str:
 def _row(spec: Output) -> str:
     dims = [spec.columns] if spec.dims is None else spec.dims
     return f"[{', '.join(['n', *map(str, dims)])}]"
-
-
-def _when(unix_s: float) -> str:
-    return f"{_date(unix_s)} UTC"
 
 
 def _date(unix_s: float) -> str:
