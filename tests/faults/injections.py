@@ -175,10 +175,7 @@ def clock_step(field, draw):
 
 
 def store_gone(field, draw):
-    """The row store is killed, or stops, and comes back: requests that need it are refused, none is answered wrong.
-
-    They are until the store has answered once more: it is left alone for a second after each failure.
-    """
+    """The row store is killed, or stops, and comes back: requests that need it are refused until it answers again."""
     if field.store is None:
         raise Skipped("no row store")
     with field.excuses.span("a row store that is away"):

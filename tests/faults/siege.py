@@ -257,11 +257,7 @@ def page(results, rounds, waited_s):
 
 
 def measured(names, rounds):
-    """Runs the requests against each setup, with each number of attackers.
-
-    Yields:
-        (title, (lines of the report, workers lost, failed requests of clients)), as soon as each is complete.
-    """
+    """Runs the requests against each setup, with each number of attackers; yields page()'s results as they complete."""
     for setup, options in SETUPS.items():
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, sink() as sink_port:
             write_package(Path(root, "repository"), users=range(20))

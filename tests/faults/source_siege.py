@@ -47,11 +47,8 @@ REMOTE = "remote"
 class Stage:
     """A server and what is beside it.
 
-    Attributes:
-        server: The server whose clients are watched.
-        begin: Makes the source hostile.
-        end: Ends that; returns what became of it, and "" or what of that was beyond its bound.
-        reader: Process that reads beside the server; 0 for none.
+    begin: makes the source hostile. end: ends that; returns what became of it, and "" or what of that was beyond its
+    bound. reader: process that reads beside the server; 0 for none.
     """
 
     server: LiveServer

@@ -1,5 +1,4 @@
-"""
-A plugin of pytest: attributes the processor time of a run to test files, their fixtures and their tests.
+"""A plugin of pytest: attributes the processor time of a run to test files, their fixtures and their tests.
 
     python -m pytest -p tests.programs.costs --costs build/costs ... && python -m tests.programs.costs build/costs PAGE
 
@@ -37,13 +36,10 @@ def used():
 
 @dataclass
 class Meter:
-    """
-    What a stretch of the run cost, less what the stretches inside it cost.
+    """What a stretch of the run cost, less what the stretches inside it cost.
 
-    Attributes:
-        open: (file, part) of each open stretch, the innermost last.
-        used: gives the processor seconds of this process and of its children so far.
-        last: what it gave at the last charge.
+    open: (file, part) of each open stretch, the innermost last. used: gives the processor seconds of this process and
+    of its children so far. last: what it gave at the last charge.
     """
 
     path: Path

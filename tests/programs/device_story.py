@@ -167,14 +167,7 @@ class Story:
 
 
 def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, Any]:
-    """Return the figures of one story.
-
-    Args:
-        deltas: Number of deltas.
-        seed: Seed of all that is random.
-        room: Bytes for rows on the device.
-        kills: Whether the device belongs to a server whose workers are killed.
-    """
+    """Return the figures of one story; room: bytes for rows on the device; kills: of workers of the device's server."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-device-")))
         on_device, on_host = both = repositories(folder)

@@ -40,13 +40,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 @contextmanager
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, toy: str) -> Iterator[None]:
-    """Install a toy beside the extensions of the engine for the time of a test: its folder and no other file.
-
-    Args:
-        monkeypatch: Takes it away when the test ends.
-        folder: An empty folder to copy it to.
-        toy: Name of a folder of tests/extensions.
-    """
+    """Install a toy of tests/extensions beside the engine's extensions for the time of a test, in an empty folder."""
     shutil.copytree(
         Path(__file__).parents[1] / "extensions" / toy,
         folder / "installed" / toy,
