@@ -78,7 +78,6 @@ class WorkerPoolHost(ModelHost):
         worker_pool: WorkerPool,
         scrape: Callable[[], bytes],
         control: ControlHandler = no_model_control,
-        clock: Clock | None = None,
     ) -> None:
         """Start the worker pool; load_all() loads the models.
 
@@ -87,7 +86,7 @@ class WorkerPoolHost(ModelHost):
             scrape: Renders the metrics that clients request from workers.
             control: Performs the control operations that clients request from workers.
         """
-        clock, remote = clock or SystemClock(), config.remote()
+        clock, remote = SystemClock(), config.remote()
         tables = open_remote_tables(remote, clock)
         opened = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models

@@ -38,7 +38,7 @@ WORKERS, CONNECTIONS, IN_FLIGHT = 2, 16, 32
 SHARE, ROOM = 0.05, 0.003
 STABLE, CANARY = 1, 2
 USERS, ROWS = 50, 4
-WAIT_S = 60
+WAIT_S, ROUNDS = 60, 20
 POLICY = """
 [model.small]
 labels = { stable = 1, canary = 2 }
@@ -360,7 +360,7 @@ def bad(folder, title, report):
 HOSTILE = (3.3e38, -3.3e38, np.inf, -np.inf, np.nan, 1e38, -1e38, 1e30, 5e4)
 
 
-def attacked(folder, report, rounds=20):
+def attacked(folder, report):
     """A good canary stays, whoever would be rid of it."""
     with _repository(folder)() as server:
         hostile = [body for value in HOSTILE for body in bodies(2, np.full((ROWS, 4), value, np.float32))]
@@ -368,7 +368,7 @@ def attacked(folder, report, rounds=20):
         keys = [f"user-{n}" for n in range(400)]
         keys = [key for key, (_, version) in zip(keys, usual.ask("kserve", keys)) if version == CANARY]
         seen = Counter()
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for status, _ in usual.ask("tfs", itertools.repeat(None, 200)):
                 seen["usual", status] += 1
             for status, _ in named.ask("tfs", itertools.repeat(None, 200)):

@@ -74,8 +74,8 @@ Inputs = dict[str, Any]
 class Users:
     """New users of the benchmark's model over histories, and candidates for them."""
 
-    def __init__(self, events: int, seed: int = 1) -> None:
-        self._events, self._random = events, np.random.default_rng(seed)
+    def __init__(self, events: int) -> None:
+        self._events, self._random = events, np.random.default_rng(1)
 
     def next(self) -> Inputs:
         """Return the inputs of a user that nobody has seen."""

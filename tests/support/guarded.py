@@ -86,9 +86,9 @@ class Stream:
         self._step, self._skipped = state[2], skipped
         return bad
 
-    def few(self, rows=3):
-        """A delta of so many users, as they are."""
-        at = slice(0, rows)
+    def few(self):
+        """A delta of three users, as they are."""
+        at = slice(0, 3)
         return self._delta({"user": TableDelta(self._keys["user"][at], self._rows["user"][at], NONE)}, {})
 
     def mended(self):

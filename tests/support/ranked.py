@@ -91,12 +91,12 @@ def records_of(described, keys, step):
     return entity_rows(described, described.entities[0], columns_of(keys, step), len(keys), keys)
 
 
-def manifest(version=1, items=0, dtype="float32", notes=None):
+def manifest(items=0, dtype="float32", notes=None):
     column = SequenceColumn("history.item", "ids", "history.item", "item", 0, WIDTH)
     history = SequenceEntry("history", [column], LENGTH, WIDTH, ["history.item"])
     described = Manifest(
         model=MODEL,
-        version=version,
+        version=1,
         arch="sasrec_next",
         created_at=time.time(),
         inputs=[Input("item", "int64"), Input("history.item", "int64", ragged=True)],
@@ -150,17 +150,17 @@ def rows_of(keys, step):
     return np.array(rows, np.float32).reshape(len(same), DIM)
 
 
-def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None, numbers=None):
+def write_ranked(repository, items=range(40), dtype="float32", notes=None, recorded=None, numbers=None):
     """Commits a version with step 0's rows and matrix, and with filters if some items have records.
 
     Some items may have numbers that rank them for everybody: popularity and age, or rather youth (SOURCES).
     """
     keys = np.array(list(items), np.int64)
-    with VersionWriter(Path(repository), MODEL, version) as writer:
+    with VersionWriter(Path(repository), MODEL, 1) as writer:
         writer.tensors(table_file("item"), packed(keys, rows_of(keys.tolist(), 0), dtype))
         writer.tensors(DENSE, {"w": matrix_of(0)})
         write_executables(writer, make_artefact())
-        described = manifest(version, len(keys), dtype, notes)
+        described = manifest(len(keys), dtype, notes)
         if recorded is not None:
             with_records = np.array(list(recorded), np.int64)
             described = with_filters(described, len(with_records))

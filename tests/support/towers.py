@@ -65,7 +65,7 @@ def note():
     return vector_ranking_note("user_vector", "item_vector", ["i"], "scale", "bias")[NOTE]
 
 
-def manifest(entity=True, rows=None, version=1, notes=None):
+def manifest(entity=True, rows=None, notes=None):
     features = [
         Feature("user", "id", "user", side="user", table="user", offset=0, width=DIM),
         Feature("item", "id", "item", side="item", table="item", offset=DIM, width=DIM),
@@ -91,7 +91,7 @@ def manifest(entity=True, rows=None, version=1, notes=None):
     weights = dense_of(0, 0, 0, width)
     described = Manifest(
         model=MODEL,
-        version=version,
+        version=1,
         arch="two_tower",
         created_at=time.time(),
         inputs=inputs,
@@ -233,13 +233,13 @@ def rows_of(table, keys, step):
     return np.array(rows, np.float32).reshape(len(keys), DIM)
 
 
-def write_towers(repository, world, version=1, notes=None):
+def write_towers(repository, world, notes=None):
     """Commits a version with the rows of a world; returns its folder."""
     keys = {"user": sorted(world.users), "item": sorted(world.items)}
     if world.entity:
         keys |= {"category": sorted(world.categories), CATALOGUE: sorted(world.records)}
-    described = manifest(world.entity, {name: len(members) for name, members in keys.items()}, version, notes)
-    with VersionWriter(Path(repository), MODEL, version) as writer:
+    described = manifest(world.entity, {name: len(members) for name, members in keys.items()}, notes)
+    with VersionWriter(Path(repository), MODEL, 1) as writer:
         for name, members in keys.items():
             of_items = name in ("item", CATALOGUE)
             ids = keys_of(world.entity, members) if of_items else np.array(members, np.int64)
