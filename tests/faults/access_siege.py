@@ -18,7 +18,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -30,7 +29,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from freshet_serving.serving.access.key_file import RateLimits, changing
 from loadtest.load.processes import tree
 from tests.e2e.test_access_clients import SecureServer
-from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes
+from tests.faults.load import Refused
+from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, Client, latencies_of, memory_nbytes
 from tests.serving.access.certified import Authority
 from tests.support.packages import write_package
 
@@ -90,43 +90,30 @@ def connect(context, port):
     return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10, (FROM, 0)))
 
 
-class Asker(threading.Thread):
-    """A client with a key that asks at a steady rate: latencies, [(when, seconds)], and failures."""
+class TlsSide:
+    """One kept connection over TLS, with a key (tests.faults.load.HttpSide)."""
 
     def __init__(self, server):
-        super().__init__(daemon=True)
-        self._server, self.latencies, self.failed = server, [], 0
-        self.stopped = threading.Event()
-        self.start()
-
-    def run(self):
-        path, body, headers = question()
-        headers = {**headers, **self._server.keyed.headers("predict")}
-        connect = lambda: http.client.HTTPSConnection(  # noqa: E731
-            "localhost", self._server.http_port, timeout=30, context=self._server.authority.client()
+        inputs = {"user": [3], "tags": [["a"]], "floats": [[0.5] * 4]}
+        self._body = json.dumps({"inputs": inputs})
+        self._headers = {"content-type": "application/json", **server.keyed.headers("predict")}
+        self._connection = http.client.HTTPSConnection(
+            "localhost", server.http_port, timeout=30, context=server.authority.client()
         )
-        connection = connect()
-        while not self.stopped.wait(PAUSE_S):
-            began_s = time.monotonic()
-            try:
-                connection.request("POST", path, body, headers)
-                reply = connection.getresponse()
-                reply.read()
-                self.failed += reply.status != 200
-                self.latencies.append((began_s, time.monotonic() - began_s))
-            except (OSError, http.client.HTTPException):
-                self.failed += 1
-                connection.close()
-                connection = connect()
+
+    def ask(self, server, number):
+        self._connection.request("POST", "/v1/models/small:predict", self._body, self._headers)
+        reply = self._connection.getresponse()
+        reply.read()
+        if reply.status != 200:
+            raise Refused(reply.status)
+
+    def close(self):
+        """The next request connects anew."""
+        self._connection.close()
 
 
-def question():
-    """Path, body and headers of a prediction."""
-    inputs = {"user": [3], "tags": [["a"]], "floats": [[0.5] * 4]}
-    return "/v1/models/small:predict", json.dumps({"inputs": inputs}).encode(), {"content-type": "application/json"}
-
-
-def besiege(server, askers, name, null_port, rounds):
+def besiege(server, clients, name, null_port, rounds):
     """One line of the report."""
     before, most, seen = memory_nbytes(server.process.pid), 0, Counter()
     latencies = {"quiet": [], "null": [], "under": []}
@@ -146,9 +133,8 @@ def besiege(server, askers, name, null_port, rounds):
                     seen += Counter(outcome)
             else:
                 time.sleep(SECONDS)
-            during = [pair for asker in askers for pair in list(asker.latencies) if pair[0] >= began_s]
-            latencies[where] += [s for _, s in during]
-    p99_ms = {where: float(np.quantile(during, 0.99)) * 1e3 for where, during in latencies.items()}
+            latencies[where] += latencies_of(clients, began_s, time.monotonic())
+    p99_ms = {where: float(np.quantile(seconds, 0.99)) * 1e3 for where, seconds in latencies.items()}
     return {"name": name, "seen": dict(seen), "p99_ms": p99_ms, "more_nbytes": max(0, most - before)}
 
 
@@ -210,14 +196,14 @@ def main() -> int:
             null = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             port = int(null.stdout.readline())
             processes = set(tree(server.process.pid))
-            askers = [Asker(server) for _ in range(CLIENTS)]
-            rows = [besiege(server, askers, name, port, arguments.rounds) for name in RATES]
-            for asker in askers:
-                asker.stopped.set()
-            for asker in askers:
-                asker.join()
+            clients = [Client(server, n, TlsSide(server)) for n in range(CLIENTS)]
+            rows = [besiege(server, clients, name, port, arguments.rounds) for name in RATES]
+            for client in clients:
+                client.stopped.set()
+            for client in clients:
+                client.join()
             null.kill()
-            lost, failed = len(processes.difference(tree(server.process.pid))), sum(asker.failed for asker in askers)
+            lost, failed = len(processes.difference(tree(server.process.pid))), sum(client.failed for client in clients)
             measured[setup] = rows, lost, failed
             bad |= bool(lost or failed) or any(r["p99_ms"]["under"] > MAX_RATIO * r["p99_ms"]["null"] for r in rows)
     text = page(measured)

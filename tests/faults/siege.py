@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http.client
 import json
 import re
 import resource
@@ -47,24 +48,23 @@ COMPUTED = ("ids_within_limits", "rows_within_limits", "list_for_all")
 class Client(threading.Thread):
     """Asks at a steady rate and notes how long each reply took: latencies, [(when, seconds)]."""
 
-    def __init__(self, server, seed):
+    def __init__(self, server, seed, side=None):
         super().__init__(daemon=True)
-        self._server, self._number = server, seed
+        self._server, self._number, self._side = server, seed, side or HttpSide("kserve")
         self.latencies, self.failed = [], 0
         self.stopped = threading.Event()
         self.start()
 
     def run(self):
-        side = HttpSide("kserve")
         while not self.stopped.wait(PAUSE_S):
             began_s = time.monotonic()
             self._number = (self._number + 1) % len(QUESTIONS)
             try:
-                side.ask(self._server, self._number)
+                self._side.ask(self._server, self._number)
                 self.latencies.append((began_s, time.monotonic() - began_s))
-            except (OSError, Refused, Unsent):
+            except (OSError, http.client.HTTPException, Refused, Unsent):
                 self.failed += 1
-                side.close()
+                self._side.close()
 
 
 def attack(port, name, seconds):
@@ -138,7 +138,7 @@ def besiege(server, clients, name, count, sink_port, rounds):
     for _ in range(rounds):
         began_s = time.monotonic()
         time.sleep(SECONDS)
-        latencies["quiet"] += _latencies(clients, began_s, time.monotonic())
+        latencies["quiet"] += latencies_of(clients, began_s, time.monotonic())
         for where, port in (("sink", sink_port), ("under", server.http_port)):
             with contextlib.ExitStack() as stack:
                 attackers = [stack.enter_context(_attacker(name, port)) for _ in range(count)]
@@ -150,12 +150,12 @@ def besiege(server, clients, name, count, sink_port, rounds):
                     if where == "under":
                         most = max(most, memory_nbytes(server.process.pid))
                     time.sleep(0.05)
-                latencies[where] += _latencies(clients, began_s, time.monotonic())
+                latencies[where] += latencies_of(clients, began_s, time.monotonic())
                 outcomes = [json.loads(attacker.stdout.readline()) for attacker in attackers]
             if where == "under":
                 answers += sum((Counter(outcome["answers"]) for outcome in outcomes), Counter())
                 slowest_s = max(slowest_s, *(outcome["slowest_s"] for outcome in outcomes))
-    p99_ms = {where: float(np.quantile([s for _, s in pairs], 0.99)) * 1e3 for where, pairs in latencies.items()}
+    p99_ms = {where: float(np.quantile(seconds, 0.99)) * 1e3 for where, seconds in latencies.items()}
     return {
         "request": name,
         "nbytes": len(hostile.REQUESTS[name](2)),
@@ -200,8 +200,9 @@ def _attacker(name, port):
     return attacker
 
 
-def _latencies(clients, from_s, until_s):
-    return [pair for client in clients for pair in list(client.latencies) if from_s <= pair[0] <= until_s]
+def latencies_of(clients, from_s, until_s):
+    """Seconds of replies to requests that clients sent in this time."""
+    return [s for client in clients for at_s, s in list(client.latencies) if from_s <= at_s <= until_s]
 
 
 def held(line):

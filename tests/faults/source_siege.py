@@ -29,7 +29,7 @@ from loadtest.load.processes import tree
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_join_live import Join
 from tests.faults.hostile_sources import FILES, Files, Turncoat, repeated_string
-from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes
+from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, latencies_of, memory_nbytes
 from tests.models.streams.recordings import BEGAN_S, outcomes, put, recorded_as, recording
 from tests.processor.extensions.remote_rows.fakes import RedisServer
 from tests.support.object_server import ObjectServer
@@ -326,10 +326,7 @@ def besiege(name, seconds):
         for client in clients:
             client.join()
         lost = len(processes.difference(tree(stage.server.process.pid)))
-    p99_ms = {}
-    for where, (from_s, until_s) in spans.items():
-        latencies = [s for client in clients for at_s, s in client.latencies if from_s <= at_s <= until_s]
-        p99_ms[where] = float(np.quantile(latencies, 0.99)) * 1e3
+    p99_ms = {where: float(np.quantile(latencies_of(clients, *span), 0.99)) * 1e3 for where, span in spans.items()}
     return {
         "name": name,
         "said": said,
