@@ -84,7 +84,7 @@ class DataPorts:
         await self.serve_http()
 
     async def start_grpc(self) -> None:
-        """Raise BadInput if the address cannot be bound."""
+        """Start serving gRPC. Raises BadInput if the address cannot be bound."""
         await self._rpc.start()
 
     async def serve_http(self) -> None:

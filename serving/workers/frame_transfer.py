@@ -98,7 +98,7 @@ class FrameSender:
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """Return the message, with its descriptors, from which a process makes its replica, with the pins it owns."""
+        """Return the message and descriptors from which a process, by its index of pins, makes its replica."""
         packer = ArrayPacker()
         message = {
             "manifest": self._manifest.to_json().decode(),
