@@ -85,7 +85,11 @@ class WorkerListener(Protocol):
         """Handle the death of a process whose slot is about to be freed."""
 
     def on_crash(self, slot: int, signal: str) -> None:
-        """Handle an unexpected death (`signal`: "" if unknown), without a lock, before the slot gets another process."""
+        """Handle an unexpected death, without a lock, before the slot gets another process.
+
+        Args:
+            signal: Name of the signal that ended the last one; "" if it is not known.
+        """
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
         """Handle a message that a process sends unprompted."""
