@@ -58,9 +58,7 @@ def key_list() -> None:
 
 
 @key_app.command("revoke")
-def key_revoke(
-    name: Annotated[str, typer.Argument(help="The key's name.")],
-) -> None:
+def key_revoke(name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
     """Removes a key from the file. Servers reject it within two seconds; requests in flight are answered."""
     from freshet_serving.serving.access.key_file import changing
 

@@ -110,10 +110,7 @@ def _signature() -> Signature:
     parameters = []
     for field, option in OPTIONS:
         default, kind = default_of(field), str if KINDS[field.name] is list else KINDS[field.name]
-        shown = typer.Option(
-            help=_help(option.help, default, option.facts),
-            rich_help_panel=option.heading,
-        )
+        shown = typer.Option(help=_help(option.help, default, option.facts), rich_help_panel=option.heading)
         parameters.append(
             Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
         )
