@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from tests.processor.backends.artefacts import make_weights
 from tests.programs.generation_checker import GenerationChecker
 from tests.support import entities
 from tests.support.packages import rows_of, tag_id
-from tests.support.waiting import until
+from tests.support.waiting import Background, until
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
@@ -81,24 +82,14 @@ def _probe(port, pipe):
     pipe.send(times_ms)
 
 
-class Load:
+class Load(Background):
     """Clients that ask one after another; every reply is kept until it is checked."""
 
     def __init__(self, port, folder):
-        self._port, self._stop = port, threading.Event()
+        super().__init__(partial(self._ask, n) for n in range(CLIENTS))
+        self._port = port
         self._checker, self._checking = GenerationChecker(folder, REQUESTS), threading.Lock()
         self.checked, self.problems, self.generations = 0, [], Counter()
-        self._threads = [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(CLIENTS)]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def seen(self, generation):
         """Wait until another reply names the generation, or there is a problem."""
@@ -108,7 +99,7 @@ class Load:
     def _ask(self, number):
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         at = number
-        while not self._stop.is_set() and not self.problems:
+        while not self.ended.is_set() and not self.problems:
             at += 1
             try:
                 generation, scores = ask(connection, at % len(REQUESTS), form=at // len(REQUESTS) % 3)

@@ -15,34 +15,25 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from loadtest.reports.report import machine, opening, origin, store, table
 from tests.support.object_server import ObjectServer
 from tests.support.object_stage import MODEL, Arrivals, PublishingProcess, ReplicaSet, upload_package
-from tests.support.waiting import until
+from tests.support.waiting import Background, until
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 FRESH_S = 2.0
 
 
-class Load:
+class Load(Background):
     """Clients that ask one after another and count what is no 200."""
 
     def __init__(self, ports, clients=2):
-        self.ended, self.answered, self.failed, self.slowest_s = threading.Event(), 0, [], 0.0
+        super().__init__(partial(self._ask, port) for port in ports * clients)
+        self.answered, self.failed, self.slowest_s = 0, [], 0.0
         self._counting = threading.Lock()
-        self.threads = [threading.Thread(target=self._ask, args=(port,), daemon=True) for port in ports * clients]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()
 
     def _ask(self, port):
         body = json.dumps({"inputs": {"user": [1, 2], "tags": [["a"], ["b"]], "floats": [[0.0] * 4] * 2}}).encode()

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from freshet_serving.processor.repository import ChangeLog, VersionContents, ope
 from loadtest.reports.report import machine, opening, origin, table
 from tests.support import entities
 from tests.support.packages import DIM, make_weights, rows_of
+from tests.support.waiting import Background
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 MODEL, USERS, CHANGED = "small", 20_000, 100
@@ -102,7 +104,7 @@ class Feed:
         return self._ours.recv()
 
 
-class Engine:
+class Engine(Background):
     """A processor that follows its repository and is asked meanwhile."""
 
     def __init__(self, repository: Path) -> None:
@@ -112,18 +114,11 @@ class Engine:
         self.lock = TimedLock(self.model._lock)
         self.lock.thread = threading.get_ident()
         self.model._lock = self.lock
-        self._stop, self.failures = threading.Event(), []
-        self._threads = [threading.Thread(target=self._again, args=(act,)) for act in (self._ask, self.processor.poll)]
+        self.failures = []
+        super().__init__(partial(self._again, act) for act in (self._ask, self.processor.poll))
 
-    def __enter__(self) -> Engine:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self.processor.close()
 
     @property
@@ -135,7 +130,7 @@ class Engine:
         self.processor.process(PredictRequest(MODEL, {"user": users}))
 
     def _again(self, act) -> None:
-        while not self._stop.wait(POLL_S):
+        while not self.ended.wait(POLL_S):
             try:
                 act()
             except Exception as error:

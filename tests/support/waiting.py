@@ -1,5 +1,6 @@
-"""Waiting for what another thread or process is about to do."""
+"""Waiting for what another thread or process is about to do, and threads that work meanwhile."""
 
+import threading
 import time
 
 GIVE_UP_S, PAUSE_S = 60.0, 0.005
@@ -13,3 +14,21 @@ def until(condition, act=lambda: None, *, within_s=GIVE_UP_S):
         act()
         time.sleep(PAUSE_S)
     return value
+
+
+class Background:
+    """Threads that work while a block runs, until `ended` is set."""
+
+    def __init__(self, works):
+        self.ended = threading.Event()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in works]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        for thread in self._threads:
+            thread.join()
