@@ -44,8 +44,6 @@ REFUSAL = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%b" % (len(BO
 
 
 class Null(asyncio.Protocol):
-    """Refuses whatever comes."""
-
     def connection_made(self, transport):
         self._transport = transport
 

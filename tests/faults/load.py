@@ -124,8 +124,6 @@ class HttpSide:
 
 
 class RpcSide:
-    """One channel of its own."""
-
     def __init__(self):
         self._requests = [rpc_messages(q.users, q.tags, q.floats)[INFER] for q in QUESTIONS]
         self._channel = None

@@ -35,7 +35,6 @@ NEVER = {
 
 
 def page(outcomes, seed, command):
-    """Markdown."""
     counts = sum((o.counts for o in outcomes), Counter())
     done = sum((o.done for o in outcomes), Counter())
     lines = [

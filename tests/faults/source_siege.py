@@ -349,7 +349,6 @@ def missed(line):
 
 
 def page(lines, seconds):
-    """Markdown."""
     kinds = ", ".join(kind.__name__.replace("_", " ") for kind in FILES)
     text = [
         "# Sources that turn hostile",

@@ -123,8 +123,6 @@ def _more(connection):
 
 
 class Rpc:
-    """Channels of their own, with some calls in flight each."""
-
     def __init__(self, server, requests):
         every = [rpc_messages(*request) for request in requests]
         self._messages = {method: [messages[method] for messages in every] for method in (INFER, PREDICT)}

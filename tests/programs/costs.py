@@ -84,8 +84,6 @@ class Meter:
 
 
 class Costs:
-    """The hooks: collection, fixtures, tests and their ends."""
-
     def __init__(self, meter):
         self.meter = meter
 
@@ -157,7 +155,6 @@ def line(name, row):
 
 
 def page(spent):
-    """Return the page: by folder, by file, by fixture and test."""
     files, folders, total = defaultdict(lambda: [0.0, 0.0, 0]), defaultdict(lambda: [0.0, 0.0, 0]), [0.0, 0.0, 0]
     for (file, _), row in spent.items():
         name = file or "(shared by several files)"

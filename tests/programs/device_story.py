@@ -192,7 +192,6 @@ def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, A
 
 
 def page(results: dict[str, Any]) -> str:
-    """device-story.md."""
     names = ["deltas", "of these with dense weights", "rollbacks", "versions", "replies after changes"]
     names += ["replies meanwhile", "killed workers", "requests sent again", "other generations", "wrong"]
     rows = [[name, *(f"{figures.get(name, 0):,}" for figures in results["stories"])] for name in names]

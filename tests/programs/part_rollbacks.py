@@ -83,8 +83,6 @@ def feed(repository: str, rate: float, pipe) -> None:
 
 
 class Feed:
-    """The publishing process."""
-
     def __init__(self, repository: Path, rate: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()

@@ -78,7 +78,6 @@ def random_filter(random):
 
 
 def random_request(ids, random):
-    """A request for the best items."""
     users = random.integers(0, USERS + 1, random.integers(1, 4)).tolist()
     lists = {}
     for name, share, most in (("allow", 0.2, 400), ("block", 0.4, 60), ("seen", 0.4, 60)):
@@ -106,7 +105,6 @@ def ask_http(connection, asked):
 
 
 def ask_grpc(client, asked):
-    """A reply over gRPC."""
     inputs = {"user": np.array(asked.users)}
     for name, lists in asked.lists.items():
         splits = np.cumsum([0, *map(len, lists)])
@@ -291,7 +289,6 @@ def story(folder, options, seconds, seed):
 
 
 def page(results):
-    """Return the report."""
     lines = opening("Best items while everything changes", __doc__ or "", results)
     kinds, layouts = [*ACTIONS, "rollbacks", BEYOND, "killed workers"], results["layouts"]
     counts = {

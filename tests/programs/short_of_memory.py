@@ -123,8 +123,6 @@ class Squeeze(threading.Thread):
 
 
 class Campaign:
-    """One layout."""
-
     def __init__(self, folder, layout, seed):
         self.folder, self.layout, self.draw = folder, layout, random.Random(seed)
         self.root, self.log = folder / "repository", folder / "server.log"

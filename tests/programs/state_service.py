@@ -86,13 +86,11 @@ class Users:
         return {"user": int(random.integers(0, USERS)), **lists}
 
     def candidates(self, count: int = CANDIDATES) -> Inputs:
-        """Return items to score."""
         return {"item": self._random.integers(0, ITEMS, count)}
 
 
 @contextmanager
 def serving_hstu(folder: Path, events: int, *options: str) -> Iterator[LiveServer]:
-    """Serve the benchmark's HSTU."""
     repository = folder / "repository"
     repository.mkdir(parents=True)
     published(repository, HSTU, events, buckets=BUCKETS)
@@ -101,7 +99,6 @@ def serving_hstu(folder: Path, events: int, *options: str) -> Iterator[LiveServe
 
 
 def http_client(live: LiveServer, **options: Any) -> Client:
-    """Return a client over HTTP."""
     return Client(f"http://127.0.0.1:{live.http_port}", timeout_s=60, **options)
 
 
@@ -228,7 +225,6 @@ class RawConnection:
 
 
 def short_user(number: int) -> dict[str, np.ndarray]:
-    """Return the inputs of a user with few events."""
     random = np.random.default_rng(number)
     times = FIRST_TIME + np.cumsum(random.integers(1, 1000, SHORT))
     items = random.integers(0, ITEMS, SHORT)
@@ -474,7 +470,6 @@ def measure_erase(folder: Path, _: argparse.Namespace) -> dict[str, Any]:
 
 
 def is_gone(user: Any, items: Inputs) -> bool:
-    """Report whether a user is not found."""
     try:
         user.score(items)
     except UserGone:
@@ -528,7 +523,6 @@ def rows_of(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, s
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
     lines = opening("User state in a live service", __doc__ or "", results)
     rows = [
         (part, text, figure if met or not aim else f"{figure}, missed", aim)

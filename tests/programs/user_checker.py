@@ -84,7 +84,6 @@ class Contents:
 
 
 def first_contents(random, network=HSTU):
-    """Contents of all rows."""
     tables = {name: random.normal(0, 1, (SIZES[name], DIMS[name])).astype(np.float32) for name in DIMS}
     dense = {name: random_dense(name, shape, random) for name, shape in shapes(network).items()}
     return Contents(tables, dense, network)

@@ -91,7 +91,6 @@ class Stage:
         return self.server.upload(MODEL, path.read_bytes())
 
     def feed(self, count):
-        """Applies so many good deltas."""
         for _ in range(count):
             status, reply = self.apply(self.delta())
             assert status == 200, reply

@@ -111,7 +111,6 @@ class Stream:
 
 
 def as_inputs(count, seed=0):
-    """Inputs of one request, of so many rows."""
     random = np.random.default_rng(seed)
     tags = [[TAGS[t] for t in random.choice(len(TAGS), 2)] for _ in range(count)]
     return {

@@ -87,7 +87,6 @@ def columns_of(keys, step):
 
 
 def records_of(described, keys, step):
-    """The records of keys as a step publishes them."""
     return entity_rows(described, described.entities[0], columns_of(keys, step), len(keys), keys)
 
 
@@ -175,7 +174,6 @@ def write_ranked(repository, items=range(40), dtype="float32", notes=None, recor
 
 
 def numbers_of(numbers):
-    """Keys and rows of numbers by item."""
     keys = np.array(sorted(numbers), np.int64)
     return keys, np.array([numbers[key] for key in keys.tolist()], np.float32).reshape(-1, 2)
 

@@ -30,7 +30,6 @@ FILTERS = [
 
 
 def manifest(rows=None):
-    """The manifest, with so many rows of each table."""
     described = towers.manifest(rows=rows)
     (entity,) = described.entities
     described = replace(described, entities=[replace(entity, filters=FILTERS, text_nbytes=96)])
@@ -40,7 +39,6 @@ def manifest(rows=None):
 
 
 def records(contents, positions):
-    """The records of items, by their positions."""
     described = manifest()
     columns = {
         "category": [np.repeat(np.arange(len(row)), row).tolist() for row in contents.of_category[positions]],

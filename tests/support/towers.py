@@ -112,12 +112,10 @@ def manifest(entity=True, rows=None, notes=None):
 
 
 def key_of(item):
-    """The key of an item's text."""
     return int(hash_strings(Strings.of([text_of(item)]), 0)[0])
 
 
 def keys_of(entity, items):
-    """Keys of items."""
     return np.array([key_of(item) if entity == "texts" else item for item in items], np.int64)
 
 
@@ -208,7 +206,6 @@ class World:
 
 
 def record_of(key, step):
-    """Categories and a price of an item."""
     rng = np.random.default_rng([7, step, key % 2**63])
     categories = rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3)))
     return tuple(categories.tolist()), float(np.float32(rng.random()))
