@@ -35,8 +35,6 @@ def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> t
     """Return the examples and the context of a JSON body.
 
     Args:
-        examples: The value of "examples".
-        context: The value of "context".
         extent: Size account of the request; None if the values do not belong to a request.
 
     Raises:
@@ -52,10 +50,6 @@ def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> t
 
 def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
     """Return the examples and the context of a tensorflow.serving.Input.
-
-    Args:
-        given: The message.
-        extent: Size account of the request; None if the values do not belong to a request.
 
     Raises:
         BadInput: The message is empty.
@@ -75,10 +69,6 @@ def columns(
     examples: Sequence[Example], context: Example, manifest: Manifest, extent: RequestSize | None = None
 ) -> dict[str, Column]:
     """Return the model's inputs.
-
-    Args:
-        context: Features that all examples share.
-        extent: Size account of the request; None if the values do not belong to a request.
 
     Raises:
         BadInput: The features do not fit the model.

@@ -11,8 +11,7 @@ Invariants
 - Slices have at most 2 * SLICE_NBYTES, except for what has nothing to cut: one string or number, or LEVELS of nesting.
 - What is refused here may be JSON to orjson (NaN is refused by both): the caller parses the whole for its message.
 
-Costs: one pass of the kernel over the text for each level that is cut, and a copy of each slice; no memory beside what
-orjson makes but a slice and its first buffer.
+Costs: a pass of the kernel for each level that is cut, and a copy of each slice.
 
 Rejected: a process that parses (values would be copied back, as objects again); a parser of numbers in a kernel (floats
 are correctly rounded by orjson, and every codec takes lists).
@@ -48,7 +47,6 @@ def load_in_slices(
 
     Args:
         loads: Parses a slice.
-        nbytes: Length of a slice.
         levels: How many levels of nesting are cut.
 
     Raises:

@@ -49,9 +49,9 @@ class InferOptions(NamedTuple):
     """Reply options of an infer request.
 
     Attributes:
-        outputs: The requested outputs, in the requested order.
+        outputs: In the requested order.
         id: The request's id; "" for none.
-        timeout_s: Time limit; None for none.
+        timeout_s: None for none.
         plain: As in kserve_header.InferHeader.
     """
 
@@ -75,10 +75,9 @@ def decode(
     limits: RequestLimits = DEFAULTS,
     memory: SharedMemory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
-    """Decode an inflated infer body to the model's inputs.
+    """Decode an inflated infer body, JSON and the binary tensors behind it, to the model's inputs.
 
     Args:
-        body: JSON, and the binary tensors behind it.
         memory: Shared memory; None if it is not served.
 
     Raises:
@@ -101,11 +100,7 @@ def decode(
 
 
 def parsed_nbytes(nbytes: int, headers: Headers) -> int:
-    """Return how many of a body's bytes are JSON according to its headers, which may be wrong.
-
-    Args:
-        nbytes: Length of the body.
-    """
+    """Return how many of a body's `nbytes` bytes are JSON according to its headers, which may be wrong."""
     text = headers.get(HEADER_LENGTH, b"")
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
 
@@ -125,15 +120,7 @@ def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
 
 
 def validate_prefix(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
-    """Raise the error that decode() would raise for the JSON at the start of a binary body.
-
-    Args:
-        text: The JSON.
-
-    Raises:
-        BadInput: The JSON does not fit the model.
-        TooLarge: The request exceeds a limit.
-    """
+    """Raise the error that decode() would raise for the JSON at the start of a binary body."""
     _binary_header(text, manifest, limits)
 
 
@@ -178,7 +165,6 @@ def encode(
 
     Args:
         outputs: Arrays [n, ...].
-        options: The options that decode() returned.
         version: Version that answered.
         memory: Shared memory; None if it is not served.
 
@@ -217,11 +203,6 @@ def encode(
 
 def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
     """Write one output to the shared memory that the request names, and return the parameters for a gRPC reply.
-
-    Args:
-        wanted: The requested output, with a span.
-        array: Its values.
-        memory: Shared memory; None if it is not served.
 
     Raises:
         BadInput: Shared memory is not served, or the output does not fit.

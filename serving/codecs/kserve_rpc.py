@@ -1,7 +1,7 @@
 """Decode and encode KServe v2 infer over gRPC: ModelInferRequest to columns, outputs to ModelInferResponse.
 
-Tensor descriptions are checked like an HTTP header (kserve_header). If a similar request has been seen, raw tensors are
-read in place from the message (templates); otherwise the runtime copies them out of it.
+Tensor descriptions are checked like an HTTP header (kserve_header). If a similar request has been seen (templates), raw
+tensors are read in place; otherwise the runtime copies them out of the message.
 """
 
 from __future__ import annotations
@@ -50,11 +50,7 @@ IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeTo
 
 
 def rows_parameters(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return what is appended to a reply of a stream, which has no metadata of its own, for some headers.
-
-    Args:
-        headers: The headers: x-unknown-rows becomes the parameter unknown_rows.
-    """
+    """Return what is appended to a reply of a stream, which has no metadata: x-unknown-rows becomes unknown_rows."""
     parameters = {
         name.decode().removeprefix("x-").replace("-", "_"): {"string_param": rows.decode()} for name, rows in headers
     }
@@ -65,7 +61,7 @@ class InferParams(NamedTuple):
     """Parameters of an infer request.
 
     Attributes:
-        version: Version number; None for the newest.
+        version: None for the newest.
         label: Always None; KServe has no labels.
         id: The request's id; "" for none.
         timeout_s: Time limit from the request's own parameter; None for none.
@@ -86,9 +82,6 @@ class InferDecoder:
 
     def __init__(self, data: bytes, templates: Templates[InferParams], limits: RequestLimits = DEFAULTS) -> None:
         """Parse the request.
-
-        Args:
-            data: The serialized message.
 
         Raises:
             BadInput: Not a valid ModelInferRequest.
@@ -162,7 +155,6 @@ def parameter(value: Any) -> Any:
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that have a meaning here."""
     return {name: parameter(parameters[name]) for name in PARAMETERS if name in parameters} if parameters else {}
 
 

@@ -1,10 +1,10 @@
 """Map tensor types to their names on the wire, and convert tensors to the types that the engine computes on.
 
 The engine computes on int64, float32 and strings. An imported model may have declared other types (Input.declared,
-Output.dtype): metadata name these, replies use them and requests may use them. Besides its declared type an input
-accepts types that convert without loss: any smaller type, or a larger one whose values all fit. Other values are
-refused with an error that names the input. A float64 that the model itself declared is rounded, because the engine
-computes in float32. The int64 of an input that declares uint64 carries the bits of the value.
+Output.dtype): metadata name these, replies use them and requests may use them. An input also accepts types that convert
+without loss: any smaller type, or a larger one whose values all fit. Other values are refused with an error that names
+the input. A float64 that the model itself declared is rounded, because the engine computes in float32. The int64 of an
+input that declares uint64 carries the bits of the value.
 """
 
 from __future__ import annotations
@@ -87,9 +87,6 @@ def takes(spec: Input, sent: TensorType) -> bool:
 def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """Return the values in the engine's type, int64 or float32.
 
-    Args:
-        values: An array of any type that takes() accepts.
-
     Raises:
         BadInput: A value would change when converted to the type that the model declared.
     """
@@ -112,13 +109,9 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return int64 or float32 values unchanged, if the model's declared type can hold them.
+    """Return int64 or float32 values unchanged, if the model's declared type can hold them; else raise BadInput.
 
-    Args:
-        values: The values; for uint64 its bits, which all fit.
-
-    Raises:
-        BadInput: A value does not fit the declared type.
+    The bits of a uint64 all fit.
     """
     declared_dtype = BY_NAME[spec.declared].dtype if spec.declared not in ("", "uint64") else None
     return values if declared_dtype is None else _within(spec, values, declared_dtype)
@@ -187,20 +180,13 @@ def as_declared(
 
 
 def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
-    """Return names in replies of the outputs that leave out their last dimension if a request's tensors do.
-
-    Args:
-        signature: Name of the signature, which exists; "" for the default one.
-    """
+    """Return names in replies of the outputs that leave out their last dimension if a request's tensors do."""
     flat = {name: spec.name for name, spec in manifest.replies(signature).items() if spec.flat}
     return frozenset((*flat, *flat.values()))
 
 
 def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
     """Return the names that a request may ask for outputs by: those in replies, then others that the package has.
-
-    Args:
-        signature: Name of the signature; "" for the default one.
 
     Raises:
         BadInput: There is no such signature.
@@ -219,7 +205,6 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return KServe's name for the type of an output's array."""
     return type_of(dtype).datatype
 
 
@@ -251,5 +236,4 @@ def fits(spec: Input, shape: list[int]) -> bool:
 
 
 def dims_of(spec: Output) -> list[int]:
-    """Return the shape of one row of an output."""
     return [spec.columns] if spec.dims is None else list(spec.dims)

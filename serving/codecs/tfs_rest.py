@@ -66,7 +66,6 @@ def decode(
     """Decode an inflated predict body to the model's inputs.
 
     Args:
-        body: The JSON document.
         regions: Not used: only other dialects have shared memory.
 
     Raises:
@@ -87,7 +86,6 @@ def decode(
 def _decode(
     document: dict[str, Any], body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Return the inputs of a document without what it says about a kept user."""
     signature = _signature(document, manifest)
     timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
     if "instances" in document:
@@ -117,7 +115,6 @@ def _ignored(columns: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
 
 
 def _signature(document: dict[str, Any], manifest: Manifest) -> str:
-    """Return the name of the signature that a document asks for; "" for the default one."""
     name = document.get("signature_name", "")
     if type(name) is not str:
         raise BadInput("Not formatted correctly. 'signature_name' key must be a string value.")
@@ -201,11 +198,7 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
 def decode_examples(
     body: Body, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Decode an inflated classify or regress body to the model's inputs.
-
-    Args:
-        body: The JSON document.
-        method: "classify" or "regress".
+    """Decode an inflated body of `method`, classify or regress, to the model's inputs.
 
     Raises:
         BadInput: The body does not fit the model.
@@ -228,7 +221,6 @@ def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions)
 
     Args:
         outputs: The outputs of the signature, [n, ...] each.
-        options: The options that decoding returned.
     """
     if options.method == "regress":
         return dump_json({"results": json_values(np.ascontiguousarray(examples.regressions(outputs)))})
@@ -242,7 +234,6 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
 
     Args:
         outputs: Arrays [n, ...], all with the same n.
-        options: The options that decoding returned.
     """
     key = "predictions" if options.row else "outputs"
     if options.flat:
@@ -258,12 +249,7 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
 
 
 def encode_reply(reply: PredictReply, options: PredictOptions, regions: Any = None) -> tuple[bytes, RawHeaders]:
-    """Return the body and the headers of a predict reply.
-
-    Args:
-        options: The options that decoding returned.
-        regions: Not used: only other dialects have shared memory.
-    """
+    """Return the body and the headers of a predict reply."""
     named = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
     return encode(reply.outputs, options), (JSON_TYPE, *named)
 

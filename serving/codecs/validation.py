@@ -18,11 +18,7 @@ Validated = TypeVar("Validated", bound=BaseModel)
 
 
 def validated(document: Any, model: type[Validated], where: str = "body") -> Validated:
-    """Return a JSON document as an instance of a model.
-
-    Args:
-        document: The parsed document.
-        where: Name of the document in errors.
+    """Return a JSON document as an instance of a model; `where` names the document in errors.
 
     Raises:
         BadInput: The document does not fit the class.
@@ -56,10 +52,9 @@ MAX_SHOWN = 64
 
 
 def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
-    """Return a one-line message from pydantic's list of errors: the field, the expected and the actual value.
+    """Return a one-line message from the result of pydantic's errors(): the field, the expected and the actual value.
 
     Args:
-        errors: The result of `ValidationError.errors()`.
         root: Name of the document.
         known: Fields of the document, to suggest the nearest.
     """

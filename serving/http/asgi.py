@@ -68,13 +68,7 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write one complete reply, adding its content-length.
-
-    Args:
-        status: HTTP status code.
-        body: The reply's body.
-        headers: The reply's headers.
-    """
+    """Write one complete reply, adding its content-length."""
     await send(
         {
             "type": "http.response.start",
@@ -86,7 +80,6 @@ async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
 
 
 def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
-    """Return status, body and headers of the reply to a FreshetError."""
     headers = [JSON_TYPE]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))

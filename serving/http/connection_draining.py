@@ -3,20 +3,17 @@
     serving ──▶ draining ──its last reply──▶ finished ──the client's FIN, or LINGER_S──▶ closed
                    └──idle for PATIENCE_S──▶┘
 
-serving    Requests are answered and the connection is kept.
 draining   Requests are answered. The first reply with nothing behind it is the last, and says `connection: close`.
 finished   Nothing more is written: a FIN follows the last byte. Bytes that still arrive are read and dropped.
 closed     The descriptor is closed.
 
-Connection draining begins at the end of a port (drain_connections), at a drain, and when a worker gives up some
-connections (DataPorts.drain_some), all by the one flag `draining`. A connection that ends for another reason (a
-client's own `connection: close`, a refused body, 75 s without a request) skips `draining` and is finished in the same
-way.
+The flag `draining` begins it: at the end of a port (drain_connections), at a drain, and when a worker gives up some
+connections (DataPorts.drain_some). A connection that ends for another reason (a client's own `connection: close`, a
+refused body, 75 s without a request) skips `draining` and is finished in the same way.
 
 Invariants
 - Everything that a client sent before it could know of the end is answered. A reply is the last only if nothing unread
-  follows the request, here or in the kernel's buffer; an idle connection is finished only when it has been quiet for
-  PATIENCE_S and nothing is unread.
+  follows the request, here or in the kernel; an idle connection is finished only after PATIENCE_S without a byte.
 - No reset follows a reply. Closing a descriptor with unread bytes sends RST, on which the client's system discards what
   the client has not read yet. So we send FIN, read on, and close when the client has finished as well (lingering
   close).
@@ -24,11 +21,11 @@ Invariants
   is closed.
 
 One race remains, which HTTP/1.1 leaves to every server: a client that sends for the first time in PATIENCE_S while the
-FIN is on its way reads end of file instead of a reply. A client whose requests are less than PATIENCE_S apart always
-reads `connection: close` first, whatever its round trip.
+FIN is on its way reads end of file instead of a reply. A client whose requests are closer together always reads
+`connection: close` first.
 
-Costs: nothing while a connection serves, except a wrapper around its transport whose methods are the transport's own;
-one check of the kernel's buffer for each reply of a draining connection.
+Costs: nothing while a connection serves, except a wrapper whose methods are the transport's own; one look into the
+kernel's buffer for each reply of a draining connection.
 
 Rejected: closing idle connections at once, as uvicorn does (8 to 12 of 12 busy ones were reset: between two requests
 each is idle); SO_LINGER (it waits until the sent bytes are acknowledged, and still resets if bytes are unread).
@@ -66,7 +63,7 @@ CLOSE = (b"connection", b"close")
 
 
 class LingeringTransport:
-    """A connection's transport whose close() performs a lingering close (see the module's docstring)."""
+    """A connection's transport whose close() performs a lingering close."""
 
     __slots__ = (
         "_dropping", "_heard_nbytes", "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "_waited_s", "abort",
@@ -127,9 +124,7 @@ class _LingeringProtocol(asyncio.Protocol):
     """A finished connection: received bytes are dropped, within bounds.
 
     Args:
-        protocol: The connection's protocol until now.
-        lost: Called when the connection has ended, before that protocol's connection_lost().
-        abort: Aborts the connection.
+        lost: Called when the connection has ended, before `protocol`'s connection_lost().
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
@@ -150,12 +145,7 @@ class _LingeringProtocol(asyncio.Protocol):
 
 
 class DrainableConnection(Protocol):
-    """A connection as connection draining needs it.
-
-    Attributes:
-        draining: Set to let the connection end; see the module's docstring.
-        transport: The connection's transport.
-    """
+    """A connection as connection draining needs it; `draining` is set to let it end."""
 
     draining: bool
     transport: Any
@@ -211,7 +201,7 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
 def _send_fin(transport: asyncio.Transport) -> None:
     """Send FIN at once on a connection with nothing to write.
 
-    The loop would send it in its next turn, when bytes may have arrived that nothing has checked for.
+    In the loop's next turn, bytes may have arrived that nothing has checked for.
     """
     if transport.get_extra_info("ssl_object") is not None:
         # A close_notify must go first, and close() writes it.

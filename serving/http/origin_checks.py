@@ -1,10 +1,8 @@
-"""Refuse requests that a browser sends for another site's page.
+"""Refuse requests that a browser sends for another site's page: on the admin port, and changes through the data port.
 
-The admin port, and changes through the data port, follow the same rule.
-
-A page can make its reader's browser send requests to any host that the browser reaches, as plain forms do, but it sees
-no reply. If the owner of a name points it at this machine after the page was loaded (DNS rebinding), the page sees
-replies too. It cannot stop the browser from naming the page's origin, nor forge the host name of the request.
+A page can make its reader's browser send requests to any host that the browser reaches, but it sees no reply. If the
+owner of a name points it at this machine after the page was loaded (DNS rebinding), it sees replies too. It cannot stop
+the browser from naming the page's origin, nor forge the host name of the request.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ DECIDING = frozenset((b"host", b"origin", b"sec-fetch-site", b"authorization"))
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if `host` is localhost or a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -43,7 +40,7 @@ def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
     Of two Origins, a proxy may use the first and this server the last.
 
     Args:
-        headers: The request's headers as they came, names in lower case.
+        headers: As they came, names in lower case.
     """
     deciding = [name for name, _ in headers if name in DECIDING]
     for name in set(deciding):
@@ -67,13 +64,9 @@ def cross_site_refusal(headers: Headers, changes: bool) -> str:
 
 
 def rebinding_refusal(headers: Headers, own: str = "") -> str:
-    """Return why a request is refused whose Host may be another party's name for this machine.
+    """Return why a request is refused whose Host is neither `own` nor a loopback name; "" for any other.
 
-    Args:
-        own: The server's own name.
-
-    Returns:
-        The reason, or "" if Host is `own` or a loopback name.
+    Such a Host may be another party's name for this machine.
     """
     host = headers.get(b"host", b"").decode("latin-1").lower()
     try:

@@ -6,8 +6,7 @@
                   aborted
 
 A handshake costs a signature: 0.3 to 1 ms of a core with RSA, and another with a client's certificate. On the loop, all
-requests would wait behind the handshakes of new clients. The library releases the GIL while it computes, so with
-handshakes on a thread, requests wait at most for a core.
+requests would wait behind it; on a thread they wait at most for a core, as the library releases the GIL.
 
 Invariants
 - A session belongs to the thread during a step of its handshake, and to the loop otherwise: bytes that arrive meanwhile
@@ -45,11 +44,7 @@ READ_NBYTES = 256 << 10
 
 
 class Handshakes:
-    """The handshakes of one port.
-
-    Args:
-        certificates: Returns the newest certificates.
-    """
+    """The handshakes of one port, with the newest certificates."""
 
     def __init__(self, certificates: CertificateSource) -> None:
         self._certificates = certificates
@@ -58,10 +53,7 @@ class Handshakes:
         self._waiting: dict[TlsTransport, None] = {}
 
     async def accept(self, protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
-        """Run the handshake of a connection and give it to a protocol.
-
-        Args:
-            protocol: Makes the protocol once the handshake is done.
+        """Run the handshake of a connection and give it to a protocol, made once it is done.
 
         Raises:
             OSError: The handshake failed.
@@ -88,12 +80,10 @@ class Handshakes:
         asyncio.get_running_loop().call_later(LAST_HANDSHAKE_S, self.abort)
 
     def abort(self) -> None:
-        """Abort all handshakes."""
         for transport in list(self._waiting):
             transport.abort()
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
