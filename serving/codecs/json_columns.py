@@ -50,10 +50,6 @@ def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | 
             flat, n * k of them). A ragged input is a list of n lists.
         plain: The values hold no booleans.
         extent: Size account of the request; None if the values do not belong to a request.
-
-    Raises:
-        BadInput: Type or shape does not match the input.
-        TooLarge: The request exceeds a limit.
     """
     if type(values) is not list:
         raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(values)}")

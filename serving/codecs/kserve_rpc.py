@@ -61,10 +61,8 @@ class InferParams(NamedTuple):
     """Parameters of an infer request.
 
     Attributes:
-        version: None for the newest.
         label: Always None; KServe has no labels.
-        id: The request's id; "" for none.
-        timeout_s: Time limit from the request's own parameter; None for none.
+        timeout_s: From the request's own parameter.
         final: The client expects the last reply to each request of a stream to be marked.
     """
 
@@ -81,12 +79,6 @@ class InferDecoder:
     """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[InferParams], limits: RequestLimits = DEFAULTS) -> None:
-        """Parse the request.
-
-        Raises:
-            BadInput: Not a valid ModelInferRequest.
-            TooLarge: The request exceeds a limit.
-        """
         self._data, self._templates, self._limits = data, templates, limits
         self._message: Any = None
         self._template = templates.find(data)
@@ -98,15 +90,7 @@ class InferDecoder:
     def columns(
         self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: SharedMemory | None = None
     ) -> tuple[Mapping[str, Column], InferParams]:
-        """Return the model's inputs, and the parameters completed with the header's.
-
-        Args:
-            memory: Shared memory; None if it is not served.
-
-        Raises:
-            BadInput: The request does not fit the model.
-            TooLarge: The request exceeds a limit.
-        """
+        """Return the model's inputs, and the parameters completed with the header's."""
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -207,17 +191,7 @@ def encode(
     version: int,
     memory: SharedMemory | None = None,
 ) -> bytes:
-    """Encode the reply, with raw tensors.
-
-    Args:
-        outputs: Arrays [n, ...].
-        params: The parameters that columns() returned.
-        version: Version that answered.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: An output does not fit its region of shared memory.
-    """
+    """Encode the reply, with raw tensors; raise BadInput if an output does not fit its region of shared memory."""
     arrays = [np.ascontiguousarray(outputs[requested.name]) for requested in params.outputs]
     fixed = all(array.dtype.kind != "O" for array in arrays)
     if fixed and not params.id and all(requested.span is None for requested in params.outputs):

@@ -40,9 +40,7 @@ class ListTensors(NamedTuple):
     others: dict[str, str]
 
     def beside(self, name: str, sent: Container[str]) -> str:
-        """Return which of the `sent` tensors tells the lists of an input apart; raise BadInput if there is more than
-        one.
-        """
+        """Return which of the `sent` tensors tells the lists of an input apart; raise BadInput if several do."""
         siblings = [n for n in self.choices(name) if n in sent]
         if len(siblings) > 1:
             raise BadInput(f"inputs[{name}]: expected one of {' and '.join(siblings)}, got both")

@@ -45,10 +45,10 @@ class PredictOptions(NamedTuple):
 
     Attributes:
         row: Reply with `predictions` (row format) instead of `outputs` (column format).
-        timeout_s: Time limit from the request's header; None for none.
+        timeout_s: From the request's header.
         method: "predict", or "classify" or "regress", whose replies hold `results`.
         ignored: Names of inputs that were sent but that the model does not have, as a header value.
-        signature: Name of the signature that replies; "" for the default one.
+        signature: The signature that replies.
         flat: Names of outputs that leave out their last dimension, as the request's values do.
     """
 
@@ -63,14 +63,9 @@ class PredictOptions(NamedTuple):
 def decode(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS, regions: Any = None
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Decode an inflated predict body to the model's inputs.
+    """Decode an inflated predict body to the model's inputs; messages use TensorFlow Serving's wording.
 
-    Args:
-        regions: Not used: only other dialects have shared memory.
-
-    Raises:
-        BadInput: The body does not fit the model; messages use TensorFlow Serving's wording.
-        TooLarge: The body exceeds a limit.
+    `regions` is not used: only other dialects have shared memory.
     """
     document = load_json(body, limits)
     sent = document.get("instances") or document.get("inputs")
@@ -198,12 +193,7 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
 def decode_examples(
     body: Body, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Decode an inflated body of `method`, classify or regress, to the model's inputs.
-
-    Raises:
-        BadInput: The body does not fit the model.
-        TooLarge: The body exceeds a limit.
-    """
+    """Decode an inflated body of `method`, classify or regress, to the model's inputs."""
     document = load_json(body, limits)
     signature = _signature(document, manifest)
     if "examples" not in document:
@@ -218,9 +208,6 @@ def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions)
     """Encode a classify or regress reply.
 
     Classify gives a list of [label, score] for each example, one pair per class; regress gives one number per example.
-
-    Args:
-        outputs: The outputs of the signature, [n, ...] each.
     """
     if options.method == "regress":
         return dump_json({"results": json_values(np.ascontiguousarray(examples.regressions(outputs)))})
@@ -230,11 +217,7 @@ def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions)
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
-    """Encode a predict reply as JSON with `predictions` or `outputs`; bare values if the model has one output.
-
-    Args:
-        outputs: Arrays [n, ...], all with the same n.
-    """
+    """Encode a predict reply as JSON with `predictions` or `outputs`; bare values if the model has one output."""
     key = "predictions" if options.row else "outputs"
     if options.flat:
         outputs = {name: array.reshape(-1) if name in options.flat else array for name, array in outputs.items()}
@@ -249,7 +232,6 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
 
 
 def encode_reply(reply: PredictReply, options: PredictOptions, regions: Any = None) -> tuple[bytes, RawHeaders]:
-    """Return the body and the headers of a predict reply."""
     named = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
     return encode(reply.outputs, options), (JSON_TYPE, *named)
 

@@ -61,13 +61,7 @@ DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].
 
 
 class PredictParams(NamedTuple):
-    """Parameters of a predict request.
-
-    Attributes:
-        version: None for the newest, or the one with the label.
-        signature: "" for the default one.
-        outputs: The requested outputs, in order; empty for all.
-    """
+    """Parameters of a predict request: its version, label or neither, and the requested outputs; () for all."""
 
     model: str
     version: int | None = None
@@ -91,15 +85,6 @@ class PredictDecoder:
     """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[PredictParams], limits: RequestLimits = DEFAULTS) -> None:
-        """Parse the request.
-
-        Args:
-            templates: Templates of earlier requests.
-
-        Raises:
-            BadInput: Not a valid PredictRequest.
-            TooLarge: The request exceeds a limit.
-        """
         self._data, self._templates, self._limits = data, templates, limits
         # Whether every tensor has no dimensions.
         self.scalar = False
@@ -112,12 +97,6 @@ class PredictDecoder:
             self._parse()
 
     def columns(self, manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Mapping[str, Column]:
-        """Return the model's inputs.
-
-        Raises:
-            BadInput: The request does not fit the model.
-            TooLarge: The request exceeds a limit.
-        """
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -190,11 +169,7 @@ class PaddedExtent(RequestSize):
         self._most, self._nbytes = limits.max_body_bytes, 0
 
     def fill(self, name: str, values: int, nbytes: int) -> None:
-        """Account for padding by `values` values of `nbytes` each.
-
-        Raises:
-            TooLarge: The request's padding in total exceeds max_body_bytes.
-        """
+        """Account for padding by `values` values of `nbytes` each; raise TooLarge beyond max_body_bytes in total."""
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
             raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
@@ -365,8 +340,6 @@ def encode(
     """Encode the reply, with values in the *_val field of their type.
 
     Args:
-        outputs: Arrays [n, ...].
-        version: Version that answered.
         scalar: Whether to leave out the rows' dimension: the request had none.
         flat: Names of the outputs that leave out their last dimension, of one column: the request's tensors did.
     """

@@ -85,9 +85,6 @@ def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
 
     Args:
         values: Its inputs `sequence_id` and `sequence_version`, as far as it has them: a value each.
-
-    Raises:
-        BadInput: One of them is not what it should be.
     """
     sequence_id = _id(values.get(ID), "")
     if not sequence_id:

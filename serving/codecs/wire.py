@@ -3,16 +3,15 @@
 Checks run in this order: length of the body as sent, length after inflation, size of the parsed document, then parsing
 (processor.features.limits).
 
-A JSON document whose values do not fit in memory is refused before orjson parses it. orjson checks that its first
-buffer was allocated and then creates objects without a check: where the operating system refuses it memory
-(RLIMIT_DATA, RLIMIT_AS, strict overcommit), the process dies of SIGSEGV and takes every request of the worker with it.
-So as much address space as the document can take is asked for and given back first. No page of it is touched: no
-container's memory limit is spent, and a document that fits costs two system calls.
+A JSON document whose values do not fit in memory is refused before orjson parses it, because orjson creates objects
+without a check: where the operating system refuses it memory (RLIMIT_DATA, RLIMIT_AS, strict overcommit), the process
+dies of SIGSEGV. So as much address space as the document can take is asked for and given back first. No page of it is
+touched: a document that fits costs two system calls.
 
-Parsing holds the GIL, and so does everything between giving the space back and the call of orjson, so two threads do
-not count on the same space. A thread that computes without the GIL may still take it; what is asked for exceeds what
-documents were measured to take by a fifth or more. Long documents are parsed in slices (serving.codecs.json_slices),
-between which the GIL is given up, so each slice asks for its own space.
+Everything between giving the space back and the call of orjson holds the GIL, so two threads do not count on the same
+space. A thread that computes without the GIL may still take it; what is asked for exceeds what documents were measured
+to take by a fifth or more. Long documents are parsed in slices (serving.codecs.json_slices), between which the GIL is
+given up, so each slice asks for its own space.
 """
 
 from __future__ import annotations
@@ -187,14 +186,9 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
 
 
 def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
-    """Parse the body's JSON object.
+    """Parse the body's JSON object; raise NotReady if there is not enough memory for it.
 
     NaN, Infinity and -Infinity are replaced by the numbers that json_columns turns back into them.
-
-    Raises:
-        BadInput: Not a JSON object.
-        TooLarge: The document exceeds a limit.
-        NotReady: There is not enough memory to parse it.
     """
     if not body:
         raise BadInput("JSON Parse error: The document is empty")

@@ -105,18 +105,17 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 def signatures(manifest: Manifest) -> dict[str, Any]:
     """Return TensorFlow's SignatureDefMap of a model, with tensors named like its inputs and outputs."""
     inputs = {manifest.own_name(i.name): _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
-    found = {}
+    definitions = {}
     for signature in manifest.signatures or [ServingSignature(DEFAULT_SIGNATURE)]:
         outputs = {
             name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)])
             for name, o in manifest.replies(signature.name).items()
         }
-        found[signature.name] = {"inputs": inputs, "outputs": outputs, "method_name": signature.method}
-    return {"signature_def": found}
+        definitions[signature.name] = {"inputs": inputs, "outputs": outputs, "method_name": signature.method}
+    return {"signature_def": definitions}
 
 
 def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
-    """Return TensorFlow Serving's GetModelStatusResponse."""
     statuses = [
         {
             "version": str(v.version),

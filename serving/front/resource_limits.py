@@ -1,12 +1,12 @@
 """Limit what clients may hold of a process: bytes of request bodies, and descriptors.
 
-Bodies: bodies that arrive in pieces are refused (503) once all of them together hold the limit. None waits for another
-to finish, so halves of bodies cannot block each other, and each has its own deadline. A body that arrives with its head
-in one read is small; it may exceed the limit by SPARE_NBYTES, so that a client that fills the memory with incomplete
-bodies does not keep out the others.
+Bodies that arrive in pieces are refused (503) once all of them together hold the limit. None waits for another to
+finish, so halves of bodies cannot block each other, and each has its own deadline. A body that arrives with its head in
+one read may exceed the limit by SPARE_NBYTES, so that a client that fills the memory with incomplete bodies does not
+keep out the others.
 
-Descriptors: a client's connection is one. The ports share the process's descriptors, except those reserved for the
-server's own files: deltas, mapped memory, logs, the channels between processes.
+A client's connection is a descriptor. The ports share the process's descriptors, except those reserved for the server's
+own files: deltas, mapped memory, logs, the channels between processes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,7 @@ class BodyMemory:
         self.nbytes, self._max_nbytes = 0, max_nbytes
 
     def check(self, spare_nbytes: int = 0) -> None:
-        """Raise BodyMemoryFull if more than the limit is held.
-
-        Args:
-            spare_nbytes: Bytes allowed above the limit.
-        """
+        """Raise BodyMemoryFull if more than the limit and `spare_nbytes` are held."""
         if self.nbytes > self._max_nbytes + spare_nbytes:
             raise BodyMemoryFull("body: the server's memory for request bodies is full; try again later")
 

@@ -43,13 +43,7 @@ class WrongVerb(MethodNotAllowed):
 
 
 async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> bytes:
-    """Read the whole body.
-
-    Raises:
-        TooLarge: As soon as the body is known to exceed the limit.
-        BadInput: Its length is not the declared one.
-        Disconnected: The client disconnected.
-    """
+    """Read the whole body; raise TooLarge as soon as it exceeds the limit, BadInput if its declared length is wrong."""
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
     bound.check(declared or 0)
     # Memory use is the body's size, however small its pieces are.

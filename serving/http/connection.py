@@ -158,7 +158,7 @@ class HttpConnection(asyncio.Protocol):
         self._body_nbytes = 0
         self._half_closed = self._advancing = False
         self._unsent_nbytes = math.inf
-        # Documented in serving.http.connection_draining.DrainableConnection.
+        # Set to let the connection end (serving.http.connection_draining).
         self.draining = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

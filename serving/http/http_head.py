@@ -3,17 +3,16 @@
 The parser is strict against request smuggling: where a proxy parses differently, one of the two may read a body where
 the other reads a request. A line ends in CR LF and nothing else, no field continues on a second line, nothing stands
 before a colon, a length is given once and in digits, and a body is chunked or has a length, never both. `Upgrade` is an
-ordinary field: a server that does not switch protocols ignores it.
+ordinary field.
 
 Costs: two patterns over the bytes of a whole head, without backtracking (possessive): linear in its length.
 
-Rejected: an incremental parser (llhttp). It stops at `Upgrade` and leaves the body to another protocol; it does not
-report where in a segment a message ended; names and values that arrive byte by byte cost the square of their length.
+Rejected: an incremental parser (llhttp). It stops at `Upgrade`; it does not report where in a segment a message ended;
+names and values that arrive byte by byte cost the square of their length.
 
 HeadCache keeps parsed heads of predict requests by their bytes, because a client sends the same head with every request
 of one size. A head is kept only if the parser has read it as the whole head of one message on a message boundary: the
-same bytes on a boundary mean the same again. The cache is bounded in number and in bytes. A head that differs in every
-request (it contains a trace id) is not kept.
+same bytes on a boundary mean the same again. A head that differs in every request (it contains a trace id) is not kept.
 """
 
 from __future__ import annotations

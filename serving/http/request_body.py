@@ -1,16 +1,16 @@
 """Collect the body of a request: in memory that grows by pages once it is long, and decoded where it comes in chunks.
 
-Costs of BodyBuffer: the received part of a long body is never copied: growth moves pages (mremap). A declared length
-reserves addresses but no memory. Above HUGE_NBYTES, huge pages are used if the system has them: for 60 MB the kernel
-spends 30 ms on small pages, while the loop holds the GIL, and 3 ms on huge ones. Below it they could be nearly empty.
+The received part of a long body is never copied: growth moves pages (mremap). A declared length reserves addresses but
+no memory. Above HUGE_NBYTES, huge pages are used if the system has them: for 60 MB the kernel spends 30 ms on small
+pages, while the loop holds the GIL, and 3 ms on huge ones.
 
 Rejected: a bytearray of any length. Its allocator may copy everything received at each growth, which is by an eighth:
 with bodies of 60 MB that took two thirds of an event loop's time.
 
 ChunkedBody is strict like the head's parser (serving.http.http_head): a chunk's size is hexadecimal digits, followed by
-CR LF or by an extension and CR LF; its data ends in CR LF; trailers are header fields. Extensions and trailers are
-ignored, within bounds. A chunk costs about a microsecond whatever its size, so at most CHUNKS_A_TURN are decoded at
-once, and the framing (all that is not data) may be at most MAX_FRAMING_NBYTES and an eighth of the data.
+CR LF or by an extension and CR LF; its data ends in CR LF; trailers are header fields. A chunk costs about a
+microsecond whatever its size, so at most CHUNKS_A_TURN are decoded at once, and the framing (all that is not data) may
+be at most MAX_FRAMING_NBYTES and an eighth of the data.
 """
 
 from __future__ import annotations

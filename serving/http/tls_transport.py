@@ -5,14 +5,14 @@
                      ▼
                   aborted
 
-A handshake costs a signature: 0.3 to 1 ms of a core with RSA, and another with a client's certificate. On the loop, all
+A handshake costs 0.3 to 1 ms of a core with RSA, and as much again with a client's certificate. On the loop, all
 requests would wait behind it; on a thread they wait at most for a core, as the library releases the GIL.
 
 Invariants
 - A session belongs to the thread during a step of its handshake, and to the loop otherwise: bytes that arrive meanwhile
   are buffered, beyond MAX_EARLY_NBYTES in the kernel. The application sees no connection before its handshake is done.
 - At most MOST_HANDSHAKES are in progress: above that, the oldest is aborted, so that clients that connect and send
-  nothing cannot keep others out. Each has HANDSHAKE_S.
+  nothing cannot keep others out.
 - The bytes of one read of the socket reach the protocol in one call, as without TLS.
 - The last message is a close_notify, then FIN: a client can tell a complete reply from a truncated one.
 

@@ -1,7 +1,6 @@
 """Serve gRPC's own services: grpc.health.v1.Health, and grpc.reflection for grpcurl and similar tools.
 
-Health says whether the server is ready, as a whole and by service. Reflection has two versions of its service, which
-differ only in name.
+Health says whether the server is ready, as a whole and by service. The two versions of reflection differ only in name.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 
 
 class Health:
-    """The service grpc.health.v1.Health.
-
-    Args:
-        lifecycle: Says whether the server is ready.
-        handlers_of: Makes a protocol's handlers.
-        names: Names of the services that it answers for, besides "" for all.
-    """
+    """The service grpc.health.v1.Health, for the services of these names and "" for all."""
 
     def __init__(
         self, lifecycle: Availability[object], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
@@ -71,20 +64,15 @@ class Health:
 
 
 class Reflection:
-    """The reflection services.
-
-    Args:
-        handlers_of: Makes a protocol's handlers.
-        names: Names of the services that it lists besides itself.
-    """
+    """The reflection services, which list the services of these names and themselves."""
 
     def __init__(self, handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]) -> None:
-        own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
-        self._names = sorted([*names, *own])
+        services = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
+        self._names = sorted([*names, *services])
         calls = handlers_of("grpc")
         self.services: dict[str, Handlers] = {
             name: {"ServerReflectionInfo": calls.stream("ServerReflectionInfo", self._version(name.rpartition(".")[0]))}
-            for name in own
+            for name in services
         }
 
     def _version(self, package: str) -> Any:

@@ -33,9 +33,6 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
 
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
 
-    Args:
-        max_nbytes: Limit of the body's size.
-
     Raises:
         TooLarge: As soon as the body is known to exceed the limit; nothing of it is kept.
     """
@@ -50,12 +47,7 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
 
 
 async def read_json(request: Request, model: type[Body]) -> Body:
-    """Read a JSON body of at most MAX_JSON_NBYTES.
-
-    Raises:
-        BadInput: It is not JSON, or does not fit the class.
-        TooLarge: It is too long.
-    """
+    """Read a JSON body of at most MAX_JSON_NBYTES; raise BadInput or TooLarge."""
     try:
         document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
@@ -64,12 +56,7 @@ async def read_json(request: Request, model: type[Body]) -> Body:
 
 
 def documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
-    """Return the OpenAPI entry of a body that the route reads itself.
-
-    Args:
-        model: Class of the JSON body.
-        others: Further entries by media type.
-    """
+    """Return the OpenAPI entry of a body that the route reads itself; `others` are further entries by media type."""
     return {
         "requestBody": {
             "required": True,

@@ -27,13 +27,10 @@ MOST_ENTRIES, MOST_LETTERS = 100, 500
 
 
 class AuditTrail:
-    """The audit trail of one admin port."""
-
     def __init__(self) -> None:
         self._entries: deque[dict[str, Any]] = deque(maxlen=MOST_ENTRIES)
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the trail's route."""
         app.get("/admin/audit")(self.audit)
 
     async def audit(self) -> Response:
@@ -41,16 +38,7 @@ class AuditTrail:
         return json_reply({"entries": list(self._entries)[::-1]})
 
     async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
-        """Run a change in a worker thread and log its outcome.
-
-        Args:
-            what: The change in words.
-            act: Makes the change.
-            executor: Where it runs; the loop's default if None.
-
-        Returns:
-            The result of act().
-        """
+        """Run a change, `what` in words, in a worker thread, and log its outcome; return the result of act()."""
         client = request.client.host if request.client else "?"
         if key := request.scope.get(KEY_NAME):
             client = f"{client} ({key})"

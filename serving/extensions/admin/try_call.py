@@ -1,8 +1,8 @@
 """Serve POST /admin/models/{name}/try: forward one predict request to the server's own data port.
 
 The console's origin differs from the data port's, which does not allow other origins for it. The body is forwarded
-unchanged, so this request is refused for the same reasons as any prediction; so is the key, which needs the scope
-predict if the data port requires keys. If there are workers, one of them answers.
+unchanged and refused for the same reasons as any prediction; so is the key, which needs the scope predict if the data
+port requires keys. If there are workers, one of them answers.
 
 With `top_items` it asks for the best items, and the reply has the first user's `items` with their columns.
 
@@ -72,7 +72,6 @@ class TryCalls:
         self._open = 0
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the route."""
         content = {"application/json": {"schema": {"type": "object", "description": "The same body as for :predict."}}}
         extra = {"requestBody": {"required": True, "content": content}}
         full: dict[int | str, dict[str, Any]] = {
@@ -132,12 +131,7 @@ class TryCalls:
 def _call(
     address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, more: Mapping[str, str]
 ) -> _Answer:
-    """Send one request on a new connection.
-
-    Args:
-        address: Host and port.
-        context: TLS context; None for plain HTTP.
-        more: Further headers.
+    """Send one request on a new connection; without a context over plain HTTP.
 
     Raises:
         NotReady: The data port does not answer.
@@ -153,11 +147,11 @@ def _call(
         connection.request("POST", path, body, headers)
         reply = connection.getresponse()
         data = reply.read(MAX_REPLY_NBYTES + 1)
-        found = {name.lower(): value for name, value in reply.getheaders()}
+        reply_headers = {name.lower(): value for name, value in reply.getheaders()}
     except (OSError, http.client.HTTPException):
         raise NotReady("try: the data port does not answer") from None
     finally:
         connection.close()
     if len(data) > MAX_REPLY_NBYTES:
         raise TooLarge(f"try: expected a reply of at most {MAX_REPLY_NBYTES} bytes; send fewer rows")
-    return _Answer(reply.status, found, data)
+    return _Answer(reply.status, reply_headers, data)

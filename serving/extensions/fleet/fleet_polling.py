@@ -2,13 +2,12 @@
 
 Invariants
 - A replica costs at most MAX_REPLY_NBYTES, MAX_HEAD_NBYTES and timeout_s, from the connection to the last byte: one
-  that hangs, trickles or floods is reported with a problem, and does not delay the others.
+  that hangs, trickles or floods does not delay the others. Only the system bounds the time of a name lookup.
 - At most AT_ONCE are polled at a time, and MOST in all.
 - No redirect and no proxy is followed, so the token is sent only to the given addresses.
 
 HTTP/1.0 is used so that a reply ends with its connection and is never chunked. Rejected: the urllib of AdminClient,
-whose timeout starts again with every byte; and threads, because a thread that hangs cannot be ended. Only the system
-bounds the time of a name lookup.
+whose timeout starts again with every byte; and threads, because a thread that hangs cannot be ended.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class AdminAddress:
 
     Attributes:
         where: The address as shown to users.
-        host: Host or IP address.
         secure: It uses TLS.
         name: Name that its certificate must have; "" for the host.
     """
@@ -87,11 +85,7 @@ def check_token(token: str) -> None:
 
 
 async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
-    """Return all current addresses of a name, such as a headless service of Kubernetes; empty if it has none.
-
-    Args:
-        service: HOST:PORT.
-        timeout_s: Time limit of the lookup.
+    """Return all current addresses of HOST:PORT, such as a headless service of Kubernetes; empty if it has none.
 
     Raises:
         BadInput: The service has another form.
@@ -99,16 +93,16 @@ async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
     name = AdminAddress.parse(service)
     loop = asyncio.get_running_loop()
     try:
-        found = await asyncio.wait_for(loop.getaddrinfo(name.host, name.port, type=1), timeout_s)
+        resolved = await asyncio.wait_for(loop.getaddrinfo(name.host, name.port, type=1), timeout_s)
     except (OSError, TimeoutError, UnicodeError):
         return []
-    hosts = sorted({str(address[0]) for *_, address in found})
+    hosts = sorted({str(address[0]) for *_, address in resolved})
     return [_at(host, name) for host in hosts]
 
 
 def _at(host: str, name: AdminAddress) -> AdminAddress:
-    there = AdminAddress("", host, name.port, name.secure, name.host)
-    return replace(there, where=f"http{'s' * name.secure}://{there.authority}")
+    address = AdminAddress("", host, name.port, name.secure, name.host)
+    return replace(address, where=f"http{'s' * name.secure}://{address.authority}")
 
 
 async def poll_all(

@@ -59,11 +59,7 @@ class RerankOptions(NamedTuple):
 
 
 def model_of(body: Body, limits: RequestLimits) -> str:
-    """Return the name of the model that a body asks for.
-
-    Raises:
-        BadInput: It names none.
-    """
+    """Return the name of the model that a body asks for; raise BadInput if it names none."""
     name = load_json(body, limits).get("model")
     if type(name) is not str or not 0 < len(name) <= MAX_MODEL_LETTERS:
         raise BadInput(f"model: expected the name of a model, got {json_kind(name)}")
@@ -134,10 +130,10 @@ def _query(query: Any, manifest: Manifest) -> dict[str, Any]:
             f"query: expected an object of the user's inputs (the model reads {names}), got {json_kind(query)}"
         )
     by_name = dict(manifest.by_input(query))
-    known = {i.name for i in manifest.inputs}
-    unknown = next((name for name in by_name if name not in known), None)
+    inputs = {i.name for i in manifest.inputs}
+    unknown = next((name for name in by_name if name not in inputs), None)
     if unknown is not None:
-        names = ", ".join(sorted(known)[:16])
+        names = ", ".join(sorted(inputs)[:16])
         raise BadInput(f"query: expected inputs of the model, got {show(unknown)}; it has {names}")
     return by_name
 
@@ -183,7 +179,6 @@ def _scores_of(manifest: Manifest) -> str:
 
 
 def _id(item: Input, document: Any) -> Any:
-    """Return a document's id."""
     if type(document) is dict:
         document = document.get("id", document.get("text"))
     if type(document) is list:
