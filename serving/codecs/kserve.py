@@ -46,14 +46,7 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class InferOptions(NamedTuple):
-    """Reply options of an infer request.
-
-    Attributes:
-        outputs: In the requested order.
-        id: The request's id; "" for none.
-        timeout_s: None for none.
-        plain: As in kserve_header.InferHeader.
-    """
+    """Reply options of an infer request; `plain` as in kserve_header.InferHeader."""
 
     outputs: tuple[RequestedOutput, ...]
     id: str = ""
@@ -75,15 +68,7 @@ def decode(
     limits: RequestLimits = DEFAULTS,
     memory: SharedMemory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
-    """Decode an inflated infer body, JSON and the binary tensors behind it, to the model's inputs.
-
-    Args:
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: The body does not fit the model.
-        TooLarge: The body exceeds a limit.
-    """
+    """Decode an inflated infer body, JSON and the binary tensors behind it, to the model's inputs."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
         header, at = read_header(load_json(body, limits), manifest, limits), len(body)
@@ -106,12 +91,7 @@ def parsed_nbytes(nbytes: int, headers: Headers) -> int:
 
 
 def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
-    """Return the size limit for the body that follows these headers.
-
-    Raises:
-        BadInput: The declared length of the JSON is not a valid number.
-        TooLarge: The declared length of the JSON exceeds its limit.
-    """
+    """Return the size limit for the body that follows these headers; they may declare the length of its JSON."""
     bound, declared = json_limit(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
     if declared is None:
         return bound
@@ -163,11 +143,6 @@ def encode(
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """Encode the reply: its body, and its headers except for the length.
 
-    Args:
-        outputs: Arrays [n, ...].
-        version: Version that answered.
-        memory: Shared memory; None if it is not served.
-
     Raises:
         BadInput: An output does not fit its region of shared memory.
     """
@@ -201,19 +176,19 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
+def into_span(requested: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
     """Write one output to the shared memory that the request names, and return the parameters for a gRPC reply.
 
     Raises:
         BadInput: Shared memory is not served, or the output does not fit.
     """
-    span = wanted.span
+    span = requested.span
     assert span is not None, "asked for it"
     if memory is None:
-        raise BadInput(f"outputs[{wanted.name}].parameters.shared_memory_region: shared memory is not served")
+        raise BadInput(f"outputs[{requested.name}].parameters.shared_memory_region: shared memory is not served")
     data = raw_values(array)
     if data.nbytes > span.nbytes:
-        where = f"outputs[{wanted.name}].parameters.shared_memory_byte_size"
+        where = f"outputs[{requested.name}].parameters.shared_memory_byte_size"
         raise BadInput(f"{where}: expected {data.nbytes}, got {span.nbytes}")
     memory.write(span, data.tobytes())
     return {

@@ -74,11 +74,13 @@ class RegionSpan(NamedTuple):
 
 
 class SharedMemory(Protocol):
-    """Access to registered shared memory. Both methods raise BadInput."""
+    """Registered shared memory, from which a request is read and to which a reply is written."""
 
-    def read(self, span: RegionSpan) -> bytes: ...
+    def read(self, span: RegionSpan) -> bytes:
+        """Read a span; raise BadInput outside of a registered region, TooLarge beyond max_body_bytes."""
 
-    def write(self, span: RegionSpan, data: bytes) -> None: ...
+    def write(self, span: RegionSpan, data: bytes) -> None:
+        """Write no more bytes than a span has; raise BadInput if its region is unknown, too small or not writable."""
 
 
 class RequestedOutput(NamedTuple):
@@ -121,8 +123,7 @@ class InferHeader(NamedTuple):
     Attributes:
         manifest: The manifest that it was checked against.
         places: Layout of the tensors behind the header; None unless all of them can be read in place.
-        id: The request's id; "" for none.
-        timeout_s: Time limit from the header's own parameters; None for none.
+        timeout_s: From the header's own parameters.
         shares: An output is requested in shared memory.
         plain: The reply has binary tensors only and no id.
         lists: The tensors beside the model's list inputs.
@@ -142,12 +143,7 @@ class InferHeader(NamedTuple):
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
-    """Check a header against the model.
-
-    Raises:
-        BadInput: The header does not fit the model.
-        TooLarge: The request exceeds a limit; checked before values are read.
-    """
+    """Check a header against the model."""
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     call = of_parameters(parameters) if ID in parameters else None
@@ -162,15 +158,7 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
 
 
 def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
-    """Return the inputs of a request; UserInputs of one about a kept user.
-
-    Args:
-        at: Offset in `body` where the binary tensors begin; they end with it.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: The tensors do not match the header.
-    """
+    """Return the inputs of a request, whose binary tensors are body[at:]; UserInputs of one about a kept user."""
     inputs = _columns(header, body, at, memory)
     return inputs if header.call is None else UserInputs(inputs, header.call)
 

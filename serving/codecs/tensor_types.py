@@ -85,11 +85,7 @@ def takes(spec: Input, sent: TensorType) -> bool:
 
 
 def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values in the engine's type, int64 or float32.
-
-    Raises:
-        BadInput: A value would change when converted to the type that the model declared.
-    """
+    """Return the values in the engine's type, int64 or float32; raise BadInput if one would change."""
     ours, declared_dtype = np.dtype(spec.dtype), declared(spec).dtype
     assert declared_dtype is not None, "numbers"
     if values.dtype == declared_dtype == np.uint64:
@@ -135,9 +131,9 @@ def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
         raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at}){limits}")
 
 
-def span(own: np.dtype[Any]) -> tuple[int, int]:
+def span(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Return the lowest and the highest number of a whole type; those of bool are 0 and 1."""
-    return (0, 1) if own.kind == "b" else (int(np.iinfo(own).min), int(np.iinfo(own).max))
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def plain(manifest: Manifest) -> bool:
@@ -152,7 +148,6 @@ def as_declared(
 
     Args:
         outputs: The engine's outputs, float32 [n, columns] each.
-        signature: Name of the signature, which exists; "" for the default one.
         asked: Names of the outputs that the request asks for: those in replies, or the package's.
 
     Returns:
@@ -186,11 +181,7 @@ def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
 
 
 def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
-    """Return the names that a request may ask for outputs by: those in replies, then others that the package has.
-
-    Raises:
-        BadInput: There is no such signature.
-    """
+    """Return the names that a request may ask for outputs by: those in replies, then others that the package has."""
     replies = manifest.replies(signature)
     return list(dict.fromkeys([*replies, *(spec.name for spec in replies.values())]))
 

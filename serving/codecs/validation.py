@@ -17,16 +17,12 @@ class StrictModel(BaseModel):
 Validated = TypeVar("Validated", bound=BaseModel)
 
 
-def validated(document: Any, model: type[Validated], where: str = "body") -> Validated:
-    """Return a JSON document as an instance of a model; `where` names the document in errors.
-
-    Raises:
-        BadInput: The document does not fit the class.
-    """
+def validated(document: Any, model: type[Validated]) -> Validated:
+    """Return a JSON document as an instance of a model; raise BadInput if it does not fit."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise BadInput(first_problem(error.errors(), where, model.model_fields)) from None
+        raise BadInput(first_problem(error.errors(), "body", model.model_fields)) from None
 
 
 TYPES = {

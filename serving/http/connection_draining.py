@@ -4,12 +4,12 @@
                    └──idle for PATIENCE_S──▶┘
 
 draining   Requests are answered. The first reply with nothing behind it is the last, and says `connection: close`.
-finished   Nothing more is written: a FIN follows the last byte. Bytes that still arrive are read and dropped.
+finished   A FIN follows the last byte. Bytes that still arrive are read and dropped.
 closed     The descriptor is closed.
 
-The flag `draining` begins it: at the end of a port (drain_connections), at a drain, and when a worker gives up some
-connections (DataPorts.drain_some). A connection that ends for another reason (a client's own `connection: close`, a
-refused body, 75 s without a request) skips `draining` and is finished in the same way.
+The flag `draining` begins it, at the end of a port (drain_connections) or when a worker gives up some connections
+(DataPorts.drain_some). A connection that ends for another reason (a client's own `connection: close`, a refused body,
+75 s without a request) is finished in the same way.
 
 Invariants
 - Everything that a client sent before it could know of the end is answered. A reply is the last only if nothing unread
@@ -21,11 +21,10 @@ Invariants
   is closed.
 
 One race remains, which HTTP/1.1 leaves to every server: a client that sends for the first time in PATIENCE_S while the
-FIN is on its way reads end of file instead of a reply. A client whose requests are closer together always reads
-`connection: close` first.
+FIN is on its way reads end of file instead of a reply.
 
-Costs: nothing while a connection serves, except a wrapper whose methods are the transport's own; one look into the
-kernel's buffer for each reply of a draining connection.
+Costs: a wrapper whose methods are the transport's own, and one look into the kernel's buffer for each reply of a
+draining connection.
 
 Rejected: closing idle connections at once, as uvicorn does (8 to 12 of 12 busy ones were reset: between two requests
 each is idle); SO_LINGER (it waits until the sent bytes are acknowledged, and still resets if bytes are unread).
@@ -43,9 +42,12 @@ import socket
 import termios
 from array import array
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from uvicorn.server import ServerState
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.http.connection import HttpConnection
 
 log = logging.getLogger("freshet.http")
 
@@ -144,20 +146,6 @@ class _LingeringProtocol(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
 
-class DrainableConnection(Protocol):
-    """A connection as connection draining needs it; `draining` is set to let it end."""
-
-    draining: bool
-    transport: Any
-
-    @property
-    def idle(self) -> bool:
-        """True if everything received is answered, not counting bytes in the kernel's buffer."""
-
-    def give_up(self) -> None:
-        """Answer the request in flight at once; requests of the application are tasks, and are cancelled instead."""
-
-
 async def drain_connections(state: ServerState, timeout_s: float, hurried: Callable[[], bool]) -> None:
     """Drain every connection; return when none is left.
 
@@ -167,9 +155,9 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
         hurried: Once it returns True, all connections have been or are being aborted.
     """
     loop = asyncio.get_running_loop()
-    connections = cast(set[DrainableConnection], state.connections)
-    quiet_since_s: dict[DrainableConnection, float] = {}
-    finished: set[DrainableConnection] = set()
+    connections = cast("set[HttpConnection]", state.connections)
+    quiet_since_s: dict[HttpConnection, float] = {}
+    finished: set[HttpConnection] = set()
     end_s = loop.time() + timeout_s
     for connection in connections:
         connection.draining = True
