@@ -56,12 +56,7 @@ ADMIN_PLACE, DATA_PLACE = 0, 1
 
 
 class Credentials(NamedTuple):
-    """The contents of the files at one moment.
-
-    Attributes:
-        edition: Number of the reading; later ones replace earlier ones.
-        files: Contents by option.
-    """
+    """The contents of the files at one moment, by option; a later edition replaces earlier ones."""
 
     edition: int
     files: Mapping[str, bytes]
@@ -72,7 +67,6 @@ class Credentials(NamedTuple):
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Credentials:
-        """Read credentials from a message of message()."""
         return cls(message["edition"], {k: base64.b64decode(v) for k, v in message["files"].items()})
 
 
@@ -80,7 +74,7 @@ class AccessControl:
     """The credentials in force in one process, and the guards that use them.
 
     Args:
-        admin_token: The admin token; "" for none.
+        admin_token: "" for none.
         memory: The server's rate limiter memory.
     """
 
@@ -109,11 +103,7 @@ class AccessControl:
         hand(self._newest)
 
     def take(self, credentials: Credentials) -> None:
-        """Put credentials into force, unless later ones already are.
-
-        Raises:
-            BadInput: They are invalid; nothing changes.
-        """
+        """Put credentials into force, unless later ones already are; raise BadInput if they are invalid."""
         if credentials.edition <= self._newest.edition:
             return
         # Without files, as most servers are, there is nothing to check, and what reads them is not loaded.
@@ -121,7 +111,7 @@ class AccessControl:
             from freshet_serving.serving.access.certificates import Certificates
 
             keys, certificates = self._keys_in(credentials), Certificates.of(credentials.files)
-            self._newest, self._certificates = credentials, certificates
+            self._certificates = certificates
             for guard in self._guards:
                 guard.keys = keys
         self._newest = credentials
@@ -129,28 +119,20 @@ class AccessControl:
             hand(credentials)
 
     def _keys_in(self, credentials: Credentials) -> ApiKeys:
-        """Return the keys of credentials, and the admin token; raise BadInput."""
         from freshet_serving.serving.access.key_file import ApiKeys
 
         return ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
 
 
 class CredentialFiles:
-    """The watched files of a server.
-
-    Attributes:
-        newest: The newest contents that were valid.
-    """
+    """The watched files of a server; `newest` are the newest contents that were valid."""
 
     def __init__(self, paths: Mapping[str, str], take: Callable[[Credentials], None]) -> None:
-        """Read the files for the first time.
+        """Read the files for the first time; raise BadInput if they are invalid.
 
         Args:
             paths: Paths by option.
             take: Puts credentials into force; raises BadInput if they are invalid.
-
-        Raises:
-            BadInput: The files are invalid.
         """
         self._paths = {option: Path(path) for option, path in paths.items() if path}
         self._take = take
@@ -175,19 +157,19 @@ class CredentialFiles:
         return self._counters.snapshot()
 
     def poll_once(self) -> None:
-        """Poll once: reload files that have changed and have been stable since the last poll."""
+        """Reload files that have changed and have been stable since the last poll."""
         before, self._seen = self._seen, self._look()
         if self._seen != before or self._seen == self._tried:
             return
         try:
-            found = self._read(self.newest.edition + 1)
-            self._take(found)
+            credentials = self._read(self.newest.edition + 1)
+            self._take(credentials)
         except BadInput as error:
             self._tried = self._seen
             self._counters.cells[FAILURES] += 1
             log.error("cannot use the new keys or certificates, keeping the old ones: %s", error)
             return
-        self._tried, self.newest = self._seen, found
+        self._tried, self.newest = self._seen, credentials
         self._counters.cells[RELOADS] += 1
         log.info("%s: reloaded", ", ".join(self._paths))
 
@@ -216,8 +198,8 @@ def _bytes_of(option: str, path: Path) -> bytes:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
     # ctime covers changes of mode: chmod is how some refused files are corrected.
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
