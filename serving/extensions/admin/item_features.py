@@ -28,9 +28,13 @@ MOST_ITEMS = 1000
 
 def ranked_items(manifest: Manifest) -> dict[str, Any] | None:
     """Return the inputs of a request for the best items and the columns of its filters; None if there are none."""
-    of = ENGINE.get("explanations", "items")
-    items = None if of is None else of(manifest, None)
+    items = _items(manifest)
     return None if items is None else items.described()
+
+
+def _items(manifest: Manifest) -> Any:
+    make = ENGINE.get("explanations", "items")
+    return None if make is None else make(manifest, None)
 
 
 def listed_items(host: ModelHost | None, name: str, generation: str | None, body: bytes) -> dict[str, Any]:
@@ -38,8 +42,6 @@ def listed_items(host: ModelHost | None, name: str, generation: str | None, body
 
     Args:
         host: The models; None for no columns.
-        name: The model's name.
-        generation: The generation that the reply names.
         body: The reply, as :predict answers for the best items.
     """
     outputs = orjson.loads(body)["outputs"]
@@ -54,8 +56,7 @@ def _columns(host: ModelHost, name: str, generation: str | None, ids: list[Any])
         version = find(host.catalogue, name).routes.served.get(named.version)
     except FreshetError:
         return {}
-    of = ENGINE.get("explanations", "items")
-    items = None if of is None or version is None else of(version.manifest, None)
+    items = None if version is None else _items(version.manifest)
     if version is None or items is None or not version.lock.acquire(timeout=LOCK_S):
         return {}
     try:
