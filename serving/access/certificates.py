@@ -16,14 +16,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 class Certificates(NamedTuple):
-    """A certificate with its chain and private key, and an optional CA for client certificates.
-
-    Attributes:
-        chain: The certificate with its chain, in PEM.
-        key: The private key, in PEM.
-        client_ca: Certificates that sign clients' certificates, in PEM; empty for no client certificates.
-        context: The TLS context made of them, for HTTP.
-    """
+    """A certificate with its chain, its private key and a CA for client certificates, b"" for none, in PEM."""
 
     chain: bytes
     key: bytes

@@ -71,12 +71,7 @@ class Credentials(NamedTuple):
 
 
 class AccessControl:
-    """The credentials in force in one process, and the guards that use them.
-
-    Args:
-        admin_token: "" for none.
-        memory: The server's rate limiter memory.
-    """
+    """The credentials in force in one process, and the guards that use them."""
 
     def __init__(self, admin_token: str, memory: NDArray[np.uint8]) -> None:
         self.memory = memory
@@ -128,12 +123,7 @@ class CredentialFiles:
     """The watched files of a server; `newest` are the newest contents that were valid."""
 
     def __init__(self, paths: Mapping[str, str], take: Callable[[Credentials], None]) -> None:
-        """Read the files for the first time; raise BadInput if they are invalid.
-
-        Args:
-            paths: Paths by option.
-            take: Puts credentials into force; raises BadInput if they are invalid.
-        """
+        """Read the files, paths by option, for the first time, and take() them; raises BadInput."""
         self._paths = {option: Path(path) for option, path in paths.items() if path}
         self._take = take
         self._counters = CounterBlock(COUNTERS)

@@ -50,12 +50,7 @@ HEAD = "# API keys of a Freshet server; written by `freshet key`, which keeps no
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Limits of one key or address.
-
-    Attributes:
-        rate: Requests a second; 0 for no limit.
-        concurrency: Requests in flight; 0 for no limit.
-    """
+    """Limits of one key or address: requests a second, and requests in flight; 0 for no limit."""
 
     rate: float = 0.0
     concurrency: int = 0
@@ -63,13 +58,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key, without the secret.
-
-    Attributes:
-        sha256: Hash of the secret, 32 bytes.
-        expires_s: Unix time of expiry in seconds; infinity for never.
-        slots: Its places in the rate limiter.
-    """
+    """An API key: the SHA-256 of its secret, not the secret; `expires_s` is Unix time, infinity for never."""
 
     name: str
     sha256: bytes
@@ -144,10 +133,7 @@ class ApiKeys:
     def added(
         self, name: str, scopes: Iterable[str], expires_s: float = math.inf, limits: RateLimits = RateLimits()
     ) -> tuple[ApiKeys, str]:
-        """Create a key that expires at a Unix time in seconds.
-
-        Returns:
-            These keys with the new one, and its secret.
+        """Return these keys with a new one that expires at a Unix time, and its secret.
 
         Raises:
             BadInput: An argument is invalid.
@@ -174,16 +160,10 @@ class ApiKeys:
 
 
 def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
-    """Read a file that other users may not read.
+    """Read a file that other users may not read; raise BadInput, with the command that corrects the mode.
 
     A file of another owner, as Kubernetes mounts secrets, may be readable by its group: otherwise this process could
     not read it.
-
-    Args:
-        option: Name of the option, for the error message.
-
-    Raises:
-        BadInput: Other users may read it, with the command that corrects the mode; or it cannot be read.
     """
     try:
         status = os.stat(path)

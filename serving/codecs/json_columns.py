@@ -45,9 +45,10 @@ PACKED_AT_ONCE = 1 << 16
 def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | None = None) -> Column:
     """Convert one input's values, rows first, to the column that the manifest describes.
 
+    With spec.columns 0 the values are [n], or [n, 1], which counts as [n]. With columns k they are [n, k] (strings
+    flat, n * k of them). A ragged input is a list of n lists.
+
     Args:
-        spec: With columns 0 the values are [n], or [n, 1], which counts as [n]. With columns k they are [n, k] (strings
-            flat, n * k of them). A ragged input is a list of n lists.
         plain: The values hold no booleans.
         extent: Size account of the request; None if the values do not belong to a request.
     """
@@ -137,11 +138,7 @@ def has_booleans(body: Body) -> bool:
 
 
 def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
-    """Convert flat values to an int64 or float32 array [len(flat)], as spec.dtype says; raises BadInput.
-
-    Args:
-        plain: The values hold no booleans.
-    """
+    """Convert flat values, `plain` if none is a boolean, to an int64 or float32 array; raises BadInput."""
     if plain:
         try:
             form = _format(spec)

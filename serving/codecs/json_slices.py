@@ -43,14 +43,9 @@ class NotSliced(ValueError):
 def load_in_slices(
     text: bytes | memoryview, loads: Callable[[bytes], Any], nbytes: int = SLICE_NBYTES, levels: int = LEVELS
 ) -> Any:
-    """Return the document of a JSON text.
+    """Return the document of a JSON text, parsed by loads() in slices; raises ValueError.
 
-    Args:
-        loads: Parses a slice.
-        levels: How many levels of nesting are cut.
-
-    Raises:
-        ValueError: Not JSON, or `loads` refuses a slice.
+    `levels` is how many levels of nesting are cut.
     """
     if len(text) <= 2 * nbytes or not levels:
         return loads(bytes(text))

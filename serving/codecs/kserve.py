@@ -143,8 +143,7 @@ def encode(
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """Encode the reply: its body, and its headers except for the length.
 
-    Raises:
-        BadInput: An output does not fit its region of shared memory.
+    Raises BadInput if an output does not fit its region of shared memory.
     """
     arrays = [(requested, np.ascontiguousarray(outputs[requested.name])) for requested in options.outputs]
     if options.plain and all(array.dtype.kind != "O" for _, array in arrays):
@@ -177,11 +176,7 @@ def encode(
 
 
 def into_span(requested: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
-    """Write one output to the shared memory that the request names, and return the parameters for a gRPC reply.
-
-    Raises:
-        BadInput: Shared memory is not served, or the output does not fit.
-    """
+    """Write one output to its span of shared memory, and return the parameters for a gRPC reply; raises BadInput."""
     span = requested.span
     assert span is not None, "asked for it"
     if memory is None:

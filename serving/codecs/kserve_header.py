@@ -95,9 +95,7 @@ class TensorHeader(NamedTuple):
     """Description of one input in a header.
 
     Attributes:
-        datatype: KServe's name of its type.
         nbytes: Bytes that it takes behind the header; None if `values` or `span` holds the tensor.
-        values: The tensor, if the header holds it.
         places: Elements of a row of a padded list input; 0 for other tensors.
     """
 

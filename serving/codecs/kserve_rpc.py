@@ -62,7 +62,6 @@ class InferParams(NamedTuple):
 
     Attributes:
         label: Always None; KServe has no labels.
-        timeout_s: From the request's own parameter.
         final: The client expects the last reply to each request of a stream to be marked.
     """
 
@@ -143,10 +142,7 @@ def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> dict[str, Any]:
-    """Return the message in the form of an HTTP header, limited to `most` inputs and `most_outputs` outputs.
-
-    Raw tensors lie behind it, in the order of the inputs.
-    """
+    """Return the message, with so many inputs and outputs at most, as an HTTP header; raw tensors lie behind it."""
     inputs, behind, raw_count = [], 0, len(request.raw_input_contents)
     for tensor in request.inputs[:most]:
         parameters = _parameters(tensor.parameters)

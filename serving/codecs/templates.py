@@ -35,13 +35,7 @@ class Placeholder(NamedTuple):
 
 
 class Template(NamedTuple, Generic[A]):
-    """A message without its tensors.
-
-    Attributes:
-        params: The rest of the message, parsed.
-        manifest: The manifest that the message was checked against.
-        literals: The bytes between the tensors: (start, stop, bytes).
-    """
+    """A message without its tensors; `literals` are the bytes between these: (start, stop, bytes)."""
 
     params: A
     manifest: Manifest
@@ -77,13 +71,7 @@ class Templates(Generic[A]):
         columns: Mapping[str, ColumnLayout],
         placeholders: Mapping[str, Placeholder],
     ) -> None:
-        """Store a parsed message as a template, if each of its tensors lies at its placeholder.
-
-        Args:
-            params: The rest of the message, parsed.
-            manifest: The manifest that the message was checked against.
-            columns: How to read each tensor, offsets unset.
-        """
+        """Store a parsed message as a template, if each of its tensors lies at its placeholder."""
         ordered = sorted(
             ((placeholders[name], place) for name, place in columns.items() if name in placeholders), key=lambda h: h[0]
         )

@@ -20,16 +20,12 @@ from freshet_serving.processor.package import Input, Manifest, Output, joined, l
 
 
 class TensorType(NamedTuple):
-    """One tensor type.
+    """One tensor type: its names in numpy, TensorFlow (dt), KServe (datatype) and Triton's configuration (config).
 
     Attributes:
-        name: numpy's name.
         number: Its number in TensorFlow's DataType.
-        dt: Its name in TensorFlow's DataType.
         field: The field of a TensorProto that holds its values.
-        datatype: KServe's name.
         contents: The field of KServe's InferTensorContents that holds its values.
-        config: The name in Triton's model configuration.
         dtype: Little-endian numpy type; None for strings.
     """
 

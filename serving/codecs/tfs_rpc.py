@@ -339,9 +339,8 @@ def encode(
 ) -> bytes:
     """Encode the reply, with values in the *_val field of their type.
 
-    Args:
-        scalar: Whether to leave out the rows' dimension: the request had none.
-        flat: Names of the outputs that leave out their last dimension, of one column: the request's tensors did.
+    If the request's tensors had no dimensions (`scalar`), the outputs have no dimension of rows; those in `flat` leave
+    out their last one, of one column.
     """
     parts: list[bytes | NDArray[Any]] = []
     for name in params.outputs or outputs:

@@ -81,11 +81,7 @@ def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
 
 
 def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
-    """Return what the signature and inputs of a TensorFlow Serving request say; None if it names no sequence.
-
-    Args:
-        values: Its inputs `sequence_id` and `sequence_version`, as far as it has them: a value each.
-    """
+    """Return what the signature and two inputs of a TensorFlow Serving request say; None if it names no sequence."""
     sequence_id = _id(values.get(ID), "")
     if not sequence_id:
         return None

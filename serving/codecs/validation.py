@@ -50,9 +50,7 @@ MAX_SHOWN = 64
 def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
     """Return a one-line message from the result of pydantic's errors(): the field, the expected and the actual value.
 
-    Args:
-        root: Name of the document.
-        known: Fields of the document, to suggest the nearest.
+    `root` is the name of the document; of its fields, `known`, the nearest is suggested.
     """
     first = errors[0]
     path = first["loc"]

@@ -71,12 +71,7 @@ buffer is never written again, so no copy is needed: copying 64 MB would block t
 
 
 class SizeLimit(NamedTuple):
-    """Maximum length of a body.
-
-    Attributes:
-        what: The name of what is limited, and its unit.
-        advice: Appended to the error message.
-    """
+    """Maximum length of a body; `what` is the name of what is limited and its unit, `advice` ends the error message."""
 
     nbytes: int
     what: tuple[str, str] = ("body", "bytes")
@@ -124,9 +119,7 @@ def inflate(
         max_inflation: Maximum ratio of inflated to sent length; inflating to FREE_NBYTES is always allowed.
 
     Raises:
-        UnsupportedEncoding: Another content coding.
-        BadInput: The stream is broken.
-        TooLarge: The body exceeds a limit.
+        UnsupportedEncoding: Another content coding; BadInput and TooLarge as all codecs.
     """
     bound.check(len(body))
     coding = headers.get(CONTENT_ENCODING)
@@ -166,12 +159,7 @@ def inflate(
 
 
 def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """Compress a reply with the best coding that the request accepts.
-
-    Returns:
-        The body and the headers to add. The body is unchanged if it is short or the request accepts none of our
-        codings.
-    """
+    """Compress a long reply with the best coding that the request accepts; return it and headers to add."""
     if len(body) < MIN_DEFLATE_NBYTES:
         return body, ()
     accepted = {}

@@ -86,12 +86,7 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
 
 
 def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], ready: bool) -> list[dict[str, str]]:
-    """Return Triton's repository index.
-
-    Args:
-        models: Name and known versions of each model.
-        ready: Whether to list only the versions that answer.
-    """
+    """Return Triton's repository index of models and their versions; if `ready`, of those that answer alone."""
     index = []
     for model, versions in models:
         for status in versions:

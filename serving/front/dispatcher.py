@@ -71,11 +71,7 @@ class CompletionQueue:
 
 
 class Dispatcher:
-    """Submits one event loop's requests to the processor; one loop at a time uses it.
-
-    Attributes:
-        served: Counts of the requests that its protocols have answered.
-    """
+    """Submits one event loop's requests to the processor; one loop at a time uses it."""
 
     def __init__(self) -> None:
         self.served = AnswerCounts()
@@ -109,12 +105,7 @@ class Dispatcher:
             self._completions.deliver()
 
     def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop.
-
-        Args:
-            nbytes: Bytes that it reads; 0 if it reads none.
-            finish: Receives its error.
-        """
+        """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop."""
         assert self._offload_executor is not None, "deliver() created it"
         self._offload_executor.submit(work, nbytes, finish)
 
@@ -124,10 +115,9 @@ class Dispatcher:
         self._lookup_executor.submit(work, 0, finish)
 
     async def run_in_thread(self, processor: Predictor, function: Callable[[], T], nbytes: int) -> T:
-        """Call a function that reads `nbytes` bytes on another thread and return its result, or raise its error.
+        """Call a function that reads `nbytes` bytes on another thread; return its result, or raise its error.
 
-        Raises:
-            Overloaded: Too much work is queued.
+        Raises Overloaded if too much work is queued.
         """
         future: asyncio.Future[T | FreshetError] = asyncio.get_running_loop().create_future()
 

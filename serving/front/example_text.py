@@ -45,12 +45,7 @@ def text_of(column: Column, spec: Input) -> str:
 
 
 def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input], most_nbytes: int) -> str:
-    """Return looked-up inputs as one line of JSON in ASCII; null for those whose values are too long to return.
-
-    Args:
-        columns: The columns that were looked up; None for one whose values are not kept.
-        most_nbytes: Bytes of all values together.
-    """
+    """Return looked-up inputs as one line of JSON in ASCII; null for a column that is None or too long."""
     parts = []
     for spec in specs:
         if spec.name not in columns:

@@ -92,7 +92,6 @@ class ServingContext:
     """State that the exchanges of one event loop share, over all of its ports.
 
     Args:
-        lifecycle: Says whether the processor is available.
         tracer: Traces requests; None for no tracing.
         guard: Checks the scope of a request that wants looked-up features; None for no check.
     """
@@ -112,14 +111,11 @@ class ServingContext:
         self.begun = 0
 
     def left_s(self, announced_s: float | None, unread_s: float) -> float | None:
-        """Return the seconds that a request which is read now may still take; None for no limit.
+        """Return the seconds that a request which is read now may still take; None for no limit. Raises Expired.
 
         Args:
             announced_s: Its own timeout in seconds, as far as it is known; None for the default.
             unread_s: Seconds that it had waited here before it was read.
-
-        Raises:
-            Expired: None are left.
         """
         timeout_s = self.default_timeout_s if announced_s is None else announced_s
         if timeout_s is None:

@@ -61,13 +61,7 @@ def no_model_control(operation: str, arguments: Document) -> Document:
 
 
 class ModelControl:
-    """The ControlHandler of the process that owns the models.
-
-    Args:
-        host: Returns the models; raises NotReady before there are any.
-        served: Returns the answer counts of all processes.
-        groups: Sections of the session groups in the configuration.
-    """
+    """The ControlHandler of the process that owns the models; `groups` are sections of the configuration."""
 
     def __init__(
         self,

@@ -38,11 +38,7 @@ T = TypeVar("T")
 
 
 class OffloadExecutor:
-    """Threads for the long work of one event loop.
-
-    Args:
-        post: Calls a function with a result on the loop (serving.front.dispatcher).
-    """
+    """Threads for the long work of one event loop; `post` calls a function with a result on the loop."""
 
     def __init__(self, post: Callable[[Finish, Any], None], threads: int = THREADS) -> None:
         self._post = post
@@ -54,10 +50,7 @@ class OffloadExecutor:
         self._queued: set[int] = set()
 
     def submit(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """Run work on another thread; its error goes to finish().
-
-        Args:
-            nbytes: Bytes that it reads; 0 for work that does not read.
+        """Run work on another thread; its error goes to finish(). Work that does not read has `nbytes` 0.
 
         Raises:
             Overloaded: The queue is full (load shedding).
@@ -133,11 +126,7 @@ def _done(work: Work, waited_s: float) -> FreshetError | None:
 
 
 async def in_thread(executor: Executor | None, function: Callable[[], T]) -> T:
-    """Run a function in a thread of the executor, by default the loop's, and return its result.
-
-    Raises:
-        RuntimeError: In place of a StopIteration.
-    """
+    """Run a function in a thread of the executor, by default the loop's; a StopIteration becomes a RuntimeError."""
 
     def run() -> T:
         try:

@@ -38,10 +38,9 @@ class ModelSpec(Protocol):
 
 
 def found_by_number(error: NotFound, who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
-    """Call find(model, version, label, *more) again with a label that is a number as the version.
+    """Call find(), which raised `error`, again with a label that is a number as the version.
 
-    `error` is what find() raised for the request as it is. Raises NotFound, or BadInput for a label that is not set, in
-    TensorFlow Serving's words.
+    Raises NotFound, or BadInput for a label that is not set, in TensorFlow Serving's words.
     """
     label = who.label
     if label is None:

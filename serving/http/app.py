@@ -105,10 +105,7 @@ def generation_headers(version: int, step: int) -> tuple[tuple[bytes, bytes], tu
 
 
 def internal_error(headers: Headers) -> Answer:
-    """Return the reply to a request that failed while its exception is being handled.
-
-    A shortage gets its own reply; any other exception is logged here and answered 500.
-    """
+    """Return the reply to a request whose exception is being handled: a shortage's own, or 500, logged."""
     error = sys.exception()
     if error is not None and (short := shortage(error)) is not None:
         return error_reply(short)
@@ -121,7 +118,6 @@ class HttpExchange(Exchange):
     """A predict request of the HTTP port.
 
     Attributes:
-        answered: Called once with the answer.
         options: The dialect's options, set when the request is decoded.
         whole: The body without its content coding, once it is known.
     """
@@ -288,15 +284,12 @@ class DataApp:
         answered: Callable[[Answer], None],
         unread_s: Callable[[], float] = float,
     ) -> None:
-        """Decode and submit one predict request, of the ASGI route or of the protocol below ASGI.
+        """Decode and submit one predict request, of the ASGI route or of the protocol below ASGI; raises FreshetError.
 
         Args:
             body: Its whole body, as sent.
             answered: Called once, later, on the running event loop.
             unread_s: Measures how long the request waited before it was read; called only if it has a deadline.
-
-        Raises:
-            FreshetError: The request cannot be submitted.
         """
         dialect = DIALECTS[route.action]
         if not route.model:
@@ -342,9 +335,6 @@ class DataApp:
 
         In overload most requests are refused. This takes a quarter less time than start(): it needs neither exchange
         nor body.
-
-        Args:
-            unread_s: Measures how long it waited before it was read.
         """
         context = self.serving_context
         context.dispatcher.catch_up()

@@ -70,14 +70,11 @@ EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
 
 
 class DeadlineTimer:
-    """A deadline on an event loop, kept by one timer.
+    """A deadline on an event loop, kept by one timer; expired() is called once when it has passed.
 
     To set and cancel a timer with every request costs as much as parsing the request. This one stays set while the
     deadline moves away from it, and is set again for the rest when it fires. Only an earlier deadline resets it at
     once: the first piece of a head or a body that does not arrive whole.
-
-    Args:
-        expired: Called once when the deadline has passed, and not again until there is another.
     """
 
     __slots__ = ("_deadline_s", "_expired", "_goes_off_s", "_loop", "_timer")
@@ -132,11 +129,9 @@ class HttpConnection(asyncio.Protocol):
         bodies: BodyMemory,
         idle_s: float = KEEP_ALIVE_S,
     ) -> None:
-        """Take the arguments that uvicorn passes to its protocols.
+        """Take the arguments that uvicorn passes to its protocols, and those of ours.
 
         Args:
-            server_state: uvicorn's state, which lists the connections.
-            app_state: State of the application.
             bodies: Accounts for the memory of bodies on this event loop.
             idle_s: Seconds that it stays open without a request.
         """
@@ -253,7 +248,7 @@ class HttpConnection(asyncio.Protocol):
     def _keeps(self) -> bool:
         """Return True if the connection stays open after the reply that is about to be written.
 
-        It closes if its request is answered before its whole body has arrived: the rest is not read.
+        It closes if the body has not arrived as a whole: the rest is not read.
         """
         return self._head is None and self._keep_alive and not (self.draining and self._ends())
 

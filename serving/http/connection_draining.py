@@ -83,11 +83,7 @@ class LingeringTransport:
         self.write: Callable[[bytes], None] = transport.write
 
     def close(self, finished: bool = False) -> None:
-        """Send all written bytes and FIN; close when the client has finished too, or after LINGER_S.
-
-        Args:
-            finished: Whether the client has already finished.
-        """
+        """Send all written bytes and FIN; close when the client has finished too (`finished`), or after LINGER_S."""
         if self.is_closing():
             return
         self.is_closing, self.write = _true, _drop
@@ -123,11 +119,7 @@ class LingeringTransport:
 
 
 class _LingeringProtocol(asyncio.Protocol):
-    """A finished connection: received bytes are dropped, within bounds.
-
-    Args:
-        lost: Called when the connection has ended, before `protocol`'s connection_lost().
-    """
+    """A finished connection: received bytes are dropped, within bounds; lost() is called at its end."""
 
     def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
         self._protocol, self._lost, self._abort = protocol, lost, abort
@@ -150,7 +142,6 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
     """Drain every connection; return when none is left.
 
     Args:
-        state: uvicorn's state, with connections and tasks.
         timeout_s: Time for requests in flight.
         hurried: Once it returns True, all connections have been or are being aborted.
     """
@@ -187,10 +178,7 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
 
 
 def _send_fin(transport: asyncio.Transport) -> None:
-    """Send FIN at once on a connection with nothing to write.
-
-    In the loop's next turn, bytes may have arrived that nothing has checked for.
-    """
+    """Send FIN now on a connection with nothing to write: in the loop's next turn, unchecked bytes may be there."""
     if transport.get_extra_info("ssl_object") is not None:
         # A close_notify must go first, and close() writes it.
         return

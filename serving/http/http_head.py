@@ -54,12 +54,10 @@ class HttpProtocolError(FreshetError):
 
 
 class RequestHead(NamedTuple):
-    """A parsed head.
+    """A parsed head; `fields` are names (lower case) and values, in order, and `headers` the same by name.
 
     Attributes:
         version: "1.0" or "1.1".
-        fields: Names (lower case) and values, in order.
-        headers: The same by name.
         keep_alive: Whether the client keeps the connection open.
         expects: Whether the client waits for 100 (Continue).
         nbytes: Length of the body; None for a chunked one.

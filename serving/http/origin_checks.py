@@ -37,10 +37,7 @@ def from_browser(headers: Headers) -> bool:
 def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return why a request that repeats a header on which access depends is refused; "" for any other request.
 
-    Of two Origins, a proxy may use the first and this server the last.
-
-    Args:
-        headers: As they came, names in lower case.
+    Of two Origins, a proxy may use the first and this server the last. Names are in lower case.
     """
     deciding = [name for name, _ in headers if name in DECIDING]
     for name in set(deciding):
@@ -52,8 +49,7 @@ def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
 def cross_site_refusal(headers: Headers, changes: bool) -> str:
     """Return why a request sent for another site's page is refused; "" for any other.
 
-    Args:
-        changes: Whether the request changes anything; a page of another site cannot see the replies to reads.
+    One that changes nothing is refused by its Origin alone: the page cannot see the reply.
     """
     host, origin = headers.get(b"host", b"").lower(), headers.get(b"origin")
     if origin is not None and origin.lower() not in (b"http://" + host, b"https://" + host):

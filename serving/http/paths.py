@@ -72,15 +72,7 @@ class Route:
 
 @lru_cache(maxsize=1024)
 def parse(path: bytes, method: str | None = None) -> Route:
-    """Return the route of a raw path without its query.
-
-    Args:
-        method: The request's method, for the error message.
-
-    Raises:
-        NotFound: There is no such route.
-        BadInput: There is no such route below /v1, as TensorFlow Serving answers it.
-    """
+    """Return the route of a raw path without its query; raise NotFound, or BadInput below /v1."""
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: expected at most {MAX_PATH_NBYTES} bytes, got {len(path)}")
     if path in PLAIN:

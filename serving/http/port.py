@@ -227,8 +227,7 @@ class HttpPort(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket that does not block: `::` is every address of both families, `0.0.0.0` of IPv4.
 
-    Raises:
-        BadInput: The address is in use or unusable.
+    Raises BadInput if the address is in use or unusable, as reserve() does.
     """
     try:
         family, address = _resolve(host, port)
@@ -240,16 +239,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
-    """Reserve a port for processes that listen by SO_REUSEPORT, on the addresses that listen() takes for this host.
-
-    Args:
-        port: Port number; 0 for a free one.
+    """Reserve a port, or a free one for 0, on listen()'s addresses, for processes that listen by SO_REUSEPORT.
 
     Returns:
         What keeps the port until it is closed, and the address in gRPC's notation.
-
-    Raises:
-        BadInput: The address is in use or unusable.
     """
     with contextlib.ExitStack() as sockets:
         try:

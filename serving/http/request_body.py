@@ -75,11 +75,7 @@ class BodyBuffer:
 
 
 class ChunkedBody:
-    """One chunked body.
-
-    Attributes:
-        more: Whether the last take() left bytes that it could have decoded.
-    """
+    """One chunked body; `more` says whether the last take() left bytes that it could have decoded."""
 
     def __init__(self) -> None:
         self.more = False
@@ -90,13 +86,9 @@ class ChunkedBody:
         self._searched = 0
 
     def take(self, unread: bytearray, body: bytearray) -> bool:
-        """Move decoded data from the beginning of `unread` to the end of `body`.
+        """Move decoded data from the beginning of `unread` to the end of `body`; return True if the body is complete.
 
-        Returns:
-            True if the body is complete.
-
-        Raises:
-            HttpProtocolError: The bytes are no chunked body, or its chunks are too small.
+        Raises HttpProtocolError if the bytes are no chunked body, or its chunks are too small.
         """
         at, self.more = 0, False
         for _ in range(CHUNKS_A_TURN):

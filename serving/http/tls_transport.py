@@ -53,11 +53,7 @@ class Handshakes:
         self._waiting: dict[TlsTransport, None] = {}
 
     async def accept(self, protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
-        """Run the handshake of a connection and give it to a protocol, made once it is done.
-
-        Raises:
-            OSError: The handshake failed.
-        """
+        """Run the handshake of a connection, then give it to a new protocol; raise OSError if it failed."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         transport = TlsTransport(self._certificates().context, protocol, opened, self._thread)
@@ -88,11 +84,7 @@ class Handshakes:
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One connection: the protocol of its socket, and the transport of the HTTP connection on it.
-
-    Attributes:
-        begun: Whether the client has sent anything.
-    """
+    """The protocol of a socket, and the transport of the HTTP connection on it."""
 
     def __init__(
         self,

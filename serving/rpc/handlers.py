@@ -123,11 +123,7 @@ class RpcCall:
 
 
 class RpcExchange(Exchange):
-    """The exchange of a prediction's call, or of one prediction of a stream.
-
-    Attributes:
-        model: The model's name; "" until a replica is selected.
-    """
+    """The exchange of a prediction's call, or of one of a stream; `model` is "" until a replica is selected."""
 
     __slots__ = ("_nbytes", "_parsed", "context", "model")
 
@@ -138,11 +134,7 @@ class RpcExchange(Exchange):
         self._nbytes, self._parsed = 0, False
 
     async def opened(self, data: bytes, open_: Callable[[], T], templates: Templates[Any] | None = None) -> T:
-        """Return the result of open_(), which reads the message; a long one is read on another thread.
-
-        Args:
-            templates: Cache of known messages, which need no parsing.
-        """
+        """Return the result of open_(), which reads the message; a long one without a template on another thread."""
         self._nbytes = len(data)
         if len(data) <= MAX_AT_ONCE_NBYTES or (templates is not None and templates.find(data) is not None):
             return open_()
@@ -169,11 +161,7 @@ class RpcExchange(Exchange):
     async def predict(
         self, who: queries.ModelSpec, source: Callable[[Manifest, RequestLimits], DecodedRequest], servable: bool
     ) -> PredictReply:
-        """Select a replica, submit the request, and return what it computes; declared() makes a reply of it.
-
-        Args:
-            servable: Whether the client expects TensorFlow Serving's error messages.
-        """
+        """Select a replica, submit the request, and return what it computes; declared() makes a reply of it."""
         self.model = self.select_replica(who, servable, self.remaining_s(None)).model
         future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
 
@@ -206,7 +194,6 @@ class HandlerFactory:
 
     Args:
         protocol: The service's name in metrics.
-        answering: The calls of all services that are being answered.
         access: The access log; None for no log.
         guard: Checks each call before it is answered; None for no check.
     """
@@ -303,11 +290,7 @@ class HandlerFactory:
     def stream(
         self, name: str, function: Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]], each: bool = False
     ) -> grpc.RpcMethodHandler:
-        """Return a handler of a function from a stream of bytes to a stream of bytes.
-
-        Args:
-            each: Whether the function has each request checked by the guard separately.
-        """
+        """Return a handler of a function of a stream of bytes; with `each` it has the guard check each request."""
         opened = self._opened(name, function, each)
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:

@@ -119,11 +119,7 @@ def unread_nbytes(each: socket.socket) -> int:
 async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) -> None:
     """Send GOAWAY to every client of the port, as far as this process serves it.
 
-    Returns when all clients have had time to read it and their calls have begun, or at end_s.
-
-    Args:
-        begun: Returns the number of calls that have begun so far.
-        end_s: Time limit, by the loop's clock.
+    Returns when all clients have had time to read it and their calls have begun (begun() counts them), or at end_s.
     """
     loop = asyncio.get_running_loop()
     notified: set[int] = set()
@@ -140,11 +136,7 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
 
 
 def _tell_all(port: int, notified: set[int]) -> bool:
-    """Refuse new connections, and send GOAWAY where it was not sent yet; return True if anything is in progress.
-
-    Args:
-        notified: Inodes of the sockets that were sent GOAWAY; extended.
-    """
+    """Refuse new connections, send GOAWAY to sockets whose inode is not `notified`; return True if any is busy."""
     busy = False
     for each in sockets_of(port):
         with each, contextlib.suppress(OSError, struct.error):

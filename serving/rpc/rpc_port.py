@@ -132,8 +132,7 @@ class RpcPort:
     async def stop(self, hurry: bool = False) -> None:
         """Stop accepting; return when the calls in flight are answered or out of time.
 
-        Args:
-            hurry: Whether to stop at once; also allowed while an earlier call waits.
+        With `hurry` it stops at once, also while an earlier call waits.
         """
         if self._server is None:
             return

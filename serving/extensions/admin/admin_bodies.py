@@ -29,12 +29,9 @@ def json_reply(document: Any) -> Response:
 
 
 async def read_whole(request: Request, max_nbytes: int) -> bytearray:
-    """Read a whole body.
+    """Read a whole body; raise TooLarge as soon as it is known to exceed the limit.
 
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
-
-    Raises:
-        TooLarge: As soon as the body is known to exceed the limit; nothing of it is kept.
     """
     declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
     bound = SizeLimit(max_nbytes)

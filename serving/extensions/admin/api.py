@@ -145,13 +145,11 @@ def create_admin(
     """Create the admin port's ASGI application.
 
     Args:
-        metrics: The data port's metrics, for each model's count of requests.
         guard: Checks API keys; None for no keys.
         host: Address that the port is bound to.
         bulk: Runs large deltas, loads and explanations; None for the threads of all other operations.
         live: Samples for the console; their owner starts and stops them.
-        data_address: Host and port of the data port, for requests that are tried.
-        tls: Whether the data port speaks TLS.
+        data_address: Host and port of the data port, for requests that are tried; with `tls` it speaks TLS.
         recordings: The folder of recorded requests; "" for none.
         routes: Routes of extensions by the last part of their path.
     """

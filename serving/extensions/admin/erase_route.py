@@ -59,12 +59,7 @@ class EraseRequest(StrictModel):
 
 
 class EraseRoute:
-    """The route, over the processor that is there at the time of a request.
-
-    Args:
-        trail: Notes that a user was erased, not who.
-        bulk: Runs erasures, which may rewrite files; None for the threads of all other operations.
-    """
+    """The route; `bulk` runs erasures, which may rewrite files: None for the threads of all other operations."""
 
     def __init__(
         self, lifecycle: Availability[ModelHost], trail: AuditTrail, bulk: Executor | None, records: bool

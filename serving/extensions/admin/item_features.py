@@ -38,12 +38,7 @@ def _items(manifest: Manifest) -> Any:
 
 
 def listed_items(host: ModelHost | None, name: str, generation: str | None, body: bytes) -> dict[str, Any]:
-    """Return the first user's items of a reply for people: ids as texts, scores, and columns.
-
-    Args:
-        host: The models; None for no columns.
-        body: The reply, as :predict answers for the best items.
-    """
+    """Return the first user's items of a reply to :predict: ids as texts, scores and, given a host, columns."""
     outputs = orjson.loads(body)["outputs"]
     ids, scores = outputs["item_ids"][0], outputs["scores"][0]
     columns = {} if host is None else _columns(host, name, generation, ids)

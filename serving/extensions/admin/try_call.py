@@ -53,14 +53,9 @@ class _Answer(NamedTuple):
 
 
 class TryCalls:
-    """Calls of one server's data port.
+    """Calls of one server's data port at an address, if it has one; without `lifecycle` no columns of items are shown.
 
     Its certificate is not verified: the address is this server's own, which no other process can have.
-
-    Args:
-        address: Host and port of the data port; None if there is none.
-        tls: Whether it speaks TLS.
-        lifecycle: Says whether the models are available, whose items' columns are shown; None for no columns.
     """
 
     def __init__(
@@ -131,12 +126,7 @@ class TryCalls:
 def _call(
     address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, more: Mapping[str, str]
 ) -> _Answer:
-    """Send one request on a new connection; without a context over plain HTTP.
-
-    Raises:
-        NotReady: The data port does not answer.
-        TooLarge: The reply is too long.
-    """
+    """Send one request on a new connection, over plain HTTP without a context; raises NotReady, TooLarge."""
     connection = (
         http.client.HTTPConnection(*address, timeout=CALL_S)
         if context is None

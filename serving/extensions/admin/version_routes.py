@@ -26,11 +26,7 @@ class DecisionRequest(StrictModel):
 
 
 class VersionRoutes:
-    """The routes, over the processor that is there at the time of a request.
-
-    Args:
-        bulk: Runs decisions, which may load a version; None for the threads of all other operations.
-    """
+    """The routes; `bulk` runs decisions, which may load a version: None for the threads of all other operations."""
 
     def __init__(self, lifecycle: Availability[ModelHost], trail: AuditTrail, bulk: Executor | None) -> None:
         self._lifecycle, self._trail, self._bulk = lifecycle, trail, bulk

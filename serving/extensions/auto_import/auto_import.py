@@ -62,8 +62,6 @@ class AutoImporter:
 
     Args:
         models: The only models to import; empty for all.
-        host: Chooses versions, and receives the status of each import.
-        limits: Limits of each import.
         start: Starts an import process.
         signed: Signatures are required, so unsigned sources are refused.
     """
@@ -207,12 +205,7 @@ class AutoImporter:
         return {v for v in pending if v in self._host.chosen(model, sound | {v})}
 
     def _leave(self, model: str, existing: set[int], left: set[int], report: bool) -> None:
-        """Report sources that are not imported, once each.
-
-        Args:
-            existing: All its versions.
-            report: False while none of its versions is served and one is about to be imported.
-        """
+        """Report sources that are not imported, once each, unless a model's first import is still due."""
         before = self._left.pop(model, (existing, set[int]()))[1]
         if report and left:
             self._left[model] = existing, left

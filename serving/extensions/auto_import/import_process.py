@@ -72,10 +72,9 @@ Start = Callable[[Sequence[str], IO[bytes], str, ImportLimits], subprocess.Popen
 
 
 def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: ImportLimits) -> subprocess.Popen[bytes]:
-    """Start an import process: `freshet` with these arguments, and files for its standard error and temporary files.
+    """Start `freshet` with these arguments, and files for its standard error and temporary files.
 
-    The limits are set from this process: between fork and exec, a process that has threads can hardly do anything
-    safely.
+    The limits are set from this process: between fork and exec, a process with threads can hardly do anything safely.
     """
     command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
     process = subprocess.Popen(
@@ -111,11 +110,7 @@ def _limit(pid: int, limit: int, soft: int, hard: int) -> None:
 
 
 class RunningImport:
-    """A running import of one version. Used by one thread at a time.
-
-    Raises:
-        OSError: The process cannot be started.
-    """
+    """A running import of one version. Used by one thread at a time."""
 
     def __init__(
         self, model: str, version: int, arguments: Sequence[str], limits: ImportLimits, start: Start, now_s: float
@@ -133,8 +128,7 @@ class RunningImport:
     def ended(self, now_s: float) -> str | None:
         """Return why the import failed, "" if it succeeded, or None while it is running.
 
-        A process that exceeds its time is killed, and abandoned if it still does not end: a process that waits for a
-        mount cannot be killed.
+        A process that exceeds its time is killed. One that waits for a mount cannot be killed, and is abandoned.
         """
         code = self._process.poll()
         if code is None:

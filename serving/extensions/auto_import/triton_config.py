@@ -45,11 +45,7 @@ def parse(text: str) -> Fields:
 
 
 def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
-    """Return the remarks on a config.pbtxt: whether each is an error, and the line.
-
-    Args:
-        manifest: Manifest of the model's newest version; None while there is none.
-    """
+    """Return the remarks on a config.pbtxt, each a line and whether it is an error; no manifest, no check of names."""
     try:
         fields = parse(text)
     except BadInput as error:

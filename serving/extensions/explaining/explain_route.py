@@ -58,13 +58,7 @@ REQUEST_KEYS = ("inputs", "instances", "signature_name")
 
 
 class ExplainSettings(NamedTuple):
-    """Settings of the server that explanations depend on.
-
-    Attributes:
-        recordings: The folder of recorded requests; "" for none.
-        workers: Number of processes that answer.
-        online_stores: Online stores that features are looked up in.
-    """
+    """Settings of the server that explanations depend on; `recordings` is a folder, "" for none."""
 
     recordings: str = ""
     limits: RequestLimits = DEFAULTS
@@ -94,12 +88,7 @@ class ExplainRequest(StrictModel):
 
 
 class ExplainRoute:
-    """The route of explanations.
-
-    Args:
-        settings: Settings of the server; those of one process without recordings if None.
-        bulk: Runs explanations; None for the loop's default threads.
-    """
+    """The route of explanations; `bulk` runs them, or the loop's default threads if it is None."""
 
     def __init__(
         self,
@@ -248,10 +237,9 @@ class ExplainRoute:
 
 
 def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) -> tuple[ServedVersion, int | None]:
-    """Select the version to explain, and the step; None for the served one.
+    """Select the version to explain, and the step, None for the served one.
 
-    Args:
-        answered_by: The version that answered the recorded request, if there is one.
+    `answered_by` is the version that answered the recorded request, if there is one.
     """
     if asked.version is not None and asked.label is not None:
         raise BadInput("explain: expected one of version and label")

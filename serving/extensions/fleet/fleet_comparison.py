@@ -55,14 +55,7 @@ class ReplicaVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """The report of one replica.
-
-    Attributes:
-        where: Its address.
-        problem: Why there is no readable report; "" if there is one.
-        labelled: Those of its versions that have a label there.
-        trainers: The trainers of its models, by name.
-    """
+    """The report of one replica at the address `where`; `problem` is why there is none that can be read."""
 
     where: str
     ready: bool = False
@@ -77,11 +70,9 @@ class VersionComparison:
     """One version on one replica, compared with the fleet.
 
     Attributes:
-        where: Address of the replica.
         standing: The version as the replica reports it; None if it does not serve it.
         behind: Number of records that the newest state of the fleet is ahead.
-        wrong: BEHIND, ABSENT, WAITING, DIVERGED or "".
-        why: Explanation.
+        wrong: BEHIND, ABSENT, WAITING, DIVERGED or "", for the reason `why`.
     """
 
     where: str
@@ -116,13 +107,7 @@ class FleetReport:
 
 
 def read_report(where: str, document: Any, model: str | None = None) -> ReplicaStatus:
-    """Read a replica's reply to GET /admin/models; raise BadInput if it is malformed.
-
-    Args:
-        where: Its address.
-        document: The parsed reply.
-        model: The only model to read; None for all.
-    """
+    """Read a replica's reply to GET /admin/models, perhaps of one model alone; raises BadInput."""
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
         raise BadInput(f"expected at most {MAX_MODELS} models, got {len(models)}")

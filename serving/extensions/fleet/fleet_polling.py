@@ -34,13 +34,7 @@ PATH = "/admin/models"
 
 @dataclass(frozen=True, slots=True)
 class AdminAddress:
-    """Address of a replica's admin port.
-
-    Attributes:
-        where: The address as shown to users.
-        secure: It uses TLS.
-        name: Name that its certificate must have; "" for the host.
-    """
+    """Address of a replica's admin port; its certificate must have `name`, if there is one, instead of the host."""
 
     where: str
     host: str
@@ -85,11 +79,7 @@ def check_token(token: str) -> None:
 
 
 async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
-    """Return all current addresses of HOST:PORT, such as a headless service of Kubernetes; empty if it has none.
-
-    Raises:
-        BadInput: The service has another form.
-    """
+    """Return all current addresses of HOST:PORT, such as a headless service of Kubernetes; empty if it has none."""
     name = AdminAddress.parse(service)
     loop = asyncio.get_running_loop()
     try:
@@ -108,15 +98,9 @@ def _at(host: str, name: AdminAddress) -> AdminAddress:
 async def poll_all(
     replicas: Sequence[AdminAddress], token: str, timeout_s: float, model: str | None = None
 ) -> list[ReplicaStatus]:
-    """Return the report of each replica, in their order.
+    """Return the report of each replica, in their order; raise BadInput if there are too many.
 
-    Args:
-        token: Bearer token; "" for none.
-        timeout_s: Time limit of each replica.
-        model: The only model to read; None for all.
-
-    Raises:
-        BadInput: There are too many replicas.
+    Each has `timeout_s`. Without a token "" none is sent; without a model, all are read.
     """
     if len(replicas) > MOST:
         raise BadInput(f"fleet: expected at most {MOST} replicas, got {len(replicas)}")

@@ -21,7 +21,6 @@ class TrainerStatus:
 
     Attributes:
         age_s: Seconds since the replica saw its report change.
-        rows_per_s: Rows that it trains on each second.
         problem: Reason why somebody should look at it; "" for none.
     """
 
@@ -32,11 +31,7 @@ class TrainerStatus:
 
 
 def read_trainer(entry: Any) -> TrainerStatus | None:
-    """Return the trainer of a model's entry in GET /admin/models; None if it has none, as from an older server.
-
-    Raises:
-        BadInput: The entry is malformed.
-    """
+    """Return the trainer of a model's entry in GET /admin/models; None if it has none, as from an older server."""
     trainer = entry.get("trainer") if isinstance(entry, dict) else None
     if trainer is None:
         return None

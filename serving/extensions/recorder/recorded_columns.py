@@ -83,11 +83,7 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
 
 
 class RecordedColumns:
-    """The columns of the recordings of one manifest.
-
-    Attributes:
-        names: The inputs that have a column.
-    """
+    """The columns of the recordings of one manifest; `names` are the inputs that have one."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -119,12 +115,7 @@ class RecordedColumns:
         return manifest is recorder or (same and recorded(manifest) == self._columns)
 
     def held_nbytes(self, inputs: Mapping[str, Column], rows: int, texts_nbytes: int) -> int:
-        """Return an upper bound of the memory that a request takes as a batch.
-
-        Args:
-            inputs: The inputs as the request sent them.
-            texts_nbytes: Bytes of its id and its generation, which are in every row.
-        """
+        """Return an upper bound of a request's memory as a batch; each row repeats texts of `texts_nbytes`."""
         values = nbytes_of(inputs)
         if not self._once:
             values += sum(nbytes_of({n: c}) * (self._copies[n] - 1) for n, c in inputs.items() if self._copies[n] > 1)
@@ -172,13 +163,9 @@ def _strings(strings: Strings) -> pa.Array:
 
 
 def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """Rebuild one request from its rows in a file; an input that was sent once has one row again.
+    """Rebuild one request from its rows in a file; raise Corrupt if a value is missing.
 
-    Args:
-        features: From the file's metadata, as the inputs.
-
-    Raises:
-        Corrupt: A value is missing.
+    An input that was sent once has one row again. Features and inputs are those of the file's metadata.
     """
     request: dict[str, Column] = {}
     for spec in inputs:

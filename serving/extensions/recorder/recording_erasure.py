@@ -42,11 +42,7 @@ def tells(about: Mapping[str, Any], user: ErasedUser) -> list[str]:
 
 
 def erase_recorded(folder: Path, user: ErasedUser) -> int:
-    """Take the requests of a user out of all files of a folder; return how many there were.
-
-    Raises:
-        OSError: A file can be neither replaced nor removed.
-    """
+    """Take the requests of a user out of all files of a folder; return how many there were."""
     with _locked(folder):
         for stale in folder.glob(f".*{SUFFIX}"):
             stale.unlink(missing_ok=True)
@@ -96,10 +92,9 @@ def _write(file: pq.ParquetFile, target: Path, columns: list[str], user: ErasedU
 
 
 def _requests(table: pa.Table, user: ErasedUser) -> tuple[NDArray[np.bool_], int]:
-    """Return the rows of a user's requests, bool [n], and the number of these requests; a request lies in one group.
+    """Return the rows of a user's requests, bool [n], and the number of these requests.
 
-    Args:
-        table: Column ROW, and those that may hold the key.
+    The table has the column ROW, and those that may hold the key. A request lies in one row group.
     """
     rows = np.zeros(len(table), np.bool_)
     for name in table.column_names[1:]:

@@ -88,7 +88,6 @@ class SampledRequest:
     """A request to be recorded.
 
     Attributes:
-        columns: The columns of its model's recordings.
         inputs: The inputs as the request sent them, and those of online features.
         at_s: Time of the reply, Unix seconds.
         nbytes: Size of its rows as a batch.
@@ -107,18 +106,16 @@ class SampledRequest:
     def whole(self) -> SampledRequest | None:
         """Return the request with all inputs as they were used; None if a key's strings are not kept.
 
-        Raises:
-            BadInput: The version's file was changed under the server.
+        Raises BadInput if the version's file was changed under the server.
         """
         whole = self if self.used is None else replace(self, inputs={**self.inputs, **self.used.columns()}, used=None)
         return whole if self.columns.names <= whole.inputs.keys() else None
 
 
 class RequestRecorder(Observer):
-    """Recorder of a sample of the requests; close() ends it.
+    """Recorder of a share of the requests; close() ends it.
 
     Args:
-        share: Share of the requests to record.
         max_nbytes: Maximum size of this recorder's files.
         name: Name that distinguishes the files of several processes.
 
@@ -156,9 +153,7 @@ class RequestRecorder(Observer):
     def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
         """Take the requests of a user out of all recordings of the folder (Keeper.erase_user).
 
-        Raises:
-            NotReady: What is queued cannot be written.
-            OSError: A file cannot be replaced.
+        Raises NotReady if what is queued cannot be written, OSError if a file cannot be replaced.
         """
         from freshet_serving.serving.extensions.recorder.recording_erasure import erase_recorded
 
@@ -361,15 +356,7 @@ class _File:
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:
-    """Return recorded requests with the given inputs, spread over all files.
-
-    Args:
-        folder: Folder of recordings, or one file.
-        most: Maximum number of requests.
-
-    Raises:
-        BadInput: There are none.
-    """
+    """Return at most `most` requests with these inputs, spread over all files; raise BadInput if there are none."""
     root = Path(folder)
     files = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
     readable = []

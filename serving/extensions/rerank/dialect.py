@@ -45,10 +45,8 @@ class RerankOptions(NamedTuple):
 
     Attributes:
         output: The output with the scores.
-        documents: The documents as sent.
+        documents: As sent; `returned` says whether results repeat them.
         top_n: Most results.
-        returned: Whether results repeat their documents.
-        timeout_s: The request's timeout in seconds; None for the default.
     """
 
     output: str
@@ -139,11 +137,7 @@ def _query(query: Any, manifest: Manifest) -> dict[str, Any]:
 
 
 def _item_input(manifest: Manifest, query: Mapping[str, Any]) -> Input:
-    """Return the input that the documents are ids of: the item's, which the query leaves out.
-
-    Raises:
-        BadInput: There is none, or several could be meant.
-    """
+    """Return the input that the documents are ids of: the item's, which the query leaves out; raises BadInput."""
     ids = [i for i in manifest.inputs if i.name not in query and not i.ragged and not i.columns]
     of_items = manifest.origins(f.input for f in manifest.features if f.side == ITEM)
     keys = {e.key for e in manifest.entities if of_items.intersection([e.key, *e.inputs])}
