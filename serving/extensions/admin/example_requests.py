@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -24,6 +24,7 @@ from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 from freshet_serving.serving.ports import SERVER
 
 MAX_WARMUP_NBYTES = 16 << 20
+MAX_RECORDINGS = 16
 RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up"
 
 
@@ -88,12 +89,13 @@ class ExampleRequests:
         if not self._recordings or read is None:
             return None
         manifest = version.manifest
-        files = [path for path in Path(self._recordings).glob("*.parquet") if path.name.startswith(manifest.model)]
-        if not files:
-            return None
-        newest = max(files, key=lambda path: path.stat().st_mtime_ns)
-        inputs: dict[str, Column] = read(str(newest), manifest.model, manifest.inputs, 1)[0]
-        return inputs
+        # Names of other models may begin alike: read() knows whose a file is.
+        files = Path(self._recordings).glob(f"{manifest.model}-*.parquet")
+        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:MAX_RECORDINGS]:
+            with contextlib.suppress(BadInput):
+                inputs: dict[str, Column] = read(str(path), manifest.model, manifest.inputs, 1)[0]
+                return inputs
+        return None
 
 
 def _first(example: str) -> str:
