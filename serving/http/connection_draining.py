@@ -42,12 +42,9 @@ import socket
 import termios
 from array import array
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol, cast
 
 from uvicorn.server import ServerState
-
-if TYPE_CHECKING:
-    from freshet_serving.serving.http.connection import HttpConnection
 
 log = logging.getLogger("freshet.http")
 
@@ -138,6 +135,18 @@ class _LingeringProtocol(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
 
+class DrainableConnection(Protocol):
+    """A connection as connection draining needs it; `draining` is set to let it end."""
+
+    draining: bool
+    transport: Any
+
+    @property
+    def idle(self) -> bool: ...
+
+    def give_up(self) -> None: ...
+
+
 async def drain_connections(state: ServerState, timeout_s: float, hurried: Callable[[], bool]) -> None:
     """Drain every connection; return when none is left.
 
@@ -146,9 +155,9 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
         hurried: Once it returns True, all connections have been or are being aborted.
     """
     loop = asyncio.get_running_loop()
-    connections = cast("set[HttpConnection]", state.connections)
-    quiet_since_s: dict[HttpConnection, float] = {}
-    finished: set[HttpConnection] = set()
+    connections = cast(set[DrainableConnection], state.connections)
+    quiet_since_s: dict[DrainableConnection, float] = {}
+    finished: set[DrainableConnection] = set()
     end_s = loop.time() + timeout_s
     for connection in connections:
         connection.draining = True
