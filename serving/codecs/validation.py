@@ -47,10 +47,10 @@ BOUNDS = {
 MAX_SHOWN = 64
 
 
-def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
+def first_problem(errors: Any, root: str = "", names: Collection[str] = ()) -> str:
     """Return a one-line message from the result of pydantic's errors(): the field, the expected and the actual value.
 
-    `root` is the name of the document; of its fields, `known`, the nearest is suggested.
+    `root` is the name of the document; of its fields, `names`, the nearest is suggested.
     """
     first = errors[0]
     path = first["loc"]
@@ -63,7 +63,7 @@ def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> s
         return f"{where}: expected {expected_types}, got {_shown(first['input'])}"
     if first["type"] == "extra_forbidden":
         name = str(path[-1])
-        fields = known if len(path) == 1 else ()
+        fields = names if len(path) == 1 else ()
         listed = f"; known: {', '.join(fields)}" if fields else ""
         return f"{where}: unknown field{nearest(name, fields) or listed}"
     return f"{where}: {expected(first)}"

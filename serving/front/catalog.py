@@ -50,8 +50,8 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
 def _splits(manifest: Manifest) -> dict[str, list[str]]:
     """Return the row_splits to list behind an input, by its name: its own, or its sequence's behind the last column."""
     lists = list_tensors(manifest)
-    own = {name: [manifest.own_name(name) + ROW_SPLITS] for name in lists.own if name not in lists.sequence}
-    return own | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
+    single = {name: [manifest.own_name(name) + ROW_SPLITS] for name in lists.own if name not in lists.sequence}
+    return single | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
 
 
 def model_config(manifest: Manifest, model: str) -> dict[str, Any]:

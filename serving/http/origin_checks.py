@@ -59,8 +59,8 @@ def cross_site_refusal(headers: Headers, changes: bool) -> str:
     return ""
 
 
-def rebinding_refusal(headers: Headers, own: str = "") -> str:
-    """Return why a request is refused whose Host is neither `own` nor a loopback name; "" for any other.
+def rebinding_refusal(headers: Headers, own_name: str = "") -> str:
+    """Return why a request is refused whose Host is neither `own_name` nor a loopback name; "" for any other.
 
     Such a Host may be another party's name for this machine.
     """
@@ -70,6 +70,6 @@ def rebinding_refusal(headers: Headers, own: str = "") -> str:
         name = None if "@" in host else urlsplit(f"//{host}").hostname
     except ValueError:
         name = None
-    if name is None or not (is_loopback(name) or name == own):
+    if name is None or not (is_loopback(name) or name == own_name):
         return "host: expected this server's own name"
     return ""

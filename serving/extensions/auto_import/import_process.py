@@ -71,7 +71,7 @@ Start = Callable[[Sequence[str], IO[bytes], str, ImportLimits], subprocess.Popen
 """Starts `freshet`, given arguments, a file for its standard error, a folder for temporary files, and limits."""
 
 
-def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: ImportLimits) -> subprocess.Popen[bytes]:
+def start(arguments: Sequence[str], errors: IO[bytes], folder: str, limits: ImportLimits) -> subprocess.Popen[bytes]:
     """Start `freshet` with these arguments, and files for its standard error and temporary files.
 
     The limits are set from this process: between fork and exec, a process with threads can hardly do anything safely.
@@ -81,7 +81,7 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=said,
+        stderr=errors,
         env={**needed_environment(os.environ), "TMPDIR": folder},
     )
     if sys.platform == "linux":
@@ -152,8 +152,8 @@ class RunningImport:
         self._clean()
 
     def _why(self, code: int) -> str:
-        said = self._tail()
-        lines, limits = said.splitlines(), self._limits
+        text = self._tail()
+        lines, limits = text.splitlines(), self._limits
         reason = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
         if self._late:
             return f"the import took more than {limits.wall_s:g} s and was stopped; raise --import-timeout-s"
@@ -165,7 +165,7 @@ class RunningImport:
         if reason:
             return reason
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))
-        if OUT_OF_MEMORY.search(said):
+        if OUT_OF_MEMORY.search(text):
             return f"the import needed more than {limits.memory_nbytes} bytes of memory; raise --import-memory-bytes"
         return KILLED if code == -signal.SIGKILL else UNKNOWN
 

@@ -83,7 +83,7 @@ def decode(
         _returned(document.get("return_documents", True)),
         header_timeout_s(headers),
     )
-    sent = {**{name: [value] for name, value in query.items()}, item.name: [_id(item, one) for one in documents]}
+    sent = {**{name: [value] for name, value in query.items()}, item.name: [_id(item, each) for each in documents]}
     plain, extent = not has_booleans(body), RequestSize(limits)
     inputs = {}
     for spec in manifest.expected_inputs(sent):
