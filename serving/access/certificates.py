@@ -68,7 +68,6 @@ def _why(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """Yield a path to a file in memory with these bytes."""
     fd = os.memfd_create("freshet-tls", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as memory:

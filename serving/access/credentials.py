@@ -62,7 +62,6 @@ class Credentials(NamedTuple):
     files: Mapping[str, bytes]
 
     def message(self) -> dict[str, Any]:
-        """Return the credentials as a JSON-compatible message."""
         return {"edition": self.edition, "files": {k: base64.b64encode(v).decode() for k, v in self.files.items()}}
 
     @classmethod
@@ -143,7 +142,6 @@ class CredentialFiles:
             self._thread.join(STOP_S)
 
     def counted(self) -> Snapshot:
-        """Return the counters for /metrics."""
         return self._counters.snapshot()
 
     def poll_once(self) -> None:

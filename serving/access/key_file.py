@@ -117,7 +117,6 @@ class ApiKeys:
         return cls(keys, _limits(address, "address"))
 
     def text(self) -> str:
-        """Return the content of the key file."""
         parts = [HEAD]
         if self.address != RateLimits():
             parts.append("[address]\n" + _limits_text(self.address))

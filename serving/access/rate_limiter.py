@@ -41,7 +41,6 @@ Slots = tuple[int, int]
 
 
 def slots_of(digest: bytes) -> Slots:
-    """Return the slots for a digest of at least 8 bytes."""
     return int.from_bytes(digest[:4], "little") % SLOTS, int.from_bytes(digest[4:8], "little") % SLOTS
 
 
@@ -111,12 +110,10 @@ class RateLimiter:
 
 
 def _counts(memory: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the counts, one row for each process."""
     return memory[SECRET_NBYTES + FULL_NBYTES :].view(np.int32).reshape(-1, ROWS, SLOTS)
 
 
 def _network(address: str) -> str:
-    """Return the first 64 bits of an IPv6 address, or the IPv4 address that it maps."""
     import ipaddress
 
     try:

@@ -330,7 +330,6 @@ def _recommending(
     source: str | None,
     headers: Mapping[str, str] | None,
 ) -> tuple[dict[str, Values], dict[str, str]]:
-    """Return the inputs and headers of a request for the best items."""
     chosen: dict[str, Values] = {
         name: items if isinstance(items, Ragged) else Ragged.of([items])
         for name, items in zip(("allow", "block", "seen"), lists)
@@ -353,7 +352,6 @@ def _json(filters: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays as Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"expected numbers, text, lists and objects, got {type(value).__name__}")

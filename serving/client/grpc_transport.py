@@ -92,7 +92,6 @@ class AsyncRpcTransport:
 
 
 def encode(call: ClientCall) -> bytes:
-    """Encode a call as ModelInferRequest."""
     request = Request(model_name=call.model)
     if call.version is not None:
         request.model_version = str(call.version)

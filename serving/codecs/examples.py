@@ -55,7 +55,6 @@ def of_message(source: Any, extent: RequestSize | None = None) -> tuple[list[Exa
 def columns(
     examples: Sequence[Example], context: Example, manifest: Manifest, extent: RequestSize | None = None
 ) -> dict[str, Column]:
-    """Return the model's inputs."""
     if ranks_items(manifest):
         raise BadInput("x-top-items: expected a predict request, got classify or regress, whose replies hold no ids")
     if not examples:

@@ -183,7 +183,6 @@ def _parts(values: list[Any], length: int) -> Iterator[list[Any]]:
 
 
 def _format(spec: Input) -> str:
-    """Return struct's code for a value of an input; the int64 of a uint64 carries its bits."""
     return FORMATS["uint64" if spec.declared == "uint64" else spec.dtype]
 
 

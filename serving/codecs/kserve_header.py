@@ -74,8 +74,6 @@ class RegionSpan(NamedTuple):
 
 
 class SharedMemory(Protocol):
-    """Registered shared memory, from which a request is read and to which a reply is written."""
-
     def read(self, span: RegionSpan) -> bytes:
         """Read a span; raise BadInput outside of a registered region, TooLarge beyond max_body_bytes."""
 
@@ -141,7 +139,6 @@ class InferHeader(NamedTuple):
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
-    """Check a header against the model."""
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     call = of_parameters(parameters) if ID in parameters else None
@@ -397,7 +394,6 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: boo
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
-    """Read values that the header holds: a list, or the contents of a typed message."""
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} must be sent as a binary tensor")
     typed = type(data) is TypedContents
@@ -426,7 +422,6 @@ def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
 
 
 def _matrix(shape: Any, where: str) -> tuple[int, int]:
-    """Return rows and places of a padded list input."""
     whole = type(shape) is list and len(shape) == 2 and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
         raise BadInput(f"{where}.shape: expected [n, L] beside the sequence's lengths, as whole numbers")

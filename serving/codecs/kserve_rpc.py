@@ -89,7 +89,6 @@ class InferDecoder:
     def columns(
         self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: SharedMemory | None = None
     ) -> tuple[Mapping[str, Column], InferParams]:
-        """Return the model's inputs, and the parameters completed with the header's."""
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -132,7 +131,6 @@ def version_of(text: str) -> int | None:
 
 
 def parameter(value: Any) -> Any:
-    """Return the value of an InferParameter or ModelRepositoryParameter; None if it has none."""
     choice = value.WhichOneof("parameter_choice")
     return getattr(value, choice) if choice else None
 

@@ -69,7 +69,6 @@ EXACT = 1 << 24
 
 
 def declared(spec: Input | Output) -> TensorType:
-    """Return the type that the model itself declared."""
     return BY_NAME[spec.declared or spec.dtype] if isinstance(spec, Input) else BY_NAME[spec.dtype]
 
 

@@ -104,7 +104,6 @@ def _decode(
 
 
 def _ignored(columns: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
-    """Return the names that TensorFlow Serving ignores in column format, encoded for a header."""
     names = islice((name for name in columns if name not in inputs), MAX_IGNORED)
     return ", ".join([quote(name[:64]) for name in names]).encode()
 
@@ -149,7 +148,6 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
 
 
 def _refuse_rows(instances: list[Any], names: set[str], manifest: Manifest) -> NoReturn:
-    """Raise BadInput for the first row that is not an object with exactly these keys."""
     for at, element in enumerate(instances):
         if type(element) is not dict or is_base64(element):
             raise BadInput(f"Expecting object but got list at item {at} of input list")

@@ -400,5 +400,4 @@ def _spec(model: str, version: int, signature: str) -> bytes:
 
 
 def set_spec(spec: Any, model: str, version: int, signature: str) -> None:
-    """Fill a ModelSpec with the model and version that answered."""
     spec.name, spec.version.value, spec.signature_name = model, version, signature

@@ -40,8 +40,6 @@ _readable: dict[int, tuple[Manifest, Manifest]] = {}
 
 
 class UserInputs(dict[str, Column]):
-    """The inputs of a request about a kept user."""
-
     def __init__(self, inputs: Mapping[str, Column], call: UserCall) -> None:
         super().__init__(inputs)
         self.call = call

@@ -84,7 +84,6 @@ def expected(problem: Any) -> str:
 
 
 def _type(problem: Any) -> str:
-    """Return the type that an error expects; "" if it is about something else."""
     name, _, suffix = problem["type"].partition("_")
     return TYPES.get(name, "") if suffix in ("type", "parsing", "from_float", "attributes_type") else ""
 

@@ -88,7 +88,6 @@ BODY = SizeLimit(DEFAULTS.max_body_bytes)
 
 
 def body_limit(limits: RequestLimits) -> SizeLimit:
-    """Return the size limit of a request's body in any format."""
     return SizeLimit(limits.max_body_bytes, advice=" (max_body_bytes)")
 
 
@@ -100,8 +99,6 @@ def json_limit(limits: RequestLimits) -> SizeLimit:
 
 
 class UnsupportedEncoding(FreshetError):
-    """The body has a content coding that is not supported."""
-
     http_status = 415
     grpc_code = "INVALID_ARGUMENT"
 
@@ -252,7 +249,6 @@ def _load_refused(body: Body) -> Any:
 
 
 def _shown_at_error(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return the text at the position where parsing failed; `pos` counts characters."""
     shown = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
     return f", got {shown!r}" if shown else ", got the end"
 

@@ -98,7 +98,6 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
-    """Return TensorFlow's SignatureDefMap of a model, with tensors named like its inputs and outputs."""
     inputs = {manifest.own_name(i.name): _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
     definitions = {}
     for signature in manifest.signatures or [ServingSignature(DEFAULT_SIGNATURE)]:

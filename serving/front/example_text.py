@@ -75,7 +75,6 @@ def _sent(values: NDArray[Any] | Strings, spec: Input) -> list[Any]:
 
 
 def _numbered(values: list[Any]) -> list[Any]:
-    """Return values with None for NaN, which JSON has no number for."""
     return [None if value != value else value for value in values]
 
 

@@ -322,7 +322,6 @@ class Exchange(ABC):
             self.trace.parsed_s = time.monotonic()
 
     def finish(self, result: PredictReply | FreshetError) -> None:
-        """Count the result; a reply is about to be encoded."""
         shared, now_s = self.shared, time.perf_counter()
         if isinstance(result, FreshetError):
             shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)

@@ -105,7 +105,6 @@ def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> l
 
 
 def check_load(parameters: Any) -> None:
-    """Raise BadInput if a load or unload has parameters that are not served."""
     for name in parameters or {}:
         if name != "unload_dependents":
             raise BadInput(f"parameters: {show(str(name))} is not supported")

@@ -24,8 +24,6 @@ MIN_FILES, FILES_SHARE = 128, 4
 
 
 class BodyMemoryFull(Overloaded):
-    """There is no memory for another body."""
-
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
@@ -45,15 +43,12 @@ class BodyMemory:
 
 
 class ConnectionLimits(NamedTuple):
-    """Limits of connections for each kind of port of a process."""
-
     http: int
     rpc: int
     admin: int
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
-        """Divide this many descriptors of a process among its ports."""
         free = max(descriptors - max(MIN_FILES, descriptors // FILES_SHARE), descriptors // FILES_SHARE)
         return cls(free * 5 // 8, free // 4, min(free // 8, MAX_ADMIN_CONNECTIONS))
 
@@ -64,7 +59,6 @@ class ConnectionLimits(NamedTuple):
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may have at most."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)
 

@@ -156,7 +156,6 @@ class HttpExchange(Exchange):
         return inputs, self.options.timeout_s
 
     def computed(self, result: PredictReply | FreshetError) -> None:
-        """Encode and send the answer from the result of the prediction."""
         self.finish(result)
         answer: Answer
         if isinstance(result, FreshetError):
@@ -320,7 +319,6 @@ class DataApp:
         return replace(route, model=model), {n: v for n, v in headers.items() if n != CONTENT_ENCODING}, body
 
     def _select(self, exchange: HttpExchange, route: Route, timeout_s: float | None, unread_s: float) -> None:
-        """Select the replica; note whether requests of its route are refused."""
         try:
             exchange.select_replica(route, exchange.dialect.servable, timeout_s, unread_s)
         except (Expired, Overloaded):

@@ -25,8 +25,6 @@ class Disconnected(Exception):
 
 
 class MethodNotAllowed(FreshetError):
-    """A request with a method that its route does not allow."""
-
     http_status = 405
     grpc_code = "UNIMPLEMENTED"
 
@@ -62,7 +60,6 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write one complete reply, adding its content-length."""
     await send(
         {
             "type": "http.response.start",

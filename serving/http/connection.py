@@ -89,7 +89,6 @@ class DeadlineTimer:
         return self._deadline_s - self._loop.time()
 
     def wait(self, seconds: float) -> None:
-        """Set the deadline this many seconds from now."""
         self._deadline_s = deadline_s = self._loop.time() + seconds
         if deadline_s < self._goes_off_s:
             self._set(seconds)
@@ -117,8 +116,6 @@ class DeadlineTimer:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One HTTP connection."""
-
     def __init__(
         self,
         config: Config,
@@ -331,7 +328,6 @@ class HttpConnection(asyncio.Protocol):
             self._end_body()
 
     def _take_body(self) -> bool:
-        """Take the available part of the body; return True if it is complete."""
         unread = self._unread
         if self._chunks is not None:
             piece = bytearray()
@@ -443,7 +439,6 @@ class HttpConnection(asyncio.Protocol):
             self._forget_body()
 
     def _refuse(self, error: FreshetError) -> None:
-        """Answer bytes that are not a valid request, and end the connection."""
         cycle, status, body, headers = self.cycle, *error_reply(error)
         answering = False
         if self._busy:

@@ -155,8 +155,6 @@ class Head(NamedTuple):
 
 
 class HeadCache:
-    """The cached heads of all connections of one event loop."""
-
     def __init__(self) -> None:
         self._kept: dict[bytes, Head] = {}
 

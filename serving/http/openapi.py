@@ -128,7 +128,6 @@ OPERATIONS = _operations()
 
 @lru_cache(maxsize=1)
 def document(version: str) -> bytes:
-    """Return the document as JSON."""
     return dump_json(
         {
             "openapi": "3.1.0",

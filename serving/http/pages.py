@@ -39,5 +39,4 @@ def reference(openapi_url: str) -> str:
 
 
 def root(version: str, ready: bool) -> dict[str, Any]:
-    """Return a data port's name, state and main routes."""
     return {"name": "freshet", "version": version, "status": "alive", "what": WHAT, "ready": ready, "where": WHERE}

@@ -150,11 +150,9 @@ class HttpPort(uvicorn.Server):
             self._handshakes.end()
 
     def end(self) -> None:
-        """Stop accepting and finish requests in flight."""
         self.should_exit = True
 
     def abort(self) -> None:
-        """Stop without waiting for requests in flight."""
         self.should_exit = self.force_exit = True
         if self._handshakes is not None:
             self._handshakes.abort()
@@ -278,7 +276,6 @@ def _is_dual(address: tuple[Any, ...]) -> bool:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of the kind that every port runs on."""
     import uvloop
 
     return uvloop.new_event_loop()

@@ -208,7 +208,6 @@ class PredictProtocol(HttpConnection):
             pending.disconnected = True
 
     def _predict_route(self, head: RequestHead) -> Route | None:
-        """Return the route if this request can be answered here."""
         if not head.target.endswith(PREDICT_SUFFIXES) or head.method != b"POST" or head.version != "1.1":
             return None
         try:

@@ -127,7 +127,6 @@ class ChunkedBody:
         return self._last and self._take_trailers(unread)
 
     def _check_size_line(self, unread: bytearray) -> None:
-        """Raise HttpProtocolError for bytes that cannot become a chunk's size line."""
         line = unread[:MAX_SIZE_LINE_NBYTES]
         if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
             raise HttpProtocolError("chunk: expected its size in hexadecimal digits, ended by CR LF")

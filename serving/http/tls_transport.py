@@ -44,8 +44,6 @@ READ_NBYTES = 256 << 10
 
 
 class Handshakes:
-    """The handshakes of one port, with the newest certificates."""
-
     def __init__(self, certificates: CertificateSource) -> None:
         self._certificates = certificates
         self._thread: ThreadPoolExecutor = standing_pool(1, "freshet-handshakes")
@@ -226,7 +224,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             raw.write(data)
 
     def _finish(self) -> None:
-        """Send close_notify."""
         if self._finished or self._protocol is None or self._raw is None:
             return
         self._finished = True

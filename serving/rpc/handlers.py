@@ -102,8 +102,6 @@ def _tree(kind: str) -> MessageTree:
 
 
 class Unimplemented(FreshetError):
-    """A method that this server does not serve."""
-
     http_status = 501
     grpc_code = "UNIMPLEMENTED"
 

@@ -59,8 +59,6 @@ MEMORY_OFF = {f"SystemSharedMemory{act}": _OFF for act in ("Status", "Register",
 
 
 class Inference:
-    """KServe's service: its methods, as handlers in `services`."""
-
     def __init__(
         self,
         lifecycle: Availability[Predictor],
@@ -244,7 +242,6 @@ class Inference:
 
 
 def _in_stream(reply: bytes) -> bytes:
-    """Wrap a serialized ModelInferResponse in a ModelStreamInferResponse."""
     nbytes, length = len(reply), bytearray(b"\x12")
     while nbytes >= 0x80:
         length.append(nbytes & 0x7F | 0x80)

@@ -112,7 +112,6 @@ def idle_s(each: socket.socket) -> float:
 
 
 def unread_nbytes(each: socket.socket) -> int:
-    """Return the bytes received that gRPC has not read."""
     return _count(each, termios.FIONREAD)
 
 

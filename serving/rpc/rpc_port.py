@@ -53,8 +53,6 @@ PING_MS, PONG_MS = 120_000, 20_000
 
 
 class RpcPort:
-    """The gRPC port of one process."""
-
     def __init__(
         self,
         serving_context: ServingContext,
@@ -150,7 +148,6 @@ class RpcPort:
 
 
 def _credentials(tls: CertificateSource) -> grpc.ServerCredentials:
-    """Return credentials that follow the newest certificates."""
     current = tls()
 
     def newest() -> Any:

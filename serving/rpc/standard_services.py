@@ -48,7 +48,6 @@ class Health:
         return message(f"{PACKAGE}HealthCheckResponse")(status=self._status(request.service))
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Send the status now, and again after each change."""
         name, sent = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
         while not (self._ended and sent == self._status(name)):
             status = self._status(name)
@@ -107,7 +106,6 @@ class Reflection:
 
 
 def _with_imports(file: Any) -> list[bytes]:
-    """Return the serialized file and its imports, each once, itself first."""
     files = {file.name: file.serialized_pb}
     for imported in file.dependencies:
         for each in [imported, *imported.dependencies]:

@@ -41,8 +41,6 @@ METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regres
 
 
 class TensorFlowServing:
-    """TensorFlow Serving's two services: their methods, as handlers in `services`."""
-
     def __init__(
         self,
         lifecycle: Availability[Predictor],

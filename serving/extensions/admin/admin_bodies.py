@@ -24,7 +24,6 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def json_reply(document: Any) -> Response:
-    """Return a JSON reply that must not be cached."""
     return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 

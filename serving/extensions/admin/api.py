@@ -331,8 +331,6 @@ class Admin:
 
 
 def _refused(name: str, extension: str) -> Callable[[], Any]:
-    """Return the handler of a route whose extension is not there."""
-
     async def refuse() -> Response:
         raise missing(name, extension)
 
@@ -357,7 +355,6 @@ def _rollback_reply(name: str, result: RollbackResult, only: str = "") -> dict[s
 
 
 def _what_follows_versions(name: str, result: RollbackResult) -> str:
-    """Return in words what a rollback to an earlier version means."""
     served, numbers = result.generation, ", ".join(map(str, result.withdrawn))
     if not result.recorded:
         return (

@@ -63,8 +63,6 @@ class ConsoleFile(NamedTuple):
 
 
 class ConsoleFiles:
-    """The files of the page, in memory."""
-
     def __init__(self) -> None:
         folder = resources.files("freshet_serving.serving.extensions.admin").joinpath("console")
         self._files = {name: _file(name, folder.joinpath(name).read_bytes()) for name in (INDEX, *FILES)}

@@ -99,7 +99,6 @@ class ExampleRequests:
 
 
 def _first(example: str) -> str:
-    """Return an example of one row, as JSON text."""
     return orjson.dumps(orjson.loads(example)[:1]).decode() if example else ""
 
 

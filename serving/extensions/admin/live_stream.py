@@ -99,7 +99,6 @@ class _Stream(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

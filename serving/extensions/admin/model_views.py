@@ -32,8 +32,6 @@ Most = Annotated[int, Query(gt=0, le=MOST, description="Maximum number of record
 
 
 class ModelViews:
-    """The views of one server's models."""
-
     def __init__(
         self,
         lifecycle: Availability[ModelHost],

@@ -9,7 +9,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 
 def core_families(planning: Any) -> Iterator[Metric]:
-    """Yield the metric families of a plan (processor.ports.CorePlanner)."""
     cores = GaugeMetricFamily(
         "freshet_group_cores",
         "Cores that the group computes on; groups without a budget share them.",

@@ -188,7 +188,6 @@ def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:
 
 
 def _newest(standings: Iterable[ReplicaVersion]) -> ReplicaVersion:
-    """Return the state that the others are compared with."""
     reported = list(standings)
     sound = [each for each in reported if each.state != DIVERGED] or reported
     most = max(each.records - each.behind for each in sound)

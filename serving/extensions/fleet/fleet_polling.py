@@ -68,7 +68,6 @@ class AdminAddress:
 
     @property
     def authority(self) -> str:
-        """Value of the Host header."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 

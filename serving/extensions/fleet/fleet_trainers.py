@@ -43,7 +43,6 @@ def read_trainer(entry: Any) -> TrainerStatus | None:
 
 
 def newest_trainers(reports: Iterable[Mapping[str, TrainerStatus]]) -> dict[str, TrainerStatus]:
-    """Return the newest status of each trainer, by name of the model."""
     newest: dict[str, TrainerStatus] = {}
     for report in reports:
         for model, status in report.items():

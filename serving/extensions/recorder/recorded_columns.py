@@ -109,7 +109,6 @@ class RecordedColumns:
         self._once = all(count == 1 for count in self._copies.values())
 
     def fit(self, manifest: Manifest) -> bool:
-        """Return whether requests of the given manifest have these columns."""
         recorder = self.manifest
         same = (manifest.inputs, manifest.outputs) == (recorder.inputs, recorder.outputs)
         return manifest is recorder or (same and recorded(manifest) == self._columns)
@@ -216,7 +215,6 @@ def _numbers(values: pa.Array, spec: Input) -> NDArray[Any]:
 
 
 def _strings_of(values: pa.Array) -> Strings:
-    """Return a copy of an Arrow array of strings."""
     values = values.cast(pa.large_binary())
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)

@@ -167,7 +167,6 @@ class RequestRecorder(Observer):
         return {"recorded_requests": erase_recorded(self._folder, user)}
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """Return the callback, wrapped if the request is sampled."""
         self._credit += self._share
         if self._credit < 1.0:
             return done

@@ -116,7 +116,6 @@ def encode(reply: PredictReply, options: RerankOptions, regions: Regions | None)
 
 
 def _query(query: Any, manifest: Manifest) -> dict[str, Any]:
-    """Return the user's inputs by name."""
     if type(query) is str and query.lstrip().startswith("{"):
         try:
             query = orjson.loads(query)
