@@ -1,7 +1,4 @@
-"""Functions that XLA compiles to train a network.
-
-They are pure functions of tensors, with the state (models.training.dense_state) as argument and result.
-"""
+"""Functions that XLA compiles to train a network: pure, with the state (dense_state) as argument and result."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ class DenseFunctions:
     """The functions of one network with its loss.
 
     Attributes:
-        trained: Variables that are trained.
         other: Variables that are not trained.
         rest: Names of the graph's weights that are not trained.
         division: The network's parts, if it is divided at its histories.
@@ -47,14 +43,13 @@ class DenseFunctions:
         """Create the functions.
 
         Args:
-            row_loss: The loss of each row.
             rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
             counts: Offsets in x of the features whose rows are counts (models.zoo.counted_odds).
         """
         self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
         self._arch, self._graph, self._labels = arch, graph, labels
         width = arch.logits.inputs[0].shape[1]
-        # One where x has the number of rows, and one where it has that of positive labels.
+        # 1 where x has the number of rows, and where it has that of positive labels.
         self._counts = np.zeros((2, width), np.float32)
         for offset in counts:
             self._counts[[0, 1], [offset, offset + 1]] = 1
@@ -69,7 +64,7 @@ class DenseFunctions:
     def rows_are_alone(self) -> bool:
         """Return whether each row's loss depends on that row only.
 
-        That is so if the network keeps no statistics and a few rows have the same losses with and without the others.
+        That is, the network keeps no statistics, and a few rows have the same losses with and without the others.
         """
         if any("float" in v.dtype for v in self.other):
             return False
@@ -87,7 +82,7 @@ class DenseFunctions:
     def steps_score(self) -> bool:
         """Return whether a step's forward pass has the scores that scores() has.
 
-        That is so if the network draws and keeps nothing when it learns, and its outputs are the logits' probabilities.
+        That is, the network draws and keeps nothing in training, and its outputs are the logits' probabilities.
         """
         if self.other or self.rest:
             return False
@@ -125,7 +120,7 @@ class DenseFunctions:
         """Compute what gradients() does, with the first part of the division for each distinct history.
 
         Args:
-            *given: As for gradients(), with a row of each history for each distinct one, and after number
+            *given: As for gradients(), with one row for each distinct history, and after number
                 own: float32 [rows], the number of each row's histories.
         """
         inputs, (label, share, number, own, vectors, *other) = self._divided(given)
@@ -158,12 +153,9 @@ class DenseFunctions:
         return by_x * (1 - self._counts.sum(0)) - tf.matmul(adds, self._counts)
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
-        """Return the vectors [3, n] after a step by the gradients [n] of all parts.
+        """Return the vectors [3, n] after a step by the sum of the parts' gradients [n].
 
-        Args:
-            rates: Learning rate, and learning rate times correction().
-            vectors: float32 [3, n], weights and moments.
-            *gradients: float32 [n] each, the gradients of the parts.
+        `rates` are the learning rate, and it times correction().
         """
         total = gradients[0]
         for gradient in gradients[1:]:
@@ -175,9 +167,7 @@ class DenseFunctions:
         """Return the labels' probabilities, as the dense graph computes them.
 
         Args:
-            *given: The graph's inputs; then
-                vectors: float32 [3, n], weights and moments;
-                and the graph's weights that are not trained.
+            *given: The graph's inputs; vectors, as for gradients(); the graph's weights that are not trained.
         """
         inputs, (vectors, *rest) = self._divided(given)
         weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
@@ -187,7 +177,6 @@ class DenseFunctions:
         return [outputs[name] for name in self._arch.outputs]
 
     def _divided(self, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the graph's inputs and the other arguments."""
         count = len(self._graph.inputs)
         return list(given[:count]), list(given[count:])
 
@@ -204,8 +193,8 @@ class DenseFunctions:
     def _logits(
         self, inputs: Sequence[Any], weights: Tensors, other: Tensors, training: bool
     ) -> tuple[Any, Sequence[Any]]:
-        given = inputs[0] if len(inputs) == 1 else list(inputs)
-        logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
+        tensors = inputs[0] if len(inputs) == 1 else list(inputs)
+        logits, after = self._arch.logits.stateless_call(weights, other, tensors, training=training)
         return logits, after
 
     def _row_losses(self, label: Any, logits: Any) -> Any:
