@@ -18,7 +18,6 @@ class Summary:
     """Result of a run.
 
     Attributes:
-        generation: The last generation.
         rows: Number of rows read.
         held_out: Scores of the full version's held-out rows.
         streamed: Scores of the streamed rows before training on them.
@@ -37,9 +36,7 @@ class Summary:
 def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]) -> Iterator[str]:
     """Yield lines about the held-out rows: figures by label, what counting reaches, and advice.
 
-    Args:
-        steps: Number of steps trained.
-        named: Settings that the training file sets although they could be chosen automatically.
+    `named` are the settings in the training file that could be chosen automatically.
     """
     main, baselines = measured.main.scored, measured.baselines
     for label, each in measured.labels.items():

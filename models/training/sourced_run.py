@@ -24,20 +24,18 @@ class SourcedRun(TrainingRun):
     """A run that keeps the numbers of items beside their rows."""
 
     def _item_table(self) -> EmbeddingVariable:
-        """Return the rows of the items."""
         raise NotImplementedError
 
     def _find_sources(self) -> ItemSources | None:
-        """Return the numbers of the items; None for items that have none."""
+        """Return the numbers of the items; None if they have none."""
         raise NotImplementedError
 
     def _popularity(self) -> Mapping[str, Any] | None:
-        """Return the note about the popularity that items' own rows have; None without it."""
+        """Return the note about the popularity in items' own rows; None without it."""
         return None
 
     @cached_property
     def _sources(self) -> ItemSources | None:
-        """The numbers of the items, as the run's state says."""
         sources = self._find_sources()
         if sources is not None:
             sources.restore(self.state.sources)
@@ -45,17 +43,15 @@ class SourcedRun(TrainingRun):
 
     @cached_property
     def _item_keys(self) -> DescribedKeys:
-        """The keys of items that tables describe."""
         item = next(f for f in self.config.features if f.side == "item" and f.name == self._item_feature())
         seed = self.trainer.manifest.table(item.table).hash_seed
         return DescribedKeys(described_by(self.source, item.column), seed)
 
     def _item_feature(self) -> str:
-        """Return the name of the feature that looks up an item."""
         return next(f.name for f in self.config.features if f.side == "item")
 
     def _see(self, ids: Column, times: NDArray[np.float64] | None) -> None:
-        """Take in events: their items' ids, and times."""
+        """Take in events by their items' ids, and times."""
         if self._sources is not None:
             self._sources.see(self._sources.keys_of(ids), times)
             self.state.sources = self._sources.saved()
@@ -64,7 +60,7 @@ class SourcedRun(TrainingRun):
         manifest = old.base.root_manifest
         origin_s = noted_origin(manifest.notes)
         if self._sources is not None and origin_s is not None:
-            # Times in its rows are counted from there.
+            # The rows' times are relative to it.
             newest_s = manifest.event_time[-1] if manifest.event_time else origin_s
             self._sources.restore({"origin_s": origin_s, "newest_s": newest_s})
             self.state.sources = self._sources.saved()
@@ -84,7 +80,7 @@ class SourcedRun(TrainingRun):
         super()._publish_version()
 
     def _describe(self) -> None:
-        """Take in items that have a record, and let go of those that have neither that nor a row."""
+        """Take in items that have a record, and drop those that have neither a record nor a row."""
         if self._sources is None:
             return
         keys = np.concatenate([np.empty(0, np.int64), *(newest.keys for newest in self._item_keys.newest())])

@@ -14,8 +14,8 @@ class StreamQuality:
 
     Attributes:
         streamed: All rows, scored by the model in training.
-        sampled: A sample of the rows since the newest version, scored by the model in training.
-        published_baseline: The same sample, scored by that version as published.
+        sampled: A sample of the rows since the newest version, likewise.
+        published_baseline: That sample, scored by that version as published.
     """
 
     def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
@@ -24,13 +24,7 @@ class StreamQuality:
         self._frozen: PublishedBaseline | None = None
 
     def add(self, work: BoundBatch, fresh: Floats, version: int, sampled: bool) -> None:
-        """Add a batch with its scores from before training on it.
-
-        Args:
-            fresh: Scores by the model in training.
-            version: The newest version.
-            sampled: Score it also by `version` as published.
-        """
+        """Add a batch with its scores from before training on it; if `sampled`, score it by `version` as published."""
         batch = work.batch
         self.streamed.add(batch.label, fresh, batch.weight)
         if sampled:
@@ -41,7 +35,6 @@ class StreamQuality:
             self.published_baseline.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
     def summary(self, version: int) -> str:
-        """Return one line about the quality."""
         line = metrics_line("streamed, scored before training", self.streamed)
         frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):
