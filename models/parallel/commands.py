@@ -1,8 +1,8 @@
 """Operations that rank 0 sends to all ranks: an operation code, its numbers, and optional arrays for each rank.
 
-Rank 0 alone decides, so ranks cannot disagree. It announces an operation; every rank, rank 0 included, runs its handler
-and returns arrays where the operation has a result. Whatever is written to tables is sent as separate arrays for each
-rank; whatever is read from tables comes back the same way (models.parallel.gathered_table merges it).
+Rank 0 alone decides, so ranks cannot disagree. Every rank, rank 0 included, runs an operation's handler and returns
+arrays if it has a result. What is written to tables goes to each rank separately, and what is read comes back so
+(models.parallel.gathered_table merges it).
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class CommandHeader(NamedTuple):
     """Header of a command.
 
     Attributes:
-        operation: The RankCommand.
         steps: Steps that rank 0's trainer has taken.
-        number: Number of the table, or of the batch.
+        number: Of the table, or of the batch.
         gives: 1 if arrays follow, else 0.
     """
 
@@ -59,25 +58,17 @@ class CommandHeader(NamedTuple):
     gives: int = 0
 
 
-def send_command(ranks: Ranks, order: CommandHeader, given: Sequence[Sequence[Array]] | None = None) -> None:
-    """Send a command to all other ranks.
-
-    Args:
-        given: Arrays for each rank, by rank; None for none.
-    """
-    head = np.array(order._replace(gives=int(given is not None)), np.int64)
+def send_command(ranks: Ranks, order: CommandHeader, arrays_by_rank: Sequence[Sequence[Array]] | None = None) -> None:
+    """Send a command to all other ranks, with arrays by rank."""
+    head = np.array(order._replace(gives=int(arrays_by_rank is not None)), np.int64)
     for to in range(1, ranks.size):
         ranks.send(to, head)
-    for to, arrays in enumerate((given or ())[1:], 1):
+    for to, arrays in enumerate((arrays_by_rank or ())[1:], 1):
         send_arrays(ranks, to, arrays)
 
 
 def receive_command(ranks: Ranks) -> tuple[CommandHeader, list[Array]]:
-    """Receive the next command of rank 0 and its arrays.
-
-    Raises:
-        RankFailed: Another rank cannot go on.
-    """
+    """Receive rank 0's next command and its arrays; raise RankFailed if another rank cannot go on."""
     order = CommandHeader(*ranks.receive(0).view(np.int64).tolist())
     return order, receive_arrays(ranks, 0) if order.gives else []
 
@@ -162,7 +153,7 @@ HANDLERS: Mapping[int, Callable[[RankTrainer, int, list[Array]], list[Array]]] =
     RankCommand.RESTORE_FILTER: _restore_filter,
     RankCommand.NETWORK: _network,
 }
-"""Handlers: (trainer, number of the command, its arrays) -> arrays for rank 0."""
+"""Handlers: (trainer, number, arrays) -> arrays for rank 0."""
 
 
 def as_arrays(changes: Changes) -> list[Array]:
@@ -170,11 +161,11 @@ def as_arrays(changes: Changes) -> list[Array]:
 
 
 def named_arrays(arrays: Mapping[str, Array]) -> list[Array]:
-    """Return an admission filter's arrays (models.embedding.admission), preceded by one array with their names."""
+    """Return a filter's arrays (models.embedding.admission), preceded by their names."""
     return [np.frombuffer("\n".join(arrays).encode(), np.uint8), *arrays.values()]
 
 
 def by_name(arrays: Sequence[Array]) -> dict[str, Array]:
-    """Restore the mapping that named_arrays() flattened."""
+    """Invert named_arrays()."""
     names = arrays[0].tobytes().decode().split("\n") if len(arrays) > 1 else []
     return dict(zip(names, arrays[1:]))

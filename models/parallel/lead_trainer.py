@@ -1,12 +1,11 @@
 """Rank 0's trainer: a Trainer with whole tables, as the run, its checkpoints and its change log expect.
 
-Each method announces an operation and does this rank's share of it (models.parallel.commands). Batches are sent to the
-other ranks when they are transformed, ahead of learning, on a separate channel; the command to learn or score names the
-batch by its number.
+Each method announces an operation and does this rank's share of it (models.parallel.commands). Batches go to the other
+ranks when they are transformed, ahead of learning, on a separate channel; commands name them by number.
 
-Invariants: one operation at a time, whichever threads call. Batch numbers rise, and batches are learned in their order;
-some are never learned. Weights that the run has put into the network, from a checkpoint for example, reach every
-process before the next batch is learned or scored. close() ends all ranks and is always called.
+Invariants: one operation at a time, whichever threads call. Batches are learned in ascending order of their numbers,
+some never. Weights assigned to the network, from a checkpoint for example, reach every process before the next batch is
+learned or scored. close() ends all ranks and is always called.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class SharedBatch(BoundBatch):
 
     Attributes:
         label: float32, labels of this rank's rows.
-        share: float32, the rows' weights in the loss of the whole batch.
-        number: Number by which the other ranks identify their slices.
+        share: float32, their weights in the loss of the whole batch.
+        number: By which the other ranks identify their slices.
     """
 
     label: Float32s
@@ -68,21 +67,15 @@ class LeadTrainer(RankTrainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """Create the trainer and its share of the tables.
+        """Create the trainer and its share of the tables; other arguments as for Trainer.
 
         Args:
             ranks: Channel for operations.
             batches: Channel for batches sent ahead of their operations.
-            manifest: As for Trainer.
-            settings: As for Trainer.
-            network: As for Trainer.
-            fusion: As for Trainer.
-            tables: As for Trainer.
-            scratch: As for Trainer.
         """
         super().__init__(ranks, manifest, settings, network, fusion, tables, scratch)
         self.tables = {name: GatheredTable(self, n, table) for n, (name, table) in enumerate(self.own.items())}
-        # Tiers belong to single processes, which do not report them.
+        # Single processes have tiers, and do not report them.
         self.tiers = {}
         self.batches, self._numbered = batches, 0
         self._turn, self._numbering = threading.RLock(), threading.Lock()
@@ -104,18 +97,14 @@ class LeadTrainer(RankTrainer):
                 number = self._numbered
                 for to, message in enumerate(messages, 1):
                     self.batches.post(to, _numbered(number, message))
-            own = batch.slice(*slices[0])
-            bound = self.plan.bind_inputs(own.columns) if len(own) else NO_ROWS
-            return SharedBatch(batch, bound, own.label, share[: len(own)], number)
+            local = batch.slice(*slices[0])
+            bound = self.plan.bind_inputs(local.columns) if len(local) else NO_ROWS
+            return SharedBatch(batch, bound, local.label, share[: len(local)], number)
 
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline:
-        """Return the items unchanged: rows on disk are read only when a batch names them.
-
-        Args:
-            works: Ignored.
-        """
+        """Return the items unchanged: rows on disk are read only when a batch names them."""
         return items
 
     def learn(self, given: Batch | BoundBatch) -> float:
@@ -139,9 +128,9 @@ class LeadTrainer(RankTrainer):
         work = self._shared(given)
         with self._turn:
             self._announce_batch(RankCommand.POOL, work)
-            own = self.pool_local(work.bound)
-            parts = [[*own.values()], *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
-            return {name: np.concatenate(arrays) for name, arrays in zip(own, zip(*parts))}
+            local = self.pool_local(work.bound)
+            parts = [[*local.values()], *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+            return {name: np.concatenate(arrays) for name, arrays in zip(local, zip(*parts))}
 
     def evict(self) -> int:
         return sum(int(count[0]) for (count,) in self.call_all(RankCommand.EVICT))
@@ -152,16 +141,11 @@ class LeadTrainer(RankTrainer):
     def call_all(
         self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """Run an operation on every rank, as models.parallel.gathered_table.RankRpc describes.
-
-        Args:
-            number: Number of the table, for operations on one table.
-            given: Arrays for each rank, by rank; None for none.
-        """
+        """Run an operation on every rank (models.parallel.gathered_table.RankRpc)."""
         with self._turn:
             send_command(self.ranks, CommandHeader(operation, self.steps, number), given)
-            own = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
-            return [own, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+            local = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
+            return [local, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
 
     def close(self, failed: str = "") -> None:
         """End all ranks; `failed` is the reason if the run did not complete."""
@@ -203,5 +187,5 @@ def _numbered(number: int, message: Bytes) -> Bytes:
 
 
 def unnumbered(message: Bytes) -> tuple[int, Bytes]:
-    """Split a message into the batch's number and its slice (models.parallel.batch_slices)."""
+    """Split a message into the batch's number and its slice."""
     return int(message[:NUMBER_NBYTES].view(np.int64)[0]), message[NUMBER_NBYTES:]
