@@ -334,7 +334,7 @@ class DenseStep:
     def _takes(
         self, function: str, size: int, distinct: int
     ) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
-        """Return the graph's inputs, function else is written for each call, and function passes from call to call."""
+        """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
         inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
         vectors, *other = self.state.specs()
         if function == "scores":
