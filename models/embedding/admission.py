@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,8 @@ DEVIATIONS = 3
 """Extra capacity of a shard in standard deviations of its number of ids, which varies by chance."""
 
 
-class Admission(Protocol):
-    """Decides which ids get a row."""
+class Admission:
+    """Decides which ids get a row. The methods here admit all, and keep nothing."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
         """Count the occurrences of ids without a row in a batch.
@@ -50,17 +50,17 @@ class Admission(Protocol):
         Returns:
             bool [n]: the ids that get a row now.
         """
-        ...
+        return np.ones(len(ids), np.bool_)
 
     def forget(self, ids: Int64s) -> None:
         """Stop counting ids that got rows otherwise."""
-        ...
 
-    def export(self) -> Arrays: ...
+    def export(self) -> Arrays:
+        return {}
 
     def changes(self) -> Arrays:
         """Return the changes since clear_changed()."""
-        ...
+        return {}
 
     def clear_changed(self) -> None: ...
 
@@ -68,31 +68,13 @@ class Admission(Protocol):
 
     def restore(self, arrays: Arrays) -> None:
         """Restore export(), or apply changes() to the current state."""
-        ...
 
 
-class AdmitAll:
+class AdmitAll(Admission):
     """Admits every id at once."""
 
-    def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        return np.ones(len(ids), np.bool_)
 
-    def forget(self, ids: Int64s) -> None: ...
-
-    def export(self) -> Arrays:
-        return {}
-
-    def changes(self) -> Arrays:
-        return {}
-
-    def clear_changed(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def restore(self, arrays: Arrays) -> None: ...
-
-
-class ExactCounts:
+class ExactCounts(Admission):
     """Admits ids that have come `after` times. Memory: about 40 bytes a waiting id."""
 
     def __init__(self, after: int) -> None:
@@ -144,7 +126,7 @@ class ExactCounts:
         return {"keys": self._ids.keys[refs], "counts": self._ids.columns["counts"][refs], "removed": removed}
 
 
-class CountingBloom:
+class CountingBloom(Admission):
     """Admits ids that have come `after` times, by 16-bit counters shared by the ids of a shard."""
 
     def __init__(self, after: int, ids: int, error: float, shards: range = ALL) -> None:
@@ -182,8 +164,6 @@ class CountingBloom:
         kernels.count_ids(ids, counts, HASHES, *shards, each, self._counters, self._block, self._touched, least)
         admitted: NDArray[np.bool_] = least >= self._after
         return admitted[places]
-
-    def forget(self, ids: Int64s) -> None: ...
 
     def export(self) -> Arrays:
         return {"counters": self._counters.view(np.uint8).copy()}

@@ -37,6 +37,7 @@ class BatchIds:
         rows: float32 [n, dim].
         sums: float32 [n, dim], their gradient sums.
         met: int64 [n], how often each was read for its gradient.
+        place: int32 [_], index in `sums` of each id's gradient (models.embedding.kernels.accumulate).
     """
 
     def __init__(self, name: str, dim: int, processes: int) -> None:
@@ -59,11 +60,6 @@ class BatchIds:
     def begin_gradients(self) -> None:
         self.sums[:], self.met[:] = 0.0, 0
 
-    @property
-    def place(self) -> NDArray[np.int32]:
-        """Index in `sums` of each id's gradient (models.embedding.kernels.accumulate)."""
-        return self._place
-
     def descriptor(self) -> list[int]:
         """Return the table's descriptor, as EmbeddingVariable.descriptor() does."""
         return self._described
@@ -77,7 +73,7 @@ class BatchIds:
         self._ids, self._times, self._met = (np.empty(ids, np.int64) for _ in range(3))
         self._scratch = np.empty((4, ids), np.int64)
         self._rows, self._sums = (np.empty((ids, self.dim), np.float32) for _ in range(2))
-        self._place = np.arange(ids, dtype=np.int32)
+        self.place = np.arange(ids, dtype=np.int32)
         arrays: dict[str, NDArray[Any]] = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
         arrays |= {"index": self._index, "base": self._rows, "default": self._default}
         self._described = descriptor(TableEntry(self._name, self.dim, ids), arrays)

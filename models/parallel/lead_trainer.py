@@ -117,7 +117,10 @@ class LeadTrainer(RankTrainer):
         work = self._shared(given)
         with self._turn:
             self._announce_batch(RankCommand.SCORE, work)
-            scores = [self.score_local(work.bound), *self._given_back()]
+            scores = [
+                self.score_local(work.bound),
+                *(receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)),
+            ]
             return np.concatenate([each for each in scores if len(each)])
 
     def learn_scored(self, work: BoundBatch) -> tuple[float, Float32s]:
@@ -173,9 +176,6 @@ class LeadTrainer(RankTrainer):
             self.call_all(RankCommand.NETWORK, 0, [state.arrays()] * self.processes)
             self._told = state, state.assigned
         send_command(self.ranks, CommandHeader(operation, self.steps, work.number))
-
-    def _given_back(self) -> list[Float32s]:
-        return [receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)]
 
 
 def _batch(given: Batch | BoundBatch) -> Batch:

@@ -44,6 +44,7 @@ from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.id_shards import SHARDS
 from freshet_serving.models.parallel import id_kernels
 from freshet_serving.models.parallel.batch_ids import BatchIds
+from freshet_serving.models.parallel.batch_slices import slice_of
 from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
 from freshet_serving.models.training.batch_part import Write, write_rows
@@ -109,30 +110,6 @@ class RankTrainer(Trainer):
 
         `share` are the rows' weights in that loss.
         """
-        return self._step(bound, label, share)
-
-    def score_local(self, bound: BoundRequest) -> Float32s:
-        """Return the scores of this process's rows of a batch."""
-        self._begin(bound)
-        self._fetch(insert=False)
-        if not bound.rows:
-            return np.zeros(0, np.float32)
-        with self._pooling(bound) as write:
-            return self.dense.score(bound.rows, write)
-
-    def pool_local(self, bound: BoundRequest) -> dict[str, Float32s]:
-        """Return the dense graph's inputs for this process's rows of a batch."""
-        self._begin(bound)
-        self._fetch(insert=False)
-        return self._pooled(bound)
-
-    def evict_local(self) -> int:
-        return super().evict()
-
-    def clear_local(self) -> None:
-        super().clear()
-
-    def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
         if bound.rows:
             self.dense.ready(bound.rows, self._same(bound))
         alone = bound.ids < FEW_IDS
@@ -162,6 +139,27 @@ class RankTrainer(Trainer):
                 if table.tiers is not None:
                     table.tiers.compact_log()
         return loss
+
+    def score_local(self, bound: BoundRequest) -> Float32s:
+        """Return the scores of this process's rows of a batch."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        if not bound.rows:
+            return np.zeros(0, np.float32)
+        with self._pooling(bound) as write:
+            return self.dense.score(bound.rows, write)
+
+    def pool_local(self, bound: BoundRequest) -> dict[str, Float32s]:
+        """Return the dense graph's inputs for this process's rows of a batch."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        return self._pooled(bound)
+
+    def evict_local(self) -> int:
+        return super().evict()
+
+    def clear_local(self) -> None:
+        super().clear()
 
     # Ids and rows.
 
@@ -285,7 +283,7 @@ class RankTrainer(Trainer):
         """
         with self.profile.timed("update"):
             gradient = self.dense.gradient() if has_rows else np.zeros(self.dense.weights_count, np.float32)
-            cuts = [slice_of_vector(len(gradient), to, self.ranks.size) for to in range(self.ranks.size)]
+            cuts = [slice(*slice_of(len(gradient), to, self.ranks.size)) for to in range(self.ranks.size)]
             messages = [self._gradient_message(to, loss, gradient[cuts[to]]) for to in range(self.ranks.size)]
         with self.profile.timed("exchange"):
             received = [unpacked(message) for message in self.ranks.swap(messages)]
@@ -314,7 +312,8 @@ class RankTrainer(Trainer):
         sums = [from_wire(list(message[1:])) if message else NO_SUMS for message in messages]
         at = np.zeros((2, self.ranks.size), np.int64)
         every = sum(int(asked.ends[-1]) for asked in self._asked.values())
-        for number, (name, asked) in enumerate(self._asked_in_order()):
+        for number, name in enumerate(self.own):
+            asked = self._asked[name]
             counts, (dim, ids) = np.diff(asked.ends), (self.own[name].dim, self._ids[name])
             gradients = [
                 (m[i : i + n], s[j : j + n * dim].reshape(-1, dim))
@@ -327,11 +326,6 @@ class RankTrainer(Trainer):
             place = self.own[name].place
             calls += [partial(self._own_move, name, place, part, parts, asked, gradients) for part in range(parts)]
         return calls
-
-    def _asked_in_order(self) -> Iterator[tuple[str, RequestedRows]]:
-        """Yield the requested rows by table, in the order of messages."""
-        for name in self.own:
-            yield name, self._asked[name]
 
     def _own_move(
         self,
@@ -349,8 +343,3 @@ class RankTrainer(Trainer):
             count = id_kernels.add_up(*batch, count)
         kernels.forget(place, touched[:count])
         self._take_step(name, touched[:count], sums[:count], met[:count])
-
-
-def slice_of_vector(size: int, process: int, processes: int) -> slice:
-    """Return the piece of the network's gradient that a process adds up."""
-    return slice(size * process // processes, size * (process + 1) // processes)

@@ -225,7 +225,9 @@ class Publisher:
             changes = {
                 name: table_difference(contents, name, ids, rows.__getitem__) for name, (ids, rows) in sides.items()
             }
-            moved = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
+            moved = {
+                name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()
+            }
             return Difference(self.manifest, contents.link, state, weights, changes, moved)
 
         return self._commit(self._kept_up(begin), event_time, events)
@@ -467,10 +469,6 @@ class Publisher:
         if not np.isfinite(array).all():
             raise BadInput(f"dense weight {name!r}: expected finite values, got NaN or infinity")
         return array
-
-
-def differs_in_bits(first: NDArray[np.float32], second: NDArray[np.float32]) -> bool:
-    return bool((bits(first) != bits(second)).any())
 
 
 def _float32(label: str, value: Any) -> NDArray[np.float32]:

@@ -168,7 +168,7 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(".*.tmp"):
             unfinished.unlink()
-        files = self._files()
+        files = _files(self.folder)
         self._number = files[-1][0] if files else 0
         full = next((i for i in reversed(range(len(files))) if files[i][1] == "full"), 0)
         sizes = [path.stat().st_size for _, _, path in files[full:]]
@@ -209,7 +209,7 @@ class Checkpoints:
         tables = {name: table.export() for name, table in trainer.tables.items()}
         check_weights(tables, trainer, self.newest)
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
-        files = self._files()
+        files = _files(self.folder)
         oldest = min(wanted, default=self._number)
         first = max((n for n, kind, _ in files if kind == "full" and n <= oldest), default=oldest)
         for number, _, path in files:
@@ -225,7 +225,7 @@ class Checkpoints:
 
     def states(self) -> list[tuple[int, RunState]]:
         """Return every restorable checkpoint, by ascending number, with its state. Raises Corrupt."""
-        files = self._files()
+        files = _files(self.folder)
         first = next((i for i, (_, kind, _) in enumerate(files) if kind == "full"), len(files))
         for number, _, path in files[first:]:
             if number not in self._states:
@@ -239,7 +239,7 @@ class Checkpoints:
     def saved_histories(self, position: int) -> Histories | None:
         """Return, by sequence, what checkpoints have of the rows up to a position; None if nothing."""
         parts: dict[str, list[dict[str, NDArray[Any]]]] = {}
-        for _, _, path in self._files():
+        for _, _, path in _files(self.folder):
             read = _parts(_verified(path, HISTORIES))
             if not read or any(int(arrays["position"][0]) > position for arrays in read.values()):
                 continue
@@ -263,7 +263,7 @@ class Checkpoints:
         Raises:
             Corrupt: A file is damaged or missing.
         """
-        files = [file for file in self._files() if number is None or file[0] <= number]
+        files = [file for file in _files(self.folder) if number is None or file[0] <= number]
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
         if not full:
             return None
@@ -278,9 +278,6 @@ class Checkpoints:
             # Of an older release, which wrote no borders.
             self.borders.interrupted(restored.state.position)
         return restored
-
-    def _files(self) -> list[tuple[int, str, Path]]:
-        return _files(self.folder)
 
     def _write(self, kind: str, trainer: Trainer, state: RunState, tables: dict[str, Changes]) -> int:
         arrays: dict[str, NDArray[Any]] = {}
@@ -325,7 +322,7 @@ class Checkpoints:
         """Remove the users that the newest checkpoint has forgotten from older ones, and answer the requests."""
         if not self._forgotten:
             return
-        for _, _, path in self._files()[:-1]:
+        for _, _, path in _files(self.folder)[:-1]:
             _rewrite_without(path, np.array(sorted(self._forgotten), np.int64))
         self._erasures.answered(self._forgotten.values())
         self._forgotten = {}

@@ -74,9 +74,9 @@ class DenseFunctions:
         label = np.resize(np.array([0, 1, 1], np.float32), self.label_shape(TRIED_ROWS))
         weights, other = [v.value for v in self.trained], [v.value for v in self.other]
         half = TRIED_ROWS // 2
-        whole = self._losses(inputs, label, weights, other, False)[0]
-        parts = (slice(half), slice(half, None))
-        halves = [self._losses([i[p] for i in inputs], label[p], weights, other, False)[0] for p in parts]
+        parts = slice(None), slice(half), slice(half, None)
+        logits = [self._logits([i[p] for i in inputs], weights, other, False)[0] for p in parts]
+        whole, *halves = (self._row_losses(label[p], part) for p, part in zip(parts, logits))
         return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
 
     def steps_score(self) -> bool:
@@ -184,11 +184,24 @@ class DenseFunctions:
         pieces = tf.split(vectors[0], self._sizes)
         return [tf.reshape(piece, variable.shape) for piece, variable in zip(pieces, self.trained)]
 
-    def _losses(
-        self, inputs: Sequence[Any], label: Any, weights: Tensors, other: Tensors, training: bool
-    ) -> tuple[Any, Sequence[Any]]:
-        logits, after = self._logits(inputs, weights, other, training)
-        return self._row_losses(label, logits), after
+    def _call(self, part: Any, inputs: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
+        """Call a model of some of the variables; return its outputs, and the whole other state after it."""
+        by_path = dict(zip((v.path for v in self.trained), weights))
+        places = {v.path: i for i, v in enumerate(self.other)}
+        outputs, after = part.stateless_call(
+            [by_path[v.path] for v in part.trainable_variables],
+            [other[places[v.path]] for v in part.non_trainable_variables],
+            inputs,
+            training=training,
+        )
+        passed = list(other)
+        for variable, value in zip(part.non_trainable_variables, after):
+            passed[places[variable.path]] = value
+        return outputs, passed
+
+    def _unused_state(self) -> Tensors:
+        # Dropout's.
+        return [tf.zeros(v.shape, v.dtype) for v in self.other]
 
     def _logits(
         self, inputs: Sequence[Any], weights: Tensors, other: Tensors, training: bool

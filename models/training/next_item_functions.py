@@ -55,11 +55,10 @@ class NextItemFunctions(DenseFunctions):
         layout = self.rows
         sequence, candidates, raised, places, shares, order, count, *rest = given
         followed, (number, vectors, *other) = (rest[:4], rest[4:]) if layout.successors else ([], rest)
-        own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([sequence, candidates, *weights])
-            states, after = self._states(sequence, weights, own, True)
+            states, after = self._states(sequence, weights, self._drawn(number, other), True)
             width = candidates.shape[1]
             users = tf.reshape(states, (-1, states.shape[2]))
             targets = tf.reshape(self._next_rows(sequence)[:, :, :width], (-1, width))
@@ -105,26 +104,11 @@ class NextItemFunctions(DenseFunctions):
     def states(self, *given: Any) -> Tensors:
         """Return NextItem.states after each event but the last, of a sequence [rows, width] and the vectors [3, n]."""
         sequence, vectors = given
-        # Dropout's state, unused here.
-        other = [tf.zeros(v.shape, v.dtype) for v in self.other]
-        return [self._states(sequence, self._unpacked(vectors), other, False)[0]]
+        return [self._states(sequence, self._unpacked(vectors), self._unused_state(), False)[0]]
 
     def _states(self, sequence: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
-        next_item = self._arch.next_item
-        assert next_item is not None
-        model, places = next_item.states, {v.path: i for i, v in enumerate(self.other)}
-        by_path = dict(zip((v.path for v in self.trained), weights))
-        given = [by_path[v.path] for v in model.trainable_variables]
-        states, after = model.stateless_call(
-            given,
-            [other[places[v.path]] for v in model.non_trainable_variables],
-            self._served(sequence),
-            training=training,
-        )
-        passed = list(other)
-        for variable, value in zip(model.non_trainable_variables, after):
-            passed[places[variable.path]] = value
-        return states, passed
+        assert self._arch.next_item is not None
+        return self._call(self._arch.next_item.states, self._served(sequence), weights, other, training)
 
     def _served(self, sequence: Any) -> Any:
         """Return the sequence without its last place, as served."""

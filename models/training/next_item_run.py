@@ -7,7 +7,6 @@ tail is measured by hit rate and NDCG over the whole catalogue, before training 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +30,7 @@ from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuar
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun
+from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
@@ -59,18 +58,22 @@ class NextItemRun(SourcedRun):
         if named.get("make_trainer") is not None:
             raise BadInput("--processes: expected 1 for a next-item network, which is trained by one process")
         super().__init__(*given, **named)
-        source, trainer = self.source, self.trainer
-        assert isinstance(source, SequenceSource)
-        assert isinstance(trainer, NextItemTrainer)
-        self._log, self._items = source.events, trainer
+        assert isinstance(self.source, SequenceSource)
+        self._log = self.source.events
         self._columns = [f for f in self.config.features if f.sequence is not None]
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
         self._batches = 0
-        if trainer.counts is not None and not self._restore_clock() and len(trainer.items):
+        counts = self._items.counts
+        if counts is not None and not self._restore_clock() and len(self._items.items):
             # Weights of a version without its checkpoint.
-            self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+            self.state.popularity = counts.go_on(self.state.position).saved()
+
+    @property
+    def _items(self) -> NextItemTrainer:
+        assert isinstance(self.trainer, NextItemTrainer)
+        return self.trainer
 
     @cached_property
     def ranked(self) -> CatalogueRanking:
@@ -82,8 +85,7 @@ class NextItemRun(SourcedRun):
         return CatalogueRanking(self.config.evaluate.top)
 
     def _held_out_quality(self) -> HeldOut:
-        ndcg, targets = self.ranked.result().ndcg, self.ranked.targets
-        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()
+        return held_out_ndcg(self.ranked)
 
     def run(self) -> Summary:
         summary = super().run()
@@ -171,35 +173,29 @@ class NextItemRun(SourcedRun):
         super()._describe()
 
     def _item_table(self) -> EmbeddingVariable:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return self.trainer.items
+        return self._items.items
 
     def _find_sources(self) -> ItemSources:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return self.trainer.sources
+        return self._items.sources
 
     def _popularity(self) -> Mapping[str, Any] | None:
-        assert isinstance(self.trainer, NextItemTrainer)
-        rows = self.trainer.rows
-        return source_entry(self.trainer.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
+        rows = self._items.rows
+        return source_entry(self._items.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
 
     def _restore_clock(self) -> bool:
         """Set the clock of popularity from the run's state; return False if it has none."""
-        assert isinstance(self.trainer, NextItemTrainer)
-        if self.trainer.counts is not None and self.state.popularity:
-            self.trainer.counts.clock = PopularityClock(**self.state.popularity)
+        if self._items.counts is not None and self.state.popularity:
+            self._items.counts.clock = PopularityClock(**self.state.popularity)
         return bool(self.state.popularity)
 
     @cached_property
     def _described(self) -> DescribedItems:
-        assert isinstance(self.trainer, NextItemTrainer)
         # A version may be published during start-up.
         self._restore_clock()
-        return DescribedItems(self.trainer, self._item_keys)
+        return DescribedItems(self._items, self._item_keys)
 
     def _make_guard(self) -> StreamGuard:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return NextItemGuard(self.config.guard, self.trainer, self.config.evaluate.top)
+        return NextItemGuard(self.config.guard, self._items, self.config.evaluate.top)
 
 
 def ranking_line(ranks: CatalogueRanking) -> str:

@@ -46,17 +46,14 @@ def odd_time_lines(source: Source, features: Sequence[FeatureConfig], column: st
             f"data.time: {ahead:,} of the first {len(times):,} rows are in the future, until {_day(times[-1])}:"
             f" {column!r} is read as seconds since 1970; correct the times, which deltas report as their events'"
         )
-    excluding = sorted({f.sequence.name for f in features if f.sequence and f.sequence.from_events and _excludes(f)})
+    sequences = [f.sequence for f in features if f.sequence is not None]
+    excluding = sorted({s.name for s in sequences if s.from_events and s.ties == "exclude"})
     if len(times) > 1 and times[0] == times[-1] and excluding:
         lines.append(
             f"data.time: the first {len(times):,} rows have one time, so none of them has a history: name a finer"
             f' column, or set sequences.{excluding[0]}.ties = "file" if the rows are in order'
         )
     return lines
-
-
-def _excludes(f: FeatureConfig) -> bool:
-    return f.sequence is not None and f.sequence.ties == "exclude"
 
 
 def _day(time_s: float) -> str:

@@ -57,10 +57,10 @@ class RetrievalFunctions(DenseFunctions):
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([x, more, *weights])
-            of_rows, after = self._vectors(x, weights, other, True)
+            of_rows, after = self._call(self.towers.vectors, x, weights, other, True)
             candidates = of_rows[ITEM_VECTOR]
             if more.shape[0]:
-                further, _ = self._vectors(more, weights, other, True)
+                further, _ = self._call(self.towers.vectors, more, weights, other, True)
                 candidates = tf.concat([candidates, further[ITEM_VECTOR]], 0)
             scale, bias = self._scale_and_bias(weights)
             products = tf.matmul(of_rows[USER_VECTOR], candidates, transpose_b=True)
@@ -75,25 +75,8 @@ class RetrievalFunctions(DenseFunctions):
     def vectors(self, *given: Any) -> Tensors:
         """Return the users' and the items' vectors, [n, d] each, of x [n, width] and the vectors [3, w]."""
         x, vectors = given
-        # Dropout's state, unused here.
-        other = [tf.zeros(v.shape, v.dtype) for v in self.other]
-        both, _ = self._vectors(x, self._unpacked(vectors), other, False)
+        both, _ = self._call(self.towers.vectors, x, self._unpacked(vectors), self._unused_state(), False)
         return [both[USER_VECTOR], both[ITEM_VECTOR]]
-
-    def _vectors(self, x: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
-        model = self.towers.vectors
-        by_path = dict(zip((v.path for v in self.trained), weights))
-        places = {v.path: i for i, v in enumerate(self.other)}
-        both, after = model.stateless_call(
-            [by_path[v.path] for v in model.trainable_variables],
-            [other[places[v.path]] for v in model.non_trainable_variables],
-            x,
-            training=training,
-        )
-        passed = list(other)
-        for variable, value in zip(model.non_trainable_variables, after):
-            passed[places[variable.path]] = value
-        return both, passed
 
     def _scale_and_bias(self, weights: Tensors) -> tuple[Any, Any]:
         vector_paths = {v.path for v in self.towers.vectors.trainable_variables}

@@ -6,7 +6,6 @@ and NDCG replace AUC and log-loss: in summary and report, early stopping, the gu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -26,7 +25,7 @@ from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.retrieval_guard import RetrievalGuard
 from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
 from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun
+from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
@@ -80,10 +79,7 @@ class RetrievalRun(SourcedRun):
         return generation
 
     def _held_out_quality(self) -> HeldOut:
-        if not self.ranked.targets:
-            return HeldOut()
-        ndcg = self.ranked.result().ndcg
-        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / self.ranked.targets))
+        return held_out_ndcg(self.ranked)
 
     def _held_out_figures(self) -> dict[str, float]:
         return self.ranked.figures() if self.ranked.targets else {}
@@ -159,9 +155,7 @@ class RetrievalRun(SourcedRun):
 
     def _find_items(self) -> None:
         """Fill the recent items from the newest rows if weights came without a checkpoint."""
-        trainer = self.trainer
-        assert isinstance(trainer, RetrievalTrainer)
-        if len(trainer.recent) or not self.state.position:
+        if len(self._items.recent) or not self.state.position:
             return
         try:
             rows = newest_rows(self.source, self.state.position, NEWEST_ROWS, self.config.train.batch_rows)
@@ -169,16 +163,14 @@ class RetrievalRun(SourcedRun):
             # They are gone; items come with new rows.
             return
         for batch in rows:
-            trainer.see_items(trainer.transform(batch))
+            self._items.see_items(self._items.transform(batch))
 
     def _make_guard(self) -> StreamGuard:
-        assert isinstance(self.trainer, RetrievalTrainer)
-        return RetrievalGuard(self.config.guard, self.trainer, self._ranks, self.config.evaluate.top)
+        return RetrievalGuard(self.config.guard, self._items, self._ranks, self.config.evaluate.top)
 
     @cached_property
     def _ranks(self) -> PairRanks:
-        assert isinstance(self.trainer, RetrievalTrainer)
-        return PairRanks(self.trainer)
+        return PairRanks(self._items)
 
 
 def _pairs(work: BoundBatch) -> PairBatch:

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.source import Source
@@ -17,6 +17,7 @@ from freshet_serving.models.streams.open_rows import trainer_folder
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState
 from freshet_serving.models.training.defaults import kept
 from freshet_serving.models.training.fingerprint import fingerprint, settings
+from freshet_serving.models.training.full_versions import FullVersions
 from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import HashSeeds, Scaling
@@ -80,28 +81,12 @@ class ContinuedStart(RunStart):
         return replace(RunStart.state(self), position=self.position, data=self.data, histories=self.histories)
 
 
-class StartVersions(Protocol):
-    """The full versions of a repository, as far as a start needs them."""
-
-    def newest(self) -> VersionContents | None:
-        """Return the newest version that servers choose; None if there is none."""
-        ...
-
-    def barred(self, number: int) -> str:
-        """Return why servers do not choose a version; "" if they may."""
-        ...
-
-    def was_refused(self, saved: RunState | None, anew: bool) -> bool:
-        """Return True if the gate has refused a checkpoint's version, so that no run continues from it."""
-        ...
-
-
 def find_start(
     config: TrainConfig,
     source: Source,
     beginning: StartOptions,
     checkpoints: Checkpoints,
-    versions: StartVersions,
+    versions: FullVersions,
     rows: int | None,
     note: Callable[[str], None],
 ) -> RunStart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.training.described_items import DescribedKeys, described_by
 from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.extensions.top_items.section import noted_origin
 from freshet_serving.processor.generation import Generation
@@ -87,3 +90,8 @@ class SourcedRun(TrainingRun):
         self._sources.describe(keys)
         if any(table.evict_after_steps or table.evict_below_norm for table in self.config.tables.values()):
             self._sources.keep(self._item_table(), keys)
+
+
+def held_out_ndcg(ranking: CatalogueRanking) -> HeldOut:
+    ndcg, targets = ranking.result().ndcg, ranking.targets
+    return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()

@@ -9,7 +9,6 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS
-from freshet_serving.models.parallel.rank_trainer import slice_of_vector
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import BadInput
@@ -161,8 +160,3 @@ def test_more_processes_than_shards_are_refused():
 
     with pytest.raises(BadInput, match="at most 1,024"):
         RankTrainer(ranks, *arguments())
-
-
-def test_gradient_slices_cover_the_whole_vector():
-    cuts = [slice_of_vector(101, n, 4) for n in range(4)]
-    assert [at for cut in cuts for at in range(101)[cut]] == list(range(101))
