@@ -1,17 +1,15 @@
 """Admission filters: an id gets a row only after training has met it a number of times.
 
 Until then it reads the default row, which is not trained. Occurrences count, not batches; lookups and evaluation do
-not. A removed id starts from zero, except in a filter that cannot forget (CountingBloom).
+not. A removed id starts from zero, except in a filter that cannot forget.
 
     AdmitAll       admits at once
     ExactCounts    a counter for each waiting id
-    CountingBloom  one array of counters of fixed size for all ids (Fan et al. 2000, with conservative update: Cormode
-                   and Muthukrishnan 2005): it may admit an id early, at most `error` of the ids it was sized for, and
-                   never late. It does not forget admitted ids.
+    CountingBloom  counters of fixed size for all ids (Fan et al. 2000, with conservative update: Cormode and
+                   Muthukrishnan 2005): may admit `error` of the ids it was sized for early, none late
 
-Checkpoints store filters: `export` returns all of one, `changes` what an increment needs. Processes that share a table
-have filters of their own ids; ids of two shards never share a counter (models.embedding.id_shards), so any number of
-processes admits the same ids.
+Processes that share a table have filters of their own ids. Ids of two shards never share a counter
+(models.embedding.id_shards), so any number of processes admits the same ids.
 """
 
 from __future__ import annotations
@@ -41,14 +39,9 @@ class Admission:
     """Decides which ids get a row. The methods here admit all, and keep nothing."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        """Count the occurrences of ids without a row in a batch.
+        """Count the occurrences (`times` [n]; None for one each) of ids [n] without a row in a batch.
 
-        Args:
-            ids: int64 [n].
-            times: Occurrences of each, int64 [n]; None for one each.
-
-        Returns:
-            bool [n]: the ids that get a row now.
+        Return bool [n]: those that get a row now.
         """
         return np.ones(len(ids), np.bool_)
 
@@ -130,15 +123,10 @@ class CountingBloom(Admission):
     """Admits ids that have come `after` times, by 16-bit counters shared by the ids of a shard."""
 
     def __init__(self, after: int, ids: int, error: float, shards: range = ALL) -> None:
-        """Allocate the counters.
+        """Allocate counters for this number of distinct `ids`, over all shards.
 
         Memory: -ids * ln(error) / ln(2)^2 counters of 2 bytes if HASHES is the optimal number of hashes; a tenth more
-        for a million ids.
-
-        Args:
-            ids: Number of distinct ids that may wait or be admitted, over all shards.
-            error: Fraction of new ids that may be mistaken for known ones once all of them have come.
-            shards: Shards whose ids this filter receives.
+        for a million ids. Once all ids have come, a new one is mistaken for a known one with probability `error`.
         """
         self._after, self._shards = after, shards
         share = ids / SHARDS

@@ -11,8 +11,7 @@ Invariants
   segment.
 - Nothing survives a crash: the log is an unnamed file, and a run resumes from its checkpoints.
 
-Cost: a read of many records goes through the log once, in its order, and reads gaps between close records, too, so it
-becomes a scan.
+Cost: a read of many records is a scan of the log: it goes in its order, and reads gaps between close records, too.
 """
 
 from __future__ import annotations
@@ -86,14 +85,9 @@ class ColdRows:
         self._log.file.forget()
 
     def append(self, keys: Int64s, rows: Float32s, slots: Float32s, books: Int64s, marks: NDArray[np.bool_]) -> Int64s:
-        """Write rows; return their record numbers, fewer than n if the disk is full.
+        """Write n rows, with books int64 [n, 2] (last step and count) and the flags of changed ones.
 
-        Args:
-            keys: int64 [n].
-            rows: float32 [n, dim].
-            slots: float32 [n, slots].
-            books: int64 [n, 2], last step and count.
-            marks: bool [n], rows that count as changed.
+        Return their record numbers, fewer than n if the disk is full.
         """
         written = np.empty((len(keys), self._kind.itemsize), np.uint8)
         parts = written.view(self._kind).reshape(-1)
@@ -150,9 +144,7 @@ class ColdRows:
     def compact(self, lock: AbstractContextManager[Any], move: Move) -> None:
         """Rewrite the live records of segments that are half dead, and free the segments.
 
-        Args:
-            lock: Held while records move; other threads may take it between the calls of `move`.
-            move: Called with old and new record numbers, under the lock, before the old ones are dropped.
+        `move` is called with old and new record numbers under the lock, which other threads may take between calls.
         """
         while True:
             with lock:

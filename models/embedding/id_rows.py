@@ -26,13 +26,7 @@ Column = tuple[tuple[int, ...], Any]
 
 
 class IdRows:
-    """Columns by id. The arrays are replaced when the table grows.
-
-    Attributes:
-        columns: Arrays [_, ...] by row number.
-        keys: int64 [_], the id of each row number.
-        marks: bool [_], rows that count as changed.
-    """
+    """Columns [_, ...], keys [_] and marks of changed rows [_] by row number; replaced when the table grows."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._kinds = dict(columns)

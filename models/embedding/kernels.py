@@ -114,14 +114,8 @@ def ask_for_entries(address, capacity, ids, first, starts):
 def give_rows(address, capacity, ids, numbers, keys, refs):
     """Look up or create rows: refs[i] is the row number of ids[i], taken in order from `numbers` if it had none.
 
-    Args:
-        address: Address of the index, which has room for all ids.
-        ids: int64 [n].
-        keys: int64 by row number; receives the ids of new rows.
-        refs: int64 [n]; receives the row numbers.
-
-    Returns:
-        The numbers of row numbers taken and of index entries claimed.
+    The index at `address` has room for all ids; `keys` by row number gets the ids of new rows. Return the numbers of
+    row numbers taken and of index entries claimed.
     """
     starts = np.empty(BLOCK, np.int64)
     taken, claimed = 0, 0
@@ -145,10 +139,7 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
 
 @kernel(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64))
 def collect(address, capacity, ids, distinct, count):
-    """Add to `distinct`, whose first `count` are in use, the ids that it does not contain; return the new count.
-
-    `address` is that of an index of the distinct ids (processor.kernels.index), with room for all.
-    """
+    """Add to `distinct`, whose first `count` are in use and in the index, further ids; return the new count."""
     starts = np.empty(BLOCK, np.int64)
     for first in range(0, len(ids), BLOCK):
         for i in range(ask_for_entries(address, capacity, ids, first, starts)):

@@ -26,11 +26,7 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """Options of row optimizers; each optimizer reads some of them.
-
-    Attributes:
-        initial_accumulator: Initial value of the accumulated squares, and their lower bound with adagrad_decay.
-    """
+    """Options of row optimizers; each reads some. adagrad_decay never goes below the initial accumulator."""
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
     l1: float = field(

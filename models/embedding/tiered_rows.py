@@ -46,10 +46,7 @@ Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
 HOT_SHARE, STRETCH_SHARE = 0.6, 2 / 3
-"""Share of a budget for rows in memory, and the share of these rows that a window may use.
-
-The rest holds the next window's rows. Longer windows read less a row, because a pass through the log serves more rows.
-"""
+"""Share of a budget for rows in memory, and the share of these for a window: the rest holds the next window's rows."""
 FOUND_IDS = 1 << 13
 """Ids that the prefetching thread looks up at once under the lock of the index."""
 MOVED_ROWS = 1 << 14
@@ -74,11 +71,9 @@ class PrefetchedRows:
 
 
 class TieredRows(IdRows):
-    """IdRows within a budget, with columns rows, slots and books.
+    """IdRows with columns rows, slots and books within a budget of `most` rows in memory.
 
-    Attributes:
-        lock: Held while rows on disk are read by number or through the index, so that none of them moves.
-        most: Number of rows that fit in memory.
+    `lock` is held while rows on disk are read by number or through the index, so that none moves.
     """
 
     def __init__(self, table: str, columns: Mapping[str, Column], budget: RowBudget) -> None:

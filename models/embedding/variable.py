@@ -41,12 +41,9 @@ _NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows of a table, and ids that were removed from it.
+    """Rows of a table by ascending key, and ids removed from it.
 
     Attributes:
-        keys: int64 [m], ascending.
-        rows: float32 [m, dim].
-        slots: float32 [m, slots].
         last_step: int64 [m], last step that read the row.
         counts: int64 [m], number of reads in training.
         removed: int64 [r], ascending.
@@ -62,11 +59,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RowInitializer:
-    """First values of rows, by (seed, id, column) alone.
-
-    Attributes:
-        kind: 'uniform' in [-scale, scale), 'normal' with standard deviation scale, or 'zeros'.
-    """
+    """First values of rows by (seed, id, column): uniform in [-scale, scale), normal with deviation scale, or zeros."""
 
     kind: str = "uniform"
     scale: float = 0.01
@@ -87,12 +80,7 @@ class RowInitializer:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Rule for rows to remove; 0 for no limit.
-
-    Attributes:
-        after_steps: Remove rows untouched for more than this many steps of the run.
-        below_norm: Remove rows with a smaller L2 norm.
-    """
+    """Rule for rows to remove: untouched for more than so many steps, or with a smaller L2 norm; 0 for no limit."""
 
     after_steps: int = 0
     below_norm: float = 0.0
@@ -124,14 +112,7 @@ class EmbeddingVariable:
         admission: Admission | None = None,
         budget: RowBudget | None = None,
     ) -> None:
-        """Create an empty table.
-
-        Args:
-            seed: Seed of first values.
-            initial: First values of rows; by default RowInitializer().
-            admission: Filter of new ids; by default each gets a row at once.
-            budget: Memory budget; None keeps all rows in memory.
-        """
+        """Create an empty table, by default of RowInitializer() and AdmitAll(); without `budget` all in memory."""
         self.name, self.dim, self.optimizer = name, dim, optimizer
         self.admission = AdmitAll() if admission is None else admission
         self.seed, self._initial = seed, initial or RowInitializer()
@@ -196,10 +177,7 @@ class EmbeddingVariable:
         return nullcontext() if self.tiers is None else self.tiers.lock
 
     def insert(self, ids: Int64s, times: Int64s | None = None) -> Int64s:
-        """Return the row numbers of ids met in training, int64 [n]; negative for ids that are not admitted yet.
-
-        `times` are the occurrences of each, int64 [n]; None for one each.
-        """
+        """Return row numbers of ids met `times` [n] (1 each) in training, int64 [n]; negative for unadmitted ids."""
         refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
@@ -290,10 +268,7 @@ class EmbeddingVariable:
         self._ids.mark(changes.keys, changes.removed)
 
     def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float, step: int) -> None:
-        """Replace rows by imported ones, and remove others; all count as changed.
-
-        Their optimizer state starts anew at this rate and step.
-        """
+        """Replace rows by imported ones with new optimizer state, and remove others; all count as changed."""
         self.remove(removed)
         for first in range(0, len(keys), SCANNED_ROWS):
             span = slice(first, first + SCANNED_ROWS)

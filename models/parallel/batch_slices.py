@@ -28,12 +28,9 @@ def slice_of(rows: int, process: int, processes: int) -> tuple[int, int]:
 def encoded(
     columns: Mapping[str, Column], names: Sequence[str], label: Float32s, share: Float32s, start: int, stop: int
 ) -> Bytes:
-    """Encode rows [start, stop) of a batch as one message.
+    """Encode rows [start, stop) of a batch as one message, with the columns in the order of `names`.
 
-    Args:
-        names: Input names, in the order of the message.
-        label: float32, the labels of the whole batch.
-        share: float32, each row's weight in the loss of the whole batch.
+    `share` is each row's weight in the loss of the whole batch.
     """
     kinds, arrays = [], []
     for name in names:

@@ -46,13 +46,7 @@ class RankCommand(IntEnum):
 
 
 class CommandHeader(NamedTuple):
-    """Header of a command.
-
-    Attributes:
-        steps: Steps that rank 0's trainer has taken.
-        number: Of the table, or of the batch.
-        gives: 1 if arrays follow, else 0.
-    """
+    """Header of a command: rank 0's steps, the number of the table or batch, and 1 in `gives` if arrays follow."""
 
     operation: int
     steps: int

@@ -40,12 +40,9 @@ NUMBER_NBYTES, NO_MORE = 8, 0
 
 @dataclass(frozen=True, slots=True)
 class SharedBatch(BoundBatch):
-    """A transformed batch. `bound` holds this rank's rows only.
+    """A transformed batch of which `bound`, `label` and `share` (weights in the whole loss) are this rank's rows.
 
-    Attributes:
-        label: float32, labels of this rank's rows.
-        share: float32, their weights in the loss of the whole batch.
-        number: By which the other ranks identify their slices.
+    The other ranks identify their slices by `number`.
     """
 
     label: Float32s
@@ -67,12 +64,7 @@ class LeadTrainer(RankTrainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """Create the trainer and its share of the tables; other arguments as for Trainer.
-
-        Args:
-            ranks: Channel for operations.
-            batches: Channel for batches sent ahead of their operations.
-        """
+        """Create the trainer; `batches` is the channel for batches sent ahead of their operations on `ranks`."""
         super().__init__(ranks, manifest, settings, network, fusion, tables, scratch)
         self.tables = {name: GatheredTable(self, n, table) for n, (name, table) in enumerate(self.own.items())}
         # Single processes have tiers, and do not report them.

@@ -19,13 +19,7 @@ SOCKET = "FRESHET_LIVENESS_SOCKET"
 
 
 class LivenessRegistry:
-    """The launcher's side of the liveness protocol; a context manager.
-
-    Attributes:
-        pids: Process ids by rank.
-        gone: Ranks in the order in which they ended.
-        failed: Exit status that rank 0 announced, or None.
-    """
+    """The launcher's side, a context manager: pids by rank, ranks in the order of their end, rank 0's exit status."""
 
     def __init__(self) -> None:
         self.pids: dict[int, int] = {}

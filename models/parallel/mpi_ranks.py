@@ -39,10 +39,7 @@ class MpiRanks:
     """A channel between all processes of a communicator."""
 
     def __init__(self, comm: Any = None) -> None:
-        """Open a channel of an mpi4py communicator, by default of all processes.
-
-        Raises BadInput if the MPI library does not support calls from several threads.
-        """
+        """Open a channel of an mpi4py communicator, by default of all processes."""
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise BadInput("MPI: expected a library that several threads may call (MPI_THREAD_MULTIPLE)")
         self._comm = (comm or MPI.COMM_WORLD).Dup()

@@ -40,8 +40,7 @@ def refuse_processes(processes: int) -> None:
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
     """Run this process's role to its end.
 
-    Args:
-        train: Runs the training of rank 0, with a factory called like Trainer(), or None for a single process.
+    `train` runs rank 0's training with a factory called like Trainer(), or None for a single process.
     """
     from freshet_serving.models.parallel.mpi_ranks import MpiRanks
 

@@ -87,10 +87,7 @@ class RankTrainer(Trainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """Create the trainer and its share of the tables; arguments as for Trainer.
-
-        Raises BadInput if the network's rows see one another, or there are too many processes.
-        """
+        """As Trainer's. Raises BadInput if the network's rows see one another, or there are too many processes."""
         if ranks.size > SHARDS:
             raise BadInput(f"processes: expected at most {SHARDS:,}, got {ranks.size:,}")
         super().__init__(manifest, settings, network, fusion, tables, scratch, ranks.rank, ranks.size)
@@ -106,10 +103,7 @@ class RankTrainer(Trainer):
         self._parts: list[list[slice]] = []
 
     def learn_local(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
-        """Take a step on this process's rows of a batch; return the loss of the whole batch.
-
-        `share` are the rows' weights in that loss.
-        """
+        """Take a step on this process's rows, with their weights in the whole loss; return that loss."""
         if bound.rows:
             self.dense.ready(bound.rows, self._same(bound))
         alone = bound.ids < FEW_IDS
@@ -273,13 +267,8 @@ class RankTrainer(Trainer):
     def _exchange_gradients(self, loss: float, has_rows: bool) -> tuple[float, list[list[Array]]]:
         """Exchange gradients with all processes; afterwards the network has the gradient of the whole batch.
 
-        Args:
-            loss: The loss of this process's rows.
-            some: This process has rows of the batch.
-
-        Returns:
-            The loss of the whole batch, and by process `met` and `sums` of the rows it has read here, over all tables;
-                nothing for the own process.
+        Return the loss of the whole batch, and by process `met` and `sums` of the rows that it has read here, over all
+        tables; nothing for the own process.
         """
         with self.profile.timed("update"):
             gradient = self.dense.gradient() if has_rows else np.zeros(self.dense.weights_count, np.float32)

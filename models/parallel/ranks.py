@@ -50,10 +50,7 @@ class Ranks(Protocol):
         ...
 
     def swap(self, messages: Sequence[Array]) -> list[Bytes]:
-        """Exchange messages, by receiver, with all ranks including this one; return those received, by sender.
-
-        Raises RankFailed if another rank cannot go on.
-        """
+        """Exchange messages, by receiver, with all ranks including this one; return those received, by sender."""
         ...
 
     def fail(self, line: str) -> None:

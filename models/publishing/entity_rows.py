@@ -28,14 +28,8 @@ def entity_rows(
 ) -> Records:
     """Return the records of n keys, int32 [n, words].
 
-    Args:
-        columns: All of its columns by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
-        rows: Number of keys.
-        keys: The keys; their texts are part of the records of models that name items by them.
-
-    Raises:
-        BadInput: A column is missing, unknown or of another type or length.
-        NotReady: The model transforms the columns, and only the client is installed.
+    Columns are arrays or lists, of ragged inputs lists of lists. The texts of `keys` are part of records that name
+    items. Raises NotReady if the model transforms the columns, and only the client is installed.
     """
     names = [spec.name for spec in column_specs(manifest, entity) if spec.name != entity.key]
     for name in columns:
@@ -60,10 +54,7 @@ def entity_rows(
 
 
 def as_column(spec: Input, values: Any, where: str) -> Column:
-    """Return an array, Strings, Ragged or list as a column of an input's type; raise BadInput for another type.
-
-    `where` begins the message.
-    """
+    """Return values as a column of an input's type; `where` begins the message of BadInput for another type."""
     if isinstance(values, Ragged) and spec.dtype == "int64" and isinstance(values.values, np.ndarray):
         return Ragged(
             carried(values.values, spec.declared == "uint64", f"{where}: expected numbers"), values.row_splits

@@ -42,10 +42,7 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class VariableMapping:
-    """A model's variables as a package's: tables, dense weights by name, and by path those that it lacks.
-
-    The latter must not move.
-    """
+    """A model's tables and dense weights in the package, and by path variables that it lacks and that must not move."""
 
     tables: list[tuple[TableEntry, RowKeys, Any]]
     dense: dict[str, Any]
@@ -57,11 +54,7 @@ def map_variables(
 ) -> VariableMapping:
     """Map a model's variables to a package's tables and dense weights.
 
-    Raises BadInput if the package lacks a trained variable, or the keys of a matrix' rows are unknown.
-
-    Args:
-        given: By layer or table, the key of each row.
-        published_keys: Returns the keys that a table was published with.
+    `given` has, by layer or table, the key of each row; published_keys() returns those that a table was published with.
     """
     tables: list[tuple[TableEntry, RowKeys, Any]] = []
     dense: dict[str, Any] = {}
@@ -124,11 +117,7 @@ def _owns(layer: Any, variable: Any) -> bool:
 
 
 def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, str], dict[int, str], dict[int, str]]:
-    """Return what the package has of each variable, by the variable's id().
-
-    Its table, without the number of a copy; its dense weight; its table as a weight of the stage; its name as a
-    constant of the stage.
-    """
+    """Return each variable's table (without the number of a copy), dense weight, stage weight and constant, by id()."""
     variables: list[tuple[Any, Shape]] = [(v, tuple(int(n) for n in v.shape)) for v in model.variables]
     numbered = {_automatic(type(layer).__name__) for layer in every_layer(model)}
     matrices: list[tuple[Any, Shape]] = [(v, (shape[1],)) for v, shape in variables if len(shape) == 2]
@@ -153,10 +142,7 @@ def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, st
 def _aligned(
     names: Mapping[tuple[str, Shape], str], variables: Iterable[tuple[Any, Shape]], numbered: Collection[str]
 ) -> dict[int, str]:
-    """Return the package's name of each variable that it has, by the variable's id().
-
-    Closer matches come first; a name that fits several variables is ignored. Names and variables come with shapes.
-    """
+    """Return the package's name of each variable, by id(): closer matches first, names of several variables ignored."""
     aligned: dict[int, str] = {}
     left, open_names = list(variables), dict(names)
     for spelled, counted in (

@@ -96,10 +96,7 @@ def _unknown_key(manifest: Manifest, table: str) -> int:
 
 
 def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:
-    """Return whole numbers as int64, which carries the bits of a uint64; raise BadInput for one beyond the type.
-
-    `expected` begins the message, before the range.
-    """
+    """Return whole numbers as int64, which carries a uint64's bits; `expected` begins the message for others."""
     low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
     if numbers.size and (beyond := [n for n in (int(numbers.min()), int(numbers.max())) if not low <= n <= high]):
         raise BadInput(f"{expected} from {low} to {high}, got {beyond[0]}")
@@ -107,10 +104,7 @@ def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:
 
 
 def hashed(words: list[str | bytes], seed: int) -> Int64s:
-    """Return xxh3_64 of each string's UTF-8 with a table's seed, int64 [n], as hash_strings() does.
-
-    Raises NotReady without the package xxhash.
-    """
+    """Return xxh3_64 of each string's UTF-8 with a table's seed, int64 [n], as hash_strings() does."""
     try:
         import xxhash
     except ImportError:

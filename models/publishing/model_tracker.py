@@ -94,13 +94,7 @@ class TrackedTable:
     """One table of a package, stored as rows of a trainer's matrix."""
 
     def __init__(self, entry: TableEntry, keys: Int64s, rows: Int64s, matrix: Matrix, compare: bool = False) -> None:
-        """Track a table.
-
-        Args:
-            keys: Distinct keys, int64 [n].
-            rows: Row of the matrix of each key, int64 [n].
-            compare: Compare all rows, ignoring which were touched.
-        """
+        """Track the distinct keys [n] of rows [n] of a matrix; `compare` compares all, whichever were touched."""
         order = np.argsort(keys)
         self.entry, self.keys, self._rows, self._matrix = entry, keys[order], rows[order], matrix
         self.default = np.zeros(entry.dim, np.float32)
@@ -174,12 +168,7 @@ class TrackedTable:
         self._pending[:] = self._dropping[:] = False
 
     def put_back(self, keys: Int64s, rows: Float32s, removed: Int64s) -> None:
-        """Set rows to the served state; keys without a row in the trainer are ignored.
-
-        Args:
-            keys: int64 [m], of the served rows [m, dim].
-            removed: int64 [r], keys that have no served row.
-        """
+        """Set keys to served rows [m, dim], `removed` ones to the default; those unknown to the trainer are ignored."""
         for group, values, gone in ((keys, rows, False), (removed, np.tile(self.default, (len(removed), 1)), True)):
             at, present = places_of(self.keys, group)
             at = at[present]
@@ -268,10 +257,7 @@ class ModelTracker:
         self._opened = False
 
     def open(self) -> None:
-        """Load the served state if configured, else restore what a rollback undid; only once.
-
-        Raises as Publisher.check_start().
-        """
+        """Load the served state if configured, else restore what a rollback undid; only once."""
         if self._opened:
             return
         if self._begin == SERVED:
@@ -296,10 +282,7 @@ class ModelTracker:
             self._interval.published(began_s)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
-        """Publish all changes; return the generation that the trainer is based on afterwards.
-
-        `event_time` are the times of the first and last event, Unix seconds.
-        """
+        """Publish all changes; return the generation that the trainer is based on afterwards."""
         if self._check is not None:
             self._check()
         self.open()

@@ -331,10 +331,7 @@ class Publisher:
         events: int = 0,
         restores: int | None = None,
     ) -> Generation:
-        """Publish changes on top of the newest generation.
-
-        `changes` returns them for the head as last read; `restores` is the earlier step that all of them come from.
-        """
+        """Publish changes() to the head as last read; `restores` is the earlier step that all of them come from."""
         # Readers accept such times, so that older logs stay readable.
         if event_time is not None and len(event_time) == 2 and event_time[0] > event_time[1]:
             raise BadInput(f"event_time: expected the first event no later than the last, got {list(event_time)}")

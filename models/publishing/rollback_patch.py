@@ -37,10 +37,7 @@ class RollbackPatch:
 
 
 def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on: ChainLink) -> RollbackPatch:
-    """Return what a trainer based on `stood_on` has to restore to continue from the head.
-
-    Raises NotFound if the deltas between them are gone.
-    """
+    """Return what a trainer based on `stood_on` has to restore to continue from the head. Raises NotFound."""
     history = change_log.history
     line = {link.digest for link in history.back(history.head)}
     touched: dict[str, list[Int64s]] = {table.name: [] for table in version.manifest.tables}

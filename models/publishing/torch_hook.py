@@ -201,8 +201,7 @@ class TorchHook:
     def _install(self, optimizer: Any) -> None:
         """Register for every step of an optimizer, without keeping this hook alive.
 
-        PyTorch 1 has no such registration, and optimizers that do not run Optimizer.__init__() (torchrec's) ignore it:
-        their step is wrapped.
+        PyTorch 1 cannot, and optimizers without Optimizer.__init__() (torchrec's) ignore it: their step is wrapped.
         """
         hook = weakref.ref(self)
 
@@ -234,10 +233,7 @@ class TorchHook:
         optimizer.step = types.MethodType(step, optimizer)
 
     def _watch_others(self) -> None:
-        """Check the model's tensors at the first step of a foreign optimizer, which a replaced embedding usually has.
-
-        PyTorch 1 cannot.
-        """
+        """Check tensors at a foreign optimizer's first step: replaced embeddings have one. Not with PyTorch 1."""
         module = importlib.import_module("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is None:
@@ -266,10 +262,7 @@ class TorchHook:
 
 
 class _TorchMatrix:
-    """An embedding matrix, and a record of its rows that had a gradient.
-
-    If the tensor's version, PyTorch's count of changes, differs between two steps, rows moved without a gradient.
-    """
+    """An embedding matrix, and its rows that had a gradient; its version shows if rows moved without one."""
 
     def __init__(self, parameter: Any, moved_by: Any, renormalised: bool) -> None:
         self._parameter = parameter
@@ -393,8 +386,7 @@ def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: Supp
 def _advice(manifest: Any, state: Mapping[str, Any]) -> str:
     """Return what to do about a tensor `{name}` that the package lacks.
 
-    Leaving it out is advised only if everything in the package has its name in the model: else an exporter may have
-    merged the tensor.
+    Leaving it out is safe only if the whole package has its names in the model: else it may have been merged.
     """
     import_note = manifest.notes.get("import")
     merged = isinstance(import_note, dict) and import_note.get("merged")
@@ -441,10 +433,7 @@ def _running_statistics(model: Any) -> set[str]:
 def _matched(
     publisher: SupportsPublish, model: Any, state: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Match a model's state with the package; raise BadInput if something is missing or has another shape.
-
-    Return table entries with their matrices, dense weights by name, and tensors that the package lacks.
-    """
+    """Return table entries with matrices, dense weights by name, and tensors that the package lacks; check shapes."""
     manifest = publisher.manifest
     entries = {table.name: table for table in manifest.tables}
     for name, tensor in state.items():

@@ -48,12 +48,7 @@ Mark = Sequence[int]
 
 
 class Entry(NamedTuple):
-    """A step, or an event between two steps (`end` is `first` then).
-
-    Attributes:
-        end: The row after it.
-        generation: What was published here; None for another entry.
-    """
+    """A step of rows [first, end), or what happened between two steps (`end` is `first`): a generation or None."""
 
     first: int
     end: int
@@ -100,14 +95,7 @@ class BatchBorders:
         self._entries, self._steps, self._first, self._row = [], (0, 0, 0), CLOSED, CLOSED
 
     def commit(self, mark: Mark) -> list[int]:
-        """Write what was noted since a checkpoint; return the mark of the next one.
-
-        Args:
-            mark: Mark of the checkpoint that the run has continued from, or written last.
-
-        Raises:
-            OSError: The file cannot be written; everything is still noted.
-        """
+        """Write what was noted since a checkpoint's mark; return the mark of the next one. An OSError loses nothing."""
         self._end_steps()
         if not self._entries or (mark and mark[2] == CLOSED):
             self.forget()
@@ -175,10 +163,7 @@ def read_entries(path: Path, mark: Mark) -> bytes:
 
 
 def parse_entries(entries: bytes) -> Iterator[Entry]:
-    """Yield steps and generations in order from read_entries(); raise Corrupt for a line that is no entry.
-
-    An entry without rows or generation is where weights came from elsewhere.
-    """
+    """Yield steps and generations in order; an entry with neither is where weights came from elsewhere."""
     row, at = 0, 0
     while at < len(entries):
         end = entries.find(b"\n", at, at + LONGEST_LINE)

@@ -37,13 +37,9 @@ def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
 
 @dataclass(frozen=True, slots=True)
 class SharedHistories:
-    """The distinct histories of some rows.
+    """The distinct histories of some rows: a row of the batch with each, and how many have it.
 
-    Attributes:
-        names: The inputs that hold histories.
-        rows: int64 [distinct], a row of the batch for each.
-        own: int64 [rows], the number of each row's histories.
-        times: int64 [distinct], number of rows with each.
+    `own` is the number of each row's histories, int64 [rows]; `names` are the inputs that hold histories.
     """
 
     names: Collection[str]
@@ -54,11 +50,7 @@ class SharedHistories:
 
 @dataclass(frozen=True, slots=True)
 class GradientPiece:
-    """Gradients of rows [start, stop) of a batch by inputs of the dense graph.
-
-    Attributes:
-        by_inputs: By input, [rows, width]; for shared histories, a row for each distinct one.
-    """
+    """Gradients of rows [start, stop) by input [rows, width]; shared histories have a row each."""
 
     start: int
     stop: int

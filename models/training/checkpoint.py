@@ -156,11 +156,7 @@ class Checkpoints:
     """A folder of checkpoints of one model, written by one trainer."""
 
     def __init__(self, folder: Path, source: Source | None = None) -> None:
-        """Open or create the folder, and remove what a killed run left.
-
-        Args:
-            source: The run's rows. If they have histories, checkpoints store those and restore them.
-        """
+        """Open or create the folder, and remove what a killed run left; histories of `source` are stored, too."""
         self.folder, self.borders = folder, BatchBorders(folder)
         self._histories, self._erasures = (source if isinstance(source, SequenceSource) else None), Erasures(folder)
         if self._histories is not None:
@@ -202,10 +198,7 @@ class Checkpoints:
             self.save_full(trainer, state, wanted())
 
     def save_full(self, trainer: Trainer, state: RunState, wanted: Collection[int] = ()) -> None:
-        """Commit a full checkpoint and remove older ones, except `wanted`, which stay restorable.
-
-        Raises BadInput on divergence.
-        """
+        """Commit a full checkpoint and remove older ones, except `wanted`, which stay restorable."""
         tables = {name: table.export() for name, table in trainer.tables.items()}
         check_weights(tables, trainer, self.newest)
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
@@ -255,14 +248,7 @@ class Checkpoints:
         return parts or None
 
     def restore(self, trainer: Trainer, number: int | None = None) -> RestoredCheckpoint | None:
-        """Restore the trainer from checkpoint `number`, or the newest.
-
-        Returns:
-            The checkpoint; None if there is none.
-
-        Raises:
-            Corrupt: A file is damaged or missing.
-        """
+        """Restore the trainer from checkpoint `number`, or the newest; None if there is none. Raises Corrupt."""
         files = [file for file in _files(self.folder) if number is None or file[0] <= number]
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
         if not full:
@@ -397,10 +383,7 @@ class MappedCheckpoint:
 
 
 def map_newest(folder: Path) -> MappedCheckpoint | None:
-    """Map the newest checkpoint without reading its tables into memory; None if there is none. Raises Corrupt.
-
-    Safe beside the trainer that writes there.
-    """
+    """Map the newest checkpoint without reading its tables, safely beside the trainer that writes; None without one."""
     files = _files(folder) if folder.is_dir() else []
     full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
     if not full:

@@ -117,10 +117,7 @@ def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
 
 
 def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
-    """Return [train] with a schedule that ends with the full version, unless the file sets its end.
-
-    Without an end if `rows` is None.
-    """
+    """Return [train] with a schedule that ends with the full version if its rows are known, unless the file ends it."""
     if settings.schedule == "constant" or settings.schedule_steps or rows is None:
         return settings
     tail = round(rows * settings.holdout)

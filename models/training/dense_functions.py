@@ -22,13 +22,7 @@ Tensors = list[Any]
 
 
 class DenseFunctions:
-    """The functions of one network with its loss.
-
-    Attributes:
-        other: Variables that are not trained.
-        rest: Names of the graph's weights that are not trained.
-        division: The network's parts, if it is divided at its histories.
-    """
+    """The functions of one network with its loss; variables `other` and weights named `rest` are not trained."""
 
     def __init__(
         self,
@@ -40,12 +34,7 @@ class DenseFunctions:
         rows_of: Sequence[str] = (MATRIX,),
         counts: Sequence[int] = (),
     ) -> None:
-        """Create the functions.
-
-        Args:
-            rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
-            counts: Offsets in x of the features whose rows are counts (models.zoo.counted_odds).
-        """
+        """Create the functions; `rows_of` are inputs with rows of tables, `counts` the offsets in x of counted rows."""
         self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
         self._arch, self._graph, self._labels = arch, graph, labels
         width = arch.logits.inputs[0].shape[1]
@@ -62,10 +51,7 @@ class DenseFunctions:
         self.rest = [name for name in graph.weight_names if name not in paths]
 
     def rows_are_alone(self) -> bool:
-        """Return whether each row's loss depends on that row only.
-
-        That is, the network keeps no statistics, and a few rows have the same losses with and without the others.
-        """
+        """Return whether each row's loss depends on that row only: no statistics, equal losses without other rows."""
         if any("float" in v.dtype for v in self.other):
             return False
         random = np.random.default_rng(0)
@@ -80,10 +66,7 @@ class DenseFunctions:
         return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
 
     def steps_score(self) -> bool:
-        """Return whether a step's forward pass has the scores that scores() has.
-
-        That is, the network draws and keeps nothing in training, and its outputs are the logits' probabilities.
-        """
+        """Return whether a step has the scores of scores(): it draws and keeps nothing, and outputs probabilities."""
         if self.other or self.rest:
             return False
         random = np.random.default_rng(1)
@@ -153,10 +136,7 @@ class DenseFunctions:
         return by_x * (1 - self._counts.sum(0)) - tf.matmul(adds, self._counts)
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
-        """Return the vectors [3, n] after a step by the sum of the parts' gradients [n].
-
-        `rates` are the learning rate, and it times correction().
-        """
+        """Return the vectors [3, n] after a step; `rates` are the learning rate, without and with correction()."""
         total = gradients[0]
         for gradient in gradients[1:]:
             total = total + gradient
@@ -164,11 +144,7 @@ class DenseFunctions:
         return [moved(self._settings, sizes, vectors, total, rates[0], rates[1])]
 
     def scores(self, *given: Any) -> Tensors:
-        """Return the labels' probabilities, as the dense graph computes them.
-
-        Args:
-            *given: The graph's inputs; vectors, as for gradients(); the graph's weights that are not trained.
-        """
+        """Return the labels' probabilities of the graph's inputs, by the vectors and weights that are not trained."""
         inputs, (vectors, *rest) = self._divided(given)
         weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
         outputs = self._graph.function(

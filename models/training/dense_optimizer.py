@@ -24,11 +24,7 @@ def moved(
     """Return the vectors [3, n] (weights, first and second moments) after one step of Adam (Kingma and Ba, 2015).
 
     Decay is decoupled (Loshchilov and Hutter, 2019); clipping bounds the norm of all gradients (Pascanu et al., 2013).
-
-    Args:
-        sizes: Name and size of each weight, in the order of the vectors.
-        grad: float32 [n].
-        corrected: The learning rate times correction().
+    `corrected` is the learning rate times correction().
     """
     weights, first, second = tf.unstack(vectors)
     if settings.dense_clip_norm:

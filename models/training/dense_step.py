@@ -92,12 +92,7 @@ class DenseStep:
         worker_pool: WorkerPool | None = None,
         first_part: int = 0,
     ) -> None:
-        """Build the network; arguments as for Trainer.
-
-        Args:
-            worker_pool: Computes parts; by default only the caller's thread.
-            first_part: Number of the first part, where other processes have parts of the same batches.
-        """
+        """As Trainer's; without a pool only the caller's thread computes. Its parts begin at `first_part`."""
         self._first_part, self._settings = first_part, settings
         self._follows_from = manifest, settings, network, fusion
         self._worker_pool = worker_pool or WorkerPool(1)
@@ -181,11 +176,7 @@ class DenseStep:
         self.rate = self._settings.dense_learning_rate * factor
 
     def ready(self, rows: int, same: Int64s | None = None) -> None:
-        """Compile what a step on this many rows needs, unless it is compiled already.
-
-        Args:
-            same: int64 [rows], for each row the number of the first with the same histories; None if not compared.
-        """
+        """Compile what a step on so many rows needs; `same` [rows] is the first row with each row's histories."""
         self._filled = self._parts("gradients", rows, same)
         self._mover(len(self._filled))
 
@@ -194,14 +185,9 @@ class DenseStep:
         self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
     def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[GradientPiece]]:
-        """Compute loss and gradients of the rows that were filled in.
+        """Compute loss and gradients of the rows that were filled in, with weights losses.mean_shares().
 
-        Args:
-            label: float32 [rows] or [rows, labels].
-            share: float32 [rows], weights of the rows (losses.mean_shares).
-
-        Returns:
-            The loss, and pieces of the gradients by x and by each sequence; valid until the next step.
+        Return the loss, and pieces of the gradients by x and by each sequence; valid until the next step.
         """
         state = self.state.held()
         for part in self._filled:
@@ -354,19 +340,13 @@ def _mover_size(parts: int) -> int:
 
 
 def _distinct_size(distinct: int, size: int) -> int:
-    """Return the histories of the executable for a part; 0 if they are no fewer than its rows.
-
-    Compiling a network over histories takes seconds, so there are few sizes: halves, quarters and eighths.
-    """
+    """Return the histories of a part's executable, 0 for one a row; compiling takes seconds, so there are few sizes."""
     fits = [size // share for share in FEWER if size // share >= distinct]
     return min(fits, default=0)
 
 
 def _size(rows: int, full: int) -> int:
-    """Return the rows of the executable for a part, where the largest part of a full batch has `full` rows.
-
-    A compilation takes half a second, a padded row a microsecond: so there are few sizes.
-    """
+    """Return the rows of a part's executable; compiling takes half a second and padding a microsecond a row."""
     size = max(1, full)
     while size < rows:
         size = max(2 * size, WINDOW_ROWS)

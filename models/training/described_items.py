@@ -127,13 +127,9 @@ class DescribedItems:
 def described_vectors(
     columns: Sequence[Column], learned: Float32s, missing: NDArray[np.bool_], mean: Float32s
 ) -> Float32s:
-    """Return vectors of all items by their columns, float32 [n, d].
+    """Return vectors of all items, float32 [n, d], by their columns; those of numbers are ignored.
 
-    Args:
-        columns: Of n rows; those of numbers are ignored.
-        learned: float32 [n, d].
-        missing: bool [n], items without a learned vector.
-        mean: float32 [d], of all learned vectors.
+    `learned` [n, d] has the vectors of items that are not `missing` [n], and `mean` is that of all learned ones.
     """
     vectors = np.repeat(mean[None].astype(np.float64), len(learned), axis=0)
     for column in columns:

@@ -62,10 +62,7 @@ class EarlyStopping:
         ]
 
     def judge(self, state: RunState, quality: EpochQuality, position: int) -> str:
-        """Record a finished epoch's score, move the run's state to what follows, and return one line about it.
-
-        `position` is that of the row after the last epoch.
-        """
+        """Record a finished epoch's score, move the run's state to what follows, and return one line about it."""
         settings = self._settings
         # A new list, because saved states share the old one.
         state.epoch_scores = [*state.epoch_scores, quality.score]

@@ -49,10 +49,7 @@ MAX_WORDS = 4096
 def with_entities(
     draft: Manifest, configs: Sequence[EntityConfig], followed: Sequence[FollowedTable] = ()
 ) -> tuple[Manifest, dict[str, Records]]:
-    """Return a version's manifest with its entities, and their keys and records by table.
-
-    Followed entities are as they are now, others are read. Raises BadInput if columns cannot be read or be records.
-    """
+    """Return a version's manifest with its entities, and their keys and records by table; reads unfollowed ones."""
     records: dict[str, Records] = {}
     read = {i.name for i in draft.inputs}
     # Columns of histories' events come with the histories in requests.

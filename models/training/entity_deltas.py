@@ -59,12 +59,7 @@ class EntityDeltas:
         served: Callable[[], VersionContents],
         note: Callable[[str], None],
     ) -> None:
-        """Make changes of the tables that are the version's entities.
-
-        Args:
-            served: Returns the newest generation.
-            note: Receives lines about what is not published.
-        """
+        """Make changes of the tables that are the version's entities; served() returns the newest generation."""
         self._manifest, self._served, self._note = manifest, served, note
         self._tables, self._told = list[FollowedTable](), dict[str, int]()
         columns = {entity.name: (entity.key, frozenset(_columns(manifest, entity))) for entity in manifest.entities}

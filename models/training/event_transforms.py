@@ -32,10 +32,7 @@ def event_steps(f: FeatureConfig) -> list[Step]:
 def window_step(
     f: FeatureConfig, events: str, histories: Collection[str], units_a_s: int
 ) -> tuple[str, list[str], list[int]]:
-    """Return the transform that takes the events of a cross with decay: its op, inputs and integers.
-
-    `events` is the column of the history, and `units_a_s` are the units of its times in a second.
-    """
+    """Return op, inputs and integers of the transform that takes the events of a cross with decay."""
     if f.decay == AGE:
         return "aged", [events, age_times(f, histories)], [age * units_a_s for age in f.window]
     return "newest", [events], [*f.window]

@@ -97,10 +97,7 @@ class FullVersions:
         return VersionContents(version, change_log, change_log.history.head)
 
     def was_refused(self, saved: RunState | None, anew: bool) -> bool:
-        """Return True if the version of a checkpoint was refused and not released, so that no run continues from it.
-
-        Raises Refused if it is a candidate, unless the run makes a version `anew`.
-        """
+        """Return True if a checkpoint's version was refused and not released; Refused for a candidate unless `anew`."""
         if saved is None or not saved.refused or saved.version in self.numbers():
             return False
         if not anew and saved.version in self.candidates():
@@ -108,14 +105,9 @@ class FullVersions:
         return True
 
     def publish(self, trainer: Trainer, state: RunState, held_out: HeldOut, again: bool = False) -> Generation:
-        """Publish the trainer's weights as version state.version.
+        """Publish the trainer's weights as version state.version; raise Refused, or Conflict if the number is taken.
 
-        Args:
-            again: An earlier attempt may have succeeded although its reply was lost.
-
-        Raises:
-            Refused: The gate has refused the version, which is a candidate now.
-            Conflict: Another writer has published a version of this number.
+        `again` says that an earlier attempt may have succeeded although its reply was lost.
         """
         generation = Generation(state.version, 0)
         if self._is_published(state, again):

@@ -50,13 +50,7 @@ class Heartbeat:
         unix_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write nothing yet.
-
-        Args:
-            follow: The run has no end.
-            unix_s: Clock for times that people read.
-            now_s: Clock for rates.
-        """
+        """Write nothing yet; `follow` if the run has no end. Clocks: unix_s for people, now_s for rates."""
         self._address, self._model, self._unix_s, self._now_s = repository, model, unix_s, now_s
         self._repository: Repository | None = None
         self.status: Callable[[], RunStatus] = RunStatus

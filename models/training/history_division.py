@@ -26,12 +26,7 @@ class HistoryDivision:
     """A network in two parts over the same variables."""
 
     def __init__(self, network: keras.Model, histories: Sequence[int], boundary: Tensors) -> None:
-        """Make the parts of a model of logits.
-
-        Args:
-            histories: Numbers of its inputs that are histories.
-            boundary: The first part's tensors that the second part reads.
-        """
+        """Make the parts of a model of logits at the boundary: the first part's tensors that the second reads."""
         self._histories = histories
         self._others = [i for i in range(len(network.inputs)) if i not in histories]
         read = {str(n): tensor for n, tensor in enumerate(boundary)}
@@ -49,11 +44,9 @@ class HistoryDivision:
     def call(
         self, weights: Tensors, other: Sequence[Any], inputs: Sequence[Any], own: Any, training: bool
     ) -> tuple[Any, Tensors]:
-        """Return the network's logits and the new values of its other state, as its stateless_call does.
+        """Return the network's logits and other state; inputs that are histories have a row for each distinct one.
 
-        Args:
-            inputs: Those that are histories have a row for each distinct one.
-            own: int32 [rows], the number of each row's histories.
+        `own` is the number of each row's histories, int32 [rows].
         """
         weight_of, state = dict(zip(self._paths, weights)), dict(zip(self._other, other))
         tensors, _ = self._first.stateless_call(

@@ -61,12 +61,9 @@ class ItemRowInitializer(RowInitializer):
 
 @dataclass(frozen=True, slots=True)
 class PopularityClock:
-    """How much an event counts for popularity.
+    """How much an event counts for popularity: 1 / total at `row`, half as much every half_life rows before.
 
-    Attributes:
-        row: Row of the log whose event counts 1 / total.
-        half_life: Rows in which an event counts half as much.
-        total: What all events until `row` count together.
+    `total` is what all events until `row` count together.
     """
 
     row: int
@@ -111,11 +108,7 @@ class ItemCounts:
     def count_log(self, keys: Int64s, firsts: Bools, rows: Int64s, until: int) -> Float32s:
         """Count the events of a pass from zero; return the mixture that fits them, a1 and a2.
 
-        Args:
-            keys: int64 [n], their items, user by user.
-            firsts: bool [n], which are their user's first.
-            rows: int64 [n], their rows in the log.
-            until: Row after the last one.
+        Keys and rows in the log, int64 [n], come user by user; `firsts` are each user's first.
         """
         items, numbers, times = np.unique(keys, return_inverse=True, return_counts=True)
         numbers, count = numbers.reshape(-1), len(items)
@@ -169,12 +162,9 @@ class ItemCounts:
         return clock
 
     def count_events(self, refs: Int64s, splits: Int64s, counts: Int64s, first_row: int) -> None:
-        """Count the newest events of some histories as events of row `first_row`.
+        """Count the newest `counts` events of histories [splits[i], splits[i + 1]) as events of row `first_row`.
 
-        Args:
-            refs: int64 [n], row numbers of the items of all events; negative for those without a row.
-            splits: Events of history i are [splits[i], splits[i + 1]).
-            counts: How many of the newest are new.
+        `refs` are row numbers of all events' items, negative for those without a row.
         """
         clock = self.clock or self.go_on(first_row)
         gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
@@ -182,13 +172,9 @@ class ItemCounts:
         kernels.count_events(self._table.rows, refs, splits, counts, layout.dense, layout.successors, gained)
 
     def followed(self, last: Int64s, before: Int64s, targets: Int64s, counted: bool) -> Followed:
-        """Return what has followed the events before some targets.
+        """Return what has followed the events before some targets, all int64 [n] row numbers, negative for none.
 
-        Args:
-            last: int64 [n], row numbers of the events before the targets; negative for none, as below.
-            before: int64 [n], of those before them.
-            targets: int64 [n], of the targets.
-            counted: The targets are counted themselves, and are left out.
+        `before` are those before the `last` ones; `counted` targets are left out of what has followed.
         """
         layout, rows = self.layout, self._table.rows
         target_keys = joined_keys(rows[np.maximum(targets, 0)][:, layout.own])
@@ -225,13 +211,9 @@ class ItemCounts:
 
 
 def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> float:
-    """Return the HALF_LIVES share that predicts a log best, each block from those before.
+    """Return the HALF_LIVES share that predicts events of items `numbers` [n] in `rows` [n] best.
 
-    Of those within one standard error of the best it is the longest, which has more events.
-
-    Args:
-        numbers: int64 [n], numbers of the events' items, below `count`.
-        rows: int64 [n], their rows, below `until`.
+    Each block is predicted from those before. Of shares within a standard error the longest, with most events, wins.
     """
     order = np.argsort(rows, kind="stable")
     edges = np.linspace(0, until, BLOCKS + 1).astype(np.int64)

@@ -56,21 +56,13 @@ def with_sources(manifest: Manifest, item: Feature, columns: int) -> tuple[Manif
 
 
 class ItemSources:
-    """The numbers of a model's items.
+    """The numbers of a model's items; `counts` is None if the items' own rows have the popularity.
 
-    Attributes:
-        counts: Counts the popularity; None if the items' own rows have it.
-        origin_s: Unix seconds that hours are counted from; None without an event that has a time.
-        newest_s: Time of the newest event.
+    Hours are counted from `origin_s`, Unix seconds, None without an event that has a time.
     """
 
     def __init__(self, table: EmbeddingVariable, seed: int, counted: bool) -> None:
-        """Start without events.
-
-        Args:
-            table: Has one number a row, or two if popularity is `counted`.
-            seed: Seed of hashes of ids that are strings.
-        """
+        """Start without events in a table of one number a row, or two if popularity is `counted`."""
         self.table, self._seed = table, seed
         self.counts = ItemCounts(table, POPULARITY) if counted else None
         self.origin_s: float | None = None
@@ -94,12 +86,7 @@ class ItemSources:
         self.table.touch(np.unique(refs))
 
     def see(self, keys: Int64s, times: Float64s | None) -> None:
-        """Take in the times of events before they are counted.
-
-        Args:
-            keys: int64 [n], their items.
-            times: float64 [n], Unix seconds, NaN for none; None for a log without times.
-        """
+        """Take in the times [n] of items' events before they are counted: Unix seconds, NaN or None for none."""
         if times is None:
             return
         timed = np.isfinite(times)

@@ -29,11 +29,7 @@ REMEDY = (
 
 
 class LearnedRows:
-    """The rows that a run has learned, as its checkpoints store them.
-
-    Attributes:
-        state: As JSON: `first`, digests by column of the first ROWS rows; `last`, those of rows [start, end).
-    """
+    """The rows that a run has learned: digests by column of the first ROWS rows, and of the last [start, end)."""
 
     def __init__(self, state: dict[str, Any], joined: Iterable[str] = ()) -> None:
         """Continue with a checkpoint's state, changed in place; `joined` columns are not the data's own."""
@@ -47,10 +43,7 @@ class LearnedRows:
             self.state["last"] = {"start": last.start, "end": last.end, "digests": self._digests(last)}
 
     def recognise(self, source: Source, position: int, rows: int | None) -> None:
-        """Raise BadInput unless a source begins with the `position` rows that were learned; store its first ones.
-
-        `rows` is None for endless data.
-        """
+        """Raise BadInput unless a source begins with the `position` rows that were learned; store its first ones."""
         if position:
             self._check(source, position, rows)
         self._begin(source)

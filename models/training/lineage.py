@@ -105,10 +105,7 @@ class Lineage:
     ) -> None:
         """Read the change log; raise Diverged if the records do not form one.
 
-        Args:
-            replay: Train on undone rows again, instead of skipping them.
-            wait: Waits for an unreachable repository, or raises.
-            tables: Followed tables; those that are entities publish their changes with deltas.
+        With `replay`, undone rows are trained on again. wait() waits for an unreachable repository, or raises.
         """
         self._wait = wait
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
@@ -144,10 +141,7 @@ class Lineage:
         state.event_time, state.events = None, 0
 
     def follow(self) -> bool:
-        """Read the records, sync the weights, and forget users as asked.
-
-        Return True if the weights went back, so that reading has to restart at the state's position.
-        """
+        """Read the records, sync the weights, and forget users as asked; return True if the weights went back."""
         retry_until_ready(self._change_log.look, self._wait)
         if not self._on_line(self._at):
             self._go_back()
@@ -158,10 +152,7 @@ class Lineage:
         return False
 
     def publish(self) -> Generation | None:
-        """Save all changes and publish them on the head, with the state's finished_at, event_time and events.
-
-        Return None if the weights went back instead. Raises BadInput if the weights cannot be served.
-        """
+        """Save all changes and publish them on the head with the state's times; None if the weights went back."""
         withheld = self._state.withheld + 1
         return self._publish(withheld if self._state.events and withheld < self._publish_config.dense_every else 0)
 

@@ -89,12 +89,8 @@ class TrainingRun:
     ) -> None:
         """Open the data, find the state to start from, and restore it.
 
-        Raises BadInput if the configuration cannot continue the existing state.
-
-        Args:
-            source: By default the data that the configuration names.
-            checkpoints: Folder; by default .checkpoints/<model> in the trainer's folder.
-            make_trainer: Takes Trainer's arguments; by default default_trainer.
+        By default data are those of the configuration, checkpoints in .checkpoints/<model> of the trainer's folder, and
+        make_trainer(), called like Trainer(), default_trainer.
         """
         self._begun = start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
@@ -297,12 +293,7 @@ class TrainingRun:
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None
     ) -> Iterator[Generation]:
-        """Run phase two: yield the generation of each delta once it is published.
-
-        Args:
-            before: Called with each batch before it is trained on.
-            stop_row: By default the end of the data.
-        """
+        """Run phase two up to `stop_row`: yield each delta's generation; before() gets batches before training."""
         publish = self.config.publish
         if not (publish.delta_rows or publish.delta_seconds or self._repeated):
             return

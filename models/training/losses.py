@@ -21,10 +21,7 @@ TRIED_ROWS = 2
 
 
 def row_loss(network: NetworkConfig) -> RowLoss:
-    """Return the configured loss, tried on a few rows, or the log-loss, a weighted sum for several labels.
-
-    Raises BadInput if the configured function does not return one finite number for each row.
-    """
+    """Return the configured loss, tried on a few rows, or the log-loss, a weighted sum for several labels."""
     if network.loss and network.loss != LOG_LOSS:
         return _tried(resolve_function(network.loss, "model.loss"), len(network.labels))
     weights = tf.constant(network.label_weights or (1.0,) * len(network.labels), tf.float32)
@@ -37,10 +34,7 @@ def row_loss(network: NetworkConfig) -> RowLoss:
 
 
 def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
-    """Return the weight of each row's loss in the mean of a batch, float32 [rows]: weight / sum(weight), or all 0.
-
-    Without `weight` all are equal.
-    """
+    """Return each row's share of the mean loss, float32 [rows]: weight / sum(weight) or 0; without weights equal."""
     if weight is None:
         return np.full(rows, 1.0 / rows, np.float32)
     total = weight.sum(dtype=np.float64)

@@ -30,13 +30,10 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedEvents:
-    """The newest events as one version ranks them.
+    """The newest events as one version ranks them: ranks int64 [n] of their items among all, from 1.
 
-    Attributes:
-        ranks: int64 [n], of each event's item among all items, from 1.
-        top: Places that count.
-        alike: All histories have the same vector.
-        coverage: By the items' feature, share of the events whose item has a row that is not all 0.
+    `alike` says that all histories have the same vector. Coverage is the share of events whose item has a row that is
+    not all 0, by the items' feature.
     """
 
     ranks: Int64s

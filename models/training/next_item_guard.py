@@ -33,10 +33,7 @@ class NextItemGuard(RankStreamGuard):
         return self.config.enabled and not batches % (1 + len(self._items.items) // MOST_ITEMS)
 
     def rank(self, work: BoundBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
-        """Return the gains of at most `most` events (0 for all) by the network and by popularity, as see() takes them.
-
-        `ranking` counts the ranks by the network.
-        """
+        """Return the gains of at most `most` events (0 for all) by network and by popularity, as see() takes them."""
         return rank_targets(self._items, work, ranking, most, CatalogueRanking(self._top))
 
     def _ranked(self, works: Sequence[BoundBatch], most: int) -> Float64s:

@@ -114,10 +114,7 @@ class NextItemRun(SourcedRun):
         return {"hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg} if ranked else {}
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
-        """Return the histories of rows [first, until), read and transformed ahead.
-
-        A mixed pass begins at row 0, another where the last mixed one ended.
-        """
+        """Return the histories of rows [first, until); a mixed pass begins at row 0, another where that ended."""
         if mixed:
             self._tail = until
         batches: Iterator[Batch] = iter(())

@@ -77,14 +77,9 @@ class NextItemStep(DenseStep):
     ) -> tuple[float, list[tuple[int, Float32s]], Float32s]:
         """Compute loss and gradients of histories; move() follows.
 
-        Args:
-            rows: Number of histories.
-            expected: Number of candidates in later steps: its executable is compiled at once, instead of one for each
-                size up to it.
-
-        Returns:
-            The loss; the gradients by the histories, in pieces with their first rows; the gradient by the candidates.
-                They are valid until the next step.
+        Return the loss, the gradients by the histories in pieces with their first rows, and that by the candidates;
+        valid until the next step. The executable for `expected` candidates is compiled at once, instead of one for
+        each size up to it.
         """
         parts = self._histories("learn", rows, _size(max(len(targets.candidates), expected), FEWEST_CANDIDATES))
         # Compile before threads start.

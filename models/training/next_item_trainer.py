@@ -49,7 +49,6 @@ class NextItemTrainer(Trainer):
     A batch has one history a row, of at most max_length + 1 events; its label is how many of the newest are targets.
 
     Attributes:
-        item_column: Name of the history's column of items.
         expected_items: Number of items that the batches to come will have met; 0 if unknown.
         counts: Counts of the items; None for rows that have none.
         counted_ahead: The events of the batches to come are counted already.
@@ -170,11 +169,9 @@ class NextItemTrainer(Trainer):
         self.items.touch(np.unique(refs[(refs >= 0) & (place >= newest - 2)]))
 
     def states(self, given: Batch | BoundBatch) -> tuple[Float32s, NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the network's states after each event, and the events that followed; changes nothing.
+        """Return the network's states [n, length, d] after each event but the last, and the events that followed.
 
-        Returns:
-            NextItem.states [n, length, d] after each event but the last; row numbers of the items that came next
-                [n, length], -1 for those without a row; and which of them are targets.
+        These are row numbers of items [n, length], -1 without a row, and which of them are targets. Changes nothing.
         """
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
@@ -240,10 +237,7 @@ class NextItemTrainer(Trainer):
     ) -> Followed:
         """Return what has followed the events before the targets, one target after another.
 
-        Args:
-            refs: Row numbers of the items of all events; those of history i are [splits[i], splits[i + 1]).
-            nexts: As states() returns it, and `real`.
-            counted: As for ItemCounts.followed().
+        `refs` are all events' items, those of history i at [splits[i], splits[i + 1]); `nexts`, `real` as of states().
         """
         assert self.counts is not None
         history, at = np.nonzero(real)
@@ -281,11 +275,7 @@ class NextItemTrainer(Trainer):
         drawn: Int64s | None,
         by_candidates: Float32s,
     ) -> None:
-        """Take one optimizer step on the rows of a table.
-
-        `refs` are the events' row numbers, `drawn` the candidates' if they are of this table; gradients come in
-        `pieces` by the histories, and by the candidates.
-        """
+        """Take one optimizer step on a table's rows by `pieces` and candidates, of which `drawn` are of this table."""
         values = sum(len(refs[c.row]) for c in columns) + (0 if drawn is None else len(drawn))
         place, (touched, sums, met) = self.own[name].place, self._scratch_of(name, 0, values)
         offsets, count = {c.name: c.offset for c in self.sequence.columns}, 0

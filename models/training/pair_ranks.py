@@ -33,10 +33,7 @@ class PairRanks:
         self._computed = -1, -1
 
     def rank(self, work: PairBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
-        """Rank the items of at most `most` rows, evenly from all; 0 for as many as MOST_SCORES allows.
-
-        Return each row's share of the NDCG, float64 [n]; NaN for an absent item.
-        """
+        """Return the NDCG share [n], NaN for absent items, of at most `most` rows (0 for all), evenly from all."""
         self._refresh()
         within = max(1, MOST_SCORES // max(1, len(self._keys)))
         return self._ranked(work, ranking, min(most or within, within), self._keys, self._vectors)

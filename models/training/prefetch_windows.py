@@ -45,13 +45,7 @@ class PrefetchWindows(Iterator[Any]):
     def __init__(
         self, items: PrefetchPipeline, ids_of: IdsOf, tables: Mapping[str, TieredRows], profile: StepProfile
     ) -> None:
-        """Start to collect windows.
-
-        Args:
-            ids_of: Yields table and ids for each feature of an item.
-            tables: Tables with rows on disk.
-            profile: Receives the time spent on prefetching.
-        """
+        """Start to collect windows; ids_of() yields table and ids for each feature of an item."""
         self._items, self._ids_of, self._tables, self._profile = items, ids_of, dict(tables), profile
         self._begun, self._closed = threading.Semaphore(), False
         self._windows = PrefetchPipeline(self._ready(), depth=1)

@@ -52,12 +52,10 @@ class RankFigures:
     """A window's figures.
 
     Attributes:
-        events: Number of events that could be ranked.
+        events: Number of events that could be ranked; `unranked` of others.
         ndcg: Their NDCG before training on them; NaN without any.
         new: Share of all events whose item had no row.
         fall: Logarithm of earlier events' NDCG before the window over that after it; None without such events.
-        top: Places that count.
-        unranked: Number of other events.
         lift: NDCG less that by popularity alone; None for events not ranked by it.
     """
 
@@ -167,11 +165,9 @@ class WindowRanks:
         self._lift = np.zeros(3)
 
     def add(self, gains: Float64s) -> None:
-        """Add events that were ranked before training on them.
+        """Add events by their share of the NDCG before training, float64 [n], NaN for an item without a row.
 
-        Args:
-            gains: float64 [n], each event's share of the NDCG, NaN for an item without a row; or [n, 2] with its share
-                by popularity alone, NaN where it was not ranked by that.
+        Or [n, 2] with the share by popularity alone, NaN for an event not ranked by it.
         """
         if gains.ndim == 2:
             lift = gains[:, 0] - gains[:, 1]

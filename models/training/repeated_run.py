@@ -21,13 +21,7 @@ READ_ROWS = 1 << 13
 
 
 class RepeatedRun:
-    """The steps of a followed run.
-
-    Attributes:
-        state: The run's newest state.
-        full_rows: Rows of its full version.
-        closed: The run has learned more than its borders say.
-    """
+    """The steps of a followed run; `closed` if it has learned more than its borders say."""
 
     def __init__(self, folder: Path) -> None:
         """Read the borders beside a run's checkpoints; raise BadInput without them or if they begin in mid-run."""
@@ -48,10 +42,7 @@ class RepeatedRun:
             raise BadInput("--repeat: expected a run from its first row on, got one that began with other weights")
 
     def batches(self, source: Source, position: int) -> Iterator[Batch]:
-        """Yield the batches of the steps from a row on.
-
-        Raises BadInput if there are fewer rows, or the run continued with another writer's weights.
-        """
+        """Yield the batches of the steps from a row on, as far as the run's weights were its own."""
         chunks, chunk = source.batches(READ_ROWS, position), None
         for first, end, _ in self._steps():
             parts, row = [], max(first, position)

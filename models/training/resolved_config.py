@@ -50,11 +50,9 @@ SEED_BITS = 63
 
 
 def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder: str) -> TrainConfig:
-    """Fill in a configuration as a checkpoint has it; raise BadInput if the file cannot continue the checkpoint.
+    """Fill in a configuration as a checkpoint has it; raise BadInput if the file cannot continue that.
 
-    Args:
-        rows: Rows of the full version; None for endless data.
-        folder: Folder of the checkpoint in the repository, for the message; "" to repeat its run.
+    `rows` are the full version's; None for endless data. `folder` is the checkpoint's, for messages; "" to repeat it.
     """
     before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
     hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
@@ -76,10 +74,7 @@ def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder
 
 
 def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
-    """Return a configuration whose features of ids are unsigned if their columns are, or if they share such a table.
-
-    A column's type is that in the first file of the data or of a joined table.
-    """
+    """Return a configuration whose features of ids are unsigned if their columns are, or share a table with such."""
     columns = unsigned_columns(config.data).union(*(unsigned_columns(table.data) for table in config.joined))
     tables = {f.table for f in config.features if f.unsigned}
 
@@ -94,12 +89,7 @@ def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
 def start_config(
     config: TrainConfig, source: Source, old: Manifest | None, rows: int | None, note: Callable[[str], None]
 ) -> TrainConfig:
-    """Fill in a configuration as the version `old` has it, or by the data for new weights.
-
-    Args:
-        rows: Rows of the full version; None for endless data.
-        note: Receives lines about what was chosen.
-    """
+    """Fill in a configuration as the version `old` has it, or by the data for new weights; note() gets choices."""
     hash_line = ""
     config = _counting_as(config, old)
     if old is not None:
@@ -133,10 +123,7 @@ def start_config(
 
 
 def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainConfig:
-    """Return a configuration whose next-item network counts, unless its file says what it counts.
-
-    Raises BadInput for successors in rows of fewer than 32 bits an element, which hold no keys.
-    """
+    """Return a configuration whose next-item network counts, by the file first; successors' keys need float32 rows."""
     if config.model.arch not in NEXT_ITEM:
         return config
     options = {"popularity": bool(popularity), "successors": int(successors)} | dict(config.model.options)
@@ -150,10 +137,7 @@ def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainCo
 
 
 def _counting_as(config: TrainConfig, old: Manifest | None) -> TrainConfig:
-    """Return a configuration whose next-item network counts what `old` does, or what a new version does.
-
-    Rows of fewer than 32 bits an element get no successors by default.
-    """
+    """Return a configuration that counts what `old` does, or a new version; successors only in float32 rows."""
     items = [f for f in config.features if f.side == "item" and not f.sequence]
     if config.model.arch not in NEXT_ITEM or len(items) != 1:
         return config
@@ -168,10 +152,7 @@ def _counting_as(config: TrainConfig, old: Manifest | None) -> TrainConfig:
 
 
 def _histories(config: TrainConfig, source: Source, rows: int | None) -> tuple[int | None, int]:
-    """Return the histories and items of a pass over the full version, to choose the epochs by.
-
-    (None, 0) for other networks; (0, 0) if the file has epochs, so that the log need not be read.
-    """
+    """Return histories and items of a full pass; (0, 0) if the file has epochs, (None, 0) for other networks."""
     if config.model.arch not in NEXT_ITEM:
         return None, 0
     if config.train.epochs:

@@ -96,13 +96,9 @@ def chosen_before(users: Any, items: Any) -> Any:
 
 
 def softmax_loss(logits: Any, expected: Any, excluded: Any, shares: Any) -> Any:
-    """Return the weighted sum of the rows' cross-entropies; candidate i is what row i chose.
+    """Return the weighted sum of the rows' cross-entropies by logits [n, c]; candidate i is what row i chose.
 
-    Args:
-        logits: float32 [n, c].
-        expected: float32 [c], logarithms, taken from the logits.
-        excluded: bool [n, c], which are left out.
-        shares: float32 [n], weights.
+    `expected` are logarithms [c] taken from the logits; `excluded` candidates [n, c] are left out.
     """
     rows = logits.shape[0]
     corrected = tf.where(excluded, NEVER, tf.maximum(logits - expected, NEVER))
@@ -111,10 +107,7 @@ def softmax_loss(logits: Any, expected: Any, excluded: Any, shares: Any) -> Any:
 
 
 def bias_loss(products: Any, scale: Any, bias: Any, excluded: Any, shares: Any) -> Any:
-    """Return the weighted log-loss of the rows' pairs and of each user with the next row's item, by the bias alone.
-
-    Arguments as for softmax_loss(), and what products [n, c] are multiplied by.
-    """
+    """Return the weighted log-loss of pairs and of each user with the next row's item, which teaches only the bias."""
     rows = products.shape[0]
     logits = tf.stop_gradient(products[:, :rows]) * scale
     chosen = tf.linalg.diag_part(logits) + bias

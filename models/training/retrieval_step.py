@@ -63,14 +63,9 @@ class RetrievalStep(DenseStep):
         """Do nothing: the score's bias does not learn the share of positive labels."""
 
     def learn(self, write: Write, further: Write | None, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
-        """Compute loss and gradients of a step; move() follows.
+        """Compute loss and gradients of a step, with `further` items if any; move() follows.
 
-        Args:
-            further: Writes the further items; None without any.
-
-        Returns:
-            The loss; the gradients by x of the rows [n, width] and of the further items [m, width], valid until the
-                next step.
+        Return the loss, and gradients by x of the rows [n, width] and further items [m, width]; valid until the next.
         """
         rows, more = len(candidates.users), len(candidates.items) - len(candidates.users)
         size = _size(rows)

@@ -47,13 +47,7 @@ class PairBatch(BoundBatch):
 
 
 class RetrievalTrainer(Trainer):
-    """Two towers in training.
-
-    Attributes:
-        item_input: Name of the input with items' ids.
-        items: The rows of the items themselves.
-        sources: What ranks items for everybody; None for items whose ids a transform makes.
-    """
+    """Two towers in training; `sources` is None for items whose ids a transform makes."""
 
     dense_step = RetrievalStep
 

@@ -45,11 +45,7 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class FreshStart(RunStart):
-    """No state to continue: new weights, and rows from the first on.
-
-    Attributes:
-        log_odds: Of each label, from a run to repeat; [] to measure them.
-    """
+    """No state to continue: new weights, rows from the first on; log_odds of a run to repeat, [] to measure them."""
 
     log_odds: list[float] = field(default_factory=list)
 
@@ -66,10 +62,7 @@ class ResumedStart(RunStart):
 class ContinuedStart(RunStart):
     """A version without a checkpoint: its weights, configuration, and rows from a position on.
 
-    Attributes:
-        position: Number of rows to skip: those of a withdrawn version's checkpoint; 0 without one.
-        data: Which rows were learned, from that checkpoint.
-        histories: Which stores have all histories, likewise.
+    Position, data and histories are those of a withdrawn version's checkpoint, if there is one.
     """
 
     old: VersionContents
@@ -90,14 +83,9 @@ def find_start(
     rows: int | None,
     note: Callable[[str], None],
 ) -> RunStart:
-    """Find the state that a run starts from.
+    """Find the state that a run starts from; raise BadInput if the configuration cannot continue it.
 
-    Raises BadInput if the configuration cannot continue it; one line lists the changes.
-
-    Args:
-        source: The rows; some are read to choose settings.
-        rows: Rows of the full version; None for endless data.
-        note: Receives lines about choices.
+    `rows` are those of the full version, None for endless data; note() gets lines about choices.
     """
     old, position, data, histories = None, 0, dict[str, Any](), dict[str, str]()
     if not beginning.from_scratch:

@@ -34,10 +34,7 @@ class Summary:
 
 
 def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]) -> Iterator[str]:
-    """Yield lines about the held-out rows: figures by label, what counting reaches, and advice.
-
-    `named` are the settings in the training file that could be chosen automatically.
-    """
+    """Yield lines about the held-out rows: figures by label, what counting reaches, and advice."""
     main, baselines = measured.main.scored, measured.baselines
     for label, each in measured.labels.items():
         which = "" if each.scored is main else f", {label}"

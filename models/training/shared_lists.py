@@ -77,11 +77,7 @@ class ListSharing:
 
     @staticmethod
     def summed(f: Feature, piece: GradientPiece, first: Int64s) -> tuple[Float32s, Int64s, Int64s]:
-        """Return a feature's gradients by the lists of a piece's rows.
-
-        Returns:
-            float32 [lists, width]; the row of the batch that holds each list; how many rows of the piece have it.
-        """
+        """Return a feature's gradients [lists, width] by list, the row that holds each, and how many rows have it."""
         lists, starts, times = np.unique(first[piece.start : piece.stop], return_index=True, return_counts=True)
         grad = piece.by_inputs[MATRIX][:, f.offset : f.offset + f.width]
         return np.add.reduceat(grad, starts, axis=0), lists, times

@@ -59,7 +59,7 @@ HashSeeds = dict[str, int]
 def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scaling:
     """Return (mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows.
 
-    Floats of a sequence count once for each row whose history has them. Raises BadInput without rows.
+    Floats of a sequence count once for each row whose history has them.
     """
     floats = [f for f in features if f.kind in ("float", FLOATS)]
     if not floats:
@@ -159,10 +159,7 @@ def share_of_ones(source: Source) -> float | None:
 def _transforms(
     features: Sequence[FeatureConfig], inputs: set[str], histories: Mapping[str, int]
 ) -> tuple[dict[str, str], list[Transform]]:
-    """Return the column or last transform that each feature reads, by name, and the transforms in order.
-
-    `histories` are the columns of histories, each with the units of its times in a second.
-    """
+    """Return what each feature reads, by name, and the transforms in order; `histories` are columns by time units."""
     taken = inputs | {f.name for f in features}
     sources = {name: name for name in inputs} | {f.name: f.column for f in features if not f.cross}
     transforms: list[Transform] = []
@@ -234,12 +231,7 @@ def _with_counts(f: FeatureConfig, config: TrainConfig) -> FeatureConfig:
 
 
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
-    """Make the manifest that all versions of a model share, without version, files and counts.
-
-    Args:
-        config: Filled in (models.training.resolved_config).
-        hash_seeds: Seeds of tables of strings; by default 0 for all.
-    """
+    """Make the manifest that all versions share, from a configuration that is filled in; version and files follow."""
     seeds = hash_seeds or {}
     plain, events = [f for f in config.features if not f.sequence], [f for f in config.features if f.sequence]
     if config.model.arch in NEXT_ITEM:

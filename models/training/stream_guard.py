@@ -29,10 +29,6 @@ class StreamGuard:
     """The guard of one run.
 
     Cost: two scorings of EARLIER_ROWS for each delta, by the weights before and after the window.
-
-    Attributes:
-        newest: Figures of the newest judged window.
-        held_windows: Number of abnormal windows.
     """
 
     def __init__(self, config: GuardConfig, trainer: Trainer) -> None:

@@ -10,13 +10,7 @@ from freshet_serving.models.training.window_guard import Floats
 
 
 class StreamQuality:
-    """Stream quality of one run.
-
-    Attributes:
-        streamed: All rows, scored by the model in training.
-        sampled: A sample of the rows since the newest version, likewise.
-        published_baseline: That sample, scored by that version as published.
-    """
+    """Stream quality of one run: of all rows, and of a sample since the newest version, also as that was published."""
 
     def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
         self._versions, self._trainer = versions, trainer

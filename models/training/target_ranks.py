@@ -17,15 +17,10 @@ def rank_targets(
     most: int = 0,
     by_popularity: CatalogueRanking | None = None,
 ) -> NDArray[np.float64]:
-    """Rank the targets of a batch; changes nothing.
+    """Rank at most `most` targets of a batch (0 for all), evenly from all; changes nothing.
 
-    Args:
-        most: Targets at most, evenly from all; 0 for all.
-        by_popularity: Counts the ranks by the items' popularity alone, if they have one.
-
-    Returns:
-        float64 [n, 2], each target's share of the NDCG, and of that by popularity; NaN for an item without a row, and
-            if nothing was ranked by popularity.
+    Return each one's share of the NDCG, and of that by popularity, float64 [n, 2]; NaN for items without a row, and if
+    nothing was ranked by popularity.
     """
     states, nexts, real = trainer.states(work)
     live, rows = trainer.catalogue()

@@ -85,13 +85,7 @@ class BoundBatch:
 
 
 class Trainer:
-    """A model in training.
-
-    Attributes:
-        tables: The whole tables by name.
-        own: This process's part of the tables; all of it unless several processes share them (models.parallel).
-        tiers: The tiers of tables with a memory budget, by name.
-    """
+    """A model in training: whole tables, and `own`, this process's part of them, which is all of one process."""
 
     dense_step = DenseStep
 
@@ -170,11 +164,7 @@ class Trainer:
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline | PrefetchWindows:
-        """Return the items with their rows in memory; unchanged if no table has rows on disk.
-
-        Args:
-            works: Returns the item's batches.
-        """
+        """Return items of batches works(item) with their rows in memory; unchanged if no table has rows on disk."""
 
         def ids_of(item: Any) -> Iterator[tuple[str, Int64s]]:
             for work in works(item):

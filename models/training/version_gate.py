@@ -62,13 +62,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Quality of held-out rows, scored before training on them.
-
-    Attributes:
-        figure: Its name in messages.
-        value: 0 to 1, higher is better; NaN without such rows.
-        error: Its sampling error.
-    """
+    """Quality of held-out rows before training on them, 0 to 1, higher is better, NaN without any; its error."""
 
     figure: str = ""
     value: float = math.nan
@@ -167,13 +161,9 @@ def judge(
     served: ServedVersion | None,
     ranked: RankedEvents | None = None,
 ) -> Verdict:
-    """Judge a new version.
+    """Judge a new version by labels and scores [n] of the newest rows, or by `ranked` events of a next-item network.
 
-    Args:
-        labels: Labels of the newest rows [n]; empty if they cannot be read.
-        scores: Scores of the new version's package [n].
-        served: The version before; None for the first one.
-        ranked: The newest events as the new version ranks them, of a next-item network.
+    Labels are empty if they cannot be read; `served` is None for the first version.
     """
     return _Judgement(bounds, labels, scores, figures, features, served, ranked).verdict()
 
@@ -370,14 +360,8 @@ class _Judgement:
     ) -> None:
         """Refuse a figure that is worse by more than its bound, and remember the difference.
 
-        Args:
-            shown: Its name in messages.
-            usual: Value of the version before.
-            worse: How much worse the new `value` is.
-            floor: Least bound.
-            noise: Its sampling error if rows were independent.
-            same_rows: Both values are of the same rows.
-            unit: Multiple of `worse` in the unit of `value`.
+        `noise` is the sampling error of independent rows, `unit` the multiple of `worse` in the unit of `value`, and
+        same_rows says that both versions have it of the same rows.
         """
         if math.isnan(worse):
             return
@@ -414,10 +398,7 @@ def moves_from_notes(raw: Any) -> dict[str, list[float]]:
 
 
 def auc_drop(labels: Floats, old: Floats, new: Floats) -> tuple[float, float, float]:
-    """Return the AUC of the old scores [n], the drop to the new ones', and its standard error (DeLong 1988).
-
-    Labels [n] are positive above 0.5 and have both classes.
-    """
+    """Return the AUC of the old scores [n], the drop to the new ones', and its standard error (DeLong 1988)."""
     positive = labels > 0.5
     first, second = _placements(positive, old), _placements(positive, new)
     drops = [a - b for a, b in zip(first, second)]

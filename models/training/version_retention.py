@@ -24,12 +24,7 @@ NOTE = {"made_by": "freshet train"}
 
 
 def removable(repository: Repository, model: str, keep: int, current: int) -> list[int]:
-    """Return the versions that may be removed, ascending; raise FreshetError if those in use are unknown.
-
-    Args:
-        keep: Number of newest versions to keep.
-        current: The version being trained on.
-    """
+    """Return the versions that may be removed, ascending: not the newest `keep`, nor `current`, which is trained on."""
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
     barred = repository.barred(model, numbers)

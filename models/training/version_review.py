@@ -69,13 +69,9 @@ class VersionReview:
         trained: Callable[[Sequence[Batch]], Floats] | None = None,
         events: NewestEvents | NewestPairs | None = None,
     ) -> None:
-        """Prepare the review; nothing is scored yet.
+        """Prepare the review of the newest rows trained on, or of events of a network that ranks items.
 
-        Args:
-            rows: The newest rows trained on; none if they have no labels to compare with.
-            before: The served version; None for the first one.
-            trained: Scores rows by the weights that the package was made of; None to compare nothing.
-            events: The newest events, of a network that ranks items instead of scoring rows.
+        trained() scores rows by the weights that the package was made of; None to compare nothing.
         """
         self._trained, self._events = trained, events
         self._bounds, self._model, self._rows, self._before = bounds, model, rows, before
@@ -181,10 +177,7 @@ class VersionReview:
         return list(noted)[:1] if isinstance(noted, dict) and noted else ["label"]
 
     def _coverage(self, version: VersionReader) -> dict[str, float]:
-        """Return, by feature that reads a table as it is, the share of ids with a row that is not all 0.
-
-        It reveals a lost table on which few scores depend today.
-        """
+        """Return the share of ids with a row that is not all 0, by feature: it reveals a lost table."""
         shares: dict[str, float] = {}
         if not self._rows:
             return shares

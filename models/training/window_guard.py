@@ -59,9 +59,7 @@ Float64s = NDArray[np.float64]
 class RunningSpread:
     """Running mean and spread of a figure over about MEMORY_WINDOWS windows.
 
-    Attributes:
-        mean_error: Standard error of the mean; 0 before the first window.
-        compared: True if the mean starts from a figure known before the stream.
+    `compared` says that the mean starts from a figure known before the stream.
     """
 
     spread: float
@@ -117,9 +115,7 @@ class WindowFigures:
         rise: Relative rise of the log-loss of earlier rows under the new weights; None without such rows.
         lost: Number of scores that are not finite.
         shortness: Sampling error of its AUC relative to that of a window with enough rows; at least 1.
-        label: Sum of the labels.
-        score: Sum of the scores.
-        weight: Sum of the weights.
+        label: Sum of the labels, and likewise of scores and weights.
     """
 
     rows: int
@@ -222,10 +218,7 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
     first_spread = FIRST_SPREAD
 
     def begin_with(self, held_out: WindowFigures) -> None:
-        """Compare the first windows with the full version's held-out rows.
-
-        If these have only one label, or none were held out, the first windows only define the usual figures.
-        """
+        """Compare the first windows with the held-out rows, unless these are none or have one label."""
         if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
             self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
             self._usual["calibration"].begin_with(held_out.calibration, held_out.calibration_error)
@@ -292,10 +285,7 @@ class WindowScores:
         self._rise: tuple[float, float] | None = None
 
     def add(self, labels: Floats, scores: Floats, weights: Floats | None) -> None:
-        """Add rows that were scored before training on them.
-
-        Labels and scores are [n] or [n, labels], of which the first label counts; weights [n], or None for 1.
-        """
+        """Add rows that were scored before training on them; the first of several labels counts."""
         label, score = _first(labels), _first(scores)
         sound = np.isfinite(score)
         self._scored.add(label, score, weights)

@@ -24,10 +24,7 @@ class WorkerPool:
         self._pool = ThreadPoolExecutor(size - 1, "crew") if size > 1 else None
 
     def run(self, calls: Calls[T], alone: bool = False) -> list[T]:
-        """Run calls, with `alone` in the caller's thread only, and return their results in order.
-
-        Raises the first failed call's error after all have ended.
-        """
+        """Run calls, with `alone` in the caller's thread only; return results in order, or raise the first error."""
         if self._pool is None or alone or len(calls) < 2:
             return [call() for call in calls]
         results: list[Future[T]] = [Future() for _ in calls]
