@@ -151,15 +151,15 @@ class LeadTrainer(RankTrainer):
         for to in range(1, self.processes):
             self.batches.send(to, _numbered(NO_MORE, np.empty(0, np.uint8)))
 
-    def _shared(self, given: Mapping[str, Column] | BoundBatch) -> SharedBatch:
-        if isinstance(given, SharedBatch):
-            return given
-        if isinstance(given, BoundBatch):
-            return self.transform(given.batch)
+    def _shared(self, work: Mapping[str, Column] | BoundBatch) -> SharedBatch:
+        if isinstance(work, SharedBatch):
+            return work
+        if isinstance(work, BoundBatch):
+            return self.transform(work.batch)
         labels = len(self.dense.arch.outputs)
-        rows = self.plan.bind_inputs(given).rows
+        rows = self.plan.bind_inputs(work).rows
         label = np.zeros((rows, labels) if labels > 1 else rows, np.float32)
-        return self.transform(Batch(dict(given), label, None, 0))
+        return self.transform(Batch(dict(work), label, None, 0))
 
     def _announce_batch(self, operation: RankCommand, work: SharedBatch) -> None:
         state = self.dense.state
@@ -170,8 +170,8 @@ class LeadTrainer(RankTrainer):
         send_command(self.ranks, CommandHeader(operation, self.steps, work.number))
 
 
-def _batch(given: Batch | BoundBatch) -> Batch:
-    return given.batch if isinstance(given, BoundBatch) else given
+def _batch(work: Batch | BoundBatch) -> Batch:
+    return work.batch if isinstance(work, BoundBatch) else work
 
 
 def _numbered(number: int, message: Bytes) -> Bytes:

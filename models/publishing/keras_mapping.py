@@ -94,10 +94,10 @@ def map_variables(
                 "give layers of nested models names of their own, and import the model again"
             )
         if id(variable) in trained:
-            known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
+            names = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
                 f"variable {variable.path!r} of shape {shape} is trained but is not among the package's tables and "
-                f"weights: {known}"
+                f"weights: {names}"
             )
         if "float" in str(variable.dtype):
             left_out[variable.path] = variable
@@ -235,12 +235,12 @@ def _row_keys(
     entry: TableEntry,
     rows: int,
     layer: Any,
-    given: Mapping[str, Any],
+    listed_keys: Mapping[str, Any],
     published_keys: Callable[[str], Int64s],
 ) -> RowKeys:
-    called = entry.name if entry.name in given else getattr(layer, "name", "")
-    if called in given:
-        return _given_keys(manifest, entry, rows, given[called])
+    called = entry.name if entry.name in listed_keys else getattr(layer, "name", "")
+    if called in listed_keys:
+        return _given_keys(manifest, entry, rows, listed_keys[called])
     computed = {source.name for source in manifest.sources} - {spec.name for spec in manifest.inputs}
     staged = any(f.table == entry.name and f.input in computed for f in manifest.features)
     candidates = [] if staged and takes_integers(manifest, entry.name) else list(_lookups(layer))
@@ -260,8 +260,8 @@ def _row_keys(
     )
 
 
-def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, given: Any) -> RowKeys:
-    listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
+def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, row_keys: Any) -> RowKeys:
+    listed = row_keys.tolist() if isinstance(row_keys, np.ndarray) else list(row_keys)
     if len(listed) > rows:
         raise BadInput(f"keys of {entry.name!r}: expected at most {rows} (one for each row), got {len(listed)}")
     at = np.array([i for i, key in enumerate(listed) if key is not None], np.int64)

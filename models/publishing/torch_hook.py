@@ -490,10 +490,12 @@ def _matched(
     return tables, dense, left_out
 
 
-def _keys_of(publisher: SupportsPublish, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
+def _keys_of(
+    publisher: SupportsPublish, table: str, rows: int, keys_by_table: Mapping[str, Any]
+) -> tuple[Int64s, Int64s]:
     """Return keys of rows, and the rows that they belong to."""
-    if table in given:
-        keys = given[table]
+    if table in keys_by_table:
+        keys = keys_by_table[table]
         if len(keys) > rows:
             raise BadInput(f"keys of {table!r}: expected at most {rows} (one for each row), got {len(keys)}")
         return publisher.ids(table, keys), np.arange(len(keys))

@@ -97,8 +97,8 @@ class BatchPart:
         others = {name: array for name, array in self.io_buffer.inputs.items() if name not in shared.names}
         self._fill(write, slice(self.start, self.stop), others, self.rows)
         self._fill(write, shared.rows, histories, len(shared.rows))
-        own = self.io_buffer.more[-1]
-        own[: self.rows], own[self.rows :] = shared.own, 0
+        histories_of = self.io_buffer.more[-1]
+        histories_of[: self.rows], histories_of[self.rows :] = shared.own, 0
 
     @staticmethod
     def _fill(write: Write, rows: Rows, inputs: Mapping[str, Float32s], count: int) -> None:

@@ -152,9 +152,9 @@ class DenseFunctions:
         )
         return [outputs[name] for name in self._arch.outputs]
 
-    def _divided(self, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def _divided(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         count = len(self._graph.inputs)
-        return list(given[:count]), list(given[count:])
+        return list(arguments[:count]), list(arguments[count:])
 
     def _unpacked(self, vectors: Any) -> Tensors:
         pieces = tf.split(vectors[0], self._sizes)

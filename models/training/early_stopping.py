@@ -22,8 +22,8 @@ from freshet_serving.models.training.trainer import BoundBatch, Trainer
 
 def best_epoch(scores: Sequence[float]) -> int:
     """Return the index of the first best score, or the last one if all are NaN."""
-    known = [score for score in scores if not math.isnan(score)]
-    return scores.index(max(known)) if known else len(scores) - 1
+    comparable = [score for score in scores if not math.isnan(score)]
+    return scores.index(max(comparable)) if comparable else len(scores) - 1
 
 
 class EpochQuality(NamedTuple):

@@ -134,8 +134,8 @@ class ItemCounts:
             for at in (pair_of[:split], pair_of[split:])
         ]
         before, after = distinct_pairs // count, distinct_pairs % count
-        totals = [np.bincount(before, one, minlength=count) for one in counts_of]
-        often = sum(one / (total[before] + SMOOTHING) for one, total in zip(counts_of, totals))
+        totals = [np.bincount(before, counts_at, minlength=count) for counts_at in counts_of]
+        often = sum(counts_at / (total[before] + SMOOTHING) for counts_at, total in zip(counts_of, totals))
         order = np.lexsort((after, -often, before))
         place = np.arange(len(distinct_pairs)) - np.searchsorted(before, before[order])
         stored = order[(place < self.layout.successors) & present[before[order]]]
@@ -145,8 +145,8 @@ class ItemCounts:
         new_keys = np.zeros((count, self.layout.successors, KEY_PARTS), np.float32)
         new_keys[before[stored], place] = split_keys(items[after[stored]])
         new_rows[:, self.layout.keys] = new_keys.transpose(0, 2, 1).reshape(count, -1)
-        for number, one in enumerate(counts_of):
-            new_rows[before[stored], self.layout.times(number).start + place] = one[stored]
+        for number, counts_at in enumerate(counts_of):
+            new_rows[before[stored], self.layout.times(number).start + place] = counts_at[stored]
         counts = slice(self.layout.totals.start, self.layout.width)
         self._table.rows[refs[present], counts] = new_rows[present, counts]
         return self._fitting(items, numbers, firsts, refs)

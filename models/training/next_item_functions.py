@@ -94,8 +94,8 @@ class NextItemFunctions(DenseFunctions):
         popularity = tf.gather(candidates[:, dim], tf.maximum(slots, 0))
         weight, mixture = users[:, dim : dim + 1], tf.exp(users[:, dim + 1 :])
 
-        def lift(one: Any, two: Any, popular: Any) -> Any:
-            mixed = mixture[:, :1] * one + mixture[:, 1:] * two
+        def lift(s1: Any, s2: Any, popular: Any) -> Any:
+            mixed = mixture[:, :1] * s1 + mixture[:, 1:] * s2
             return tf.math.log1p(mixed * tf.exp(-weight * (popular - LOG_FLOOR / SCALE)))
 
         of_targets = lift(own[:, :1], own[:, 1:], targets[:, dim : dim + 1])[:, 0]

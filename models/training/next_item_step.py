@@ -111,10 +111,10 @@ class NextItemStep(DenseStep):
         parts = self._histories("states", rows, 0)
         return np.concatenate(self._worker_pool.run([partial(states_of, part) for part in parts]))
 
-    def _histories(self, what: str, rows: int, candidates: int) -> list[BatchPart]:
+    def _histories(self, function: str, rows: int, candidates: int) -> list[BatchPart]:
         ranges = even_ranges(rows, min(self._most, max(1, rows // PART_HISTORIES)))
         return [
-            BatchPart(self._buffer(what, self._histories_size(stop - start), candidates, number), start, stop)
+            BatchPart(self._buffer(function, self._histories_size(stop - start), candidates, number), start, stop)
             for number, (start, stop) in enumerate(ranges)
         ]
 

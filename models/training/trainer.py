@@ -238,8 +238,8 @@ class Trainer:
         """Return all inputs of the dense graph, histories among them."""
         return self._pooled(*self._as_bound(given))
 
-    def _as_bound(self, given: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
-        return (given.bound, given.firsts) if isinstance(given, BoundBatch) else (self.plan.bind_inputs(given), {})
+    def _as_bound(self, work: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
+        return (work.bound, work.firsts) if isinstance(work, BoundBatch) else (self.plan.bind_inputs(work), {})
 
     def _pooled(self, bound: BoundRequest, firsts: FirstRows = NONE_SHARED) -> dict[str, Float32s]:
         inputs = self.run.spec.allocate_inputs(bound.rows)

@@ -425,11 +425,11 @@ def _calibration(labels: Floats, scores: Floats) -> tuple[float, float]:
     return math.log(mean / share), math.sqrt((1 - share) / (share * len(labels)))
 
 
-def _rank_correlation(one: Floats, other: Floats) -> float:
+def _rank_correlation(served: Floats, new: Floats) -> float:
     """Return Spearman's rank correlation; ties in any order, which a constant score of the served version makes 0."""
-    if float(one.max()) == float(one.min()):
+    if float(served.max()) == float(served.min()):
         return 0.0
-    first, second = (np.argsort(np.argsort(scores, kind="stable")).astype(np.float64) for scores in (one, other))
+    first, second = (np.argsort(np.argsort(scores, kind="stable")).astype(np.float64) for scores in (served, new))
     return float(np.corrcoef(first, second)[0, 1])
 
 
