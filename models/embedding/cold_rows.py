@@ -80,10 +80,6 @@ class ColdRows:
         """All records, memory-mapped, as serving's kernels read them."""
         return self._log.file.array
 
-    def forget(self) -> None:
-        """Drop the log from the page cache, to measure the disk."""
-        self._log.file.forget()
-
     def append(self, keys: Int64s, rows: Float32s, slots: Float32s, books: Int64s, marks: NDArray[np.bool_]) -> Int64s:
         """Write n rows, with books int64 [n, 2] (last step and count) and the flags of changed ones.
 

@@ -96,7 +96,8 @@ class TrackedTable:
     def __init__(self, entry: TableEntry, keys: Int64s, rows: Int64s, matrix: Matrix, compare: bool = False) -> None:
         """Track the distinct keys [n] of rows [n] of a matrix; `compare` compares all, whichever were touched."""
         order = np.argsort(keys)
-        self.entry, self.keys, self._rows, self._matrix = entry, keys[order], rows[order], matrix
+        self.entry, self.name, self._matrix = entry, entry.name, matrix
+        self.keys, self._rows = keys[order], rows[order]
         self.default = np.zeros(entry.dim, np.float32)
         if entry.default:
             self.default[:] = entry.default
@@ -108,10 +109,6 @@ class TrackedTable:
         self._pending, self._gone, self._dropping = none, none.copy(), none.copy()
         self._place = np.full(int(rows.max(initial=-1)) + 1, -1, np.int64)
         self._place[self._rows] = np.arange(len(keys))
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
 
     @property
     def gone(self) -> NDArray[np.bool_]:

@@ -36,17 +36,14 @@ class DenseState:
 
     def held(self) -> list[DeviceArray]:
         """Return the vectors [3, n] and the other state, as an executable's arguments."""
-        return [self.held_vectors(), *self.held_other()]
+        other = [s if isinstance(s, DeviceArray) else device_put(s, self._threads) for s in self._other]
+        self._other = [*other]
+        return [self.held_vectors(), *other]
 
     def held_vectors(self) -> DeviceArray:
         if not isinstance(self._vectors, DeviceArray):
             self._vectors = device_put(self._vectors, self._threads)
         return self._vectors
-
-    def held_other(self) -> list[DeviceArray]:
-        held = [s if isinstance(s, DeviceArray) else device_put(s, self._threads) for s in self._other]
-        self._other = [*held]
-        return held
 
     def specs(self) -> list[ArraySpec]:
         return [ArraySpec.of(_array(s)) for s in (self._vectors, *self._other)]

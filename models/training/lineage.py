@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, TypeVar, cast
+from types import SimpleNamespace
+from typing import BinaryIO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -412,25 +412,10 @@ class Lineage:
             self._report.note(f"{self._state.version}.{link.step} is in a snapshot, from which servers start")
 
 
-class HashingWriter(io.RawIOBase):
-    """A file that keeps only the SHA-256 of its content."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sha256 = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        return len(data)
-
-
 def _file_sha256(delta: Delta) -> str:
-    file = HashingWriter()
-    stream_delta(cast(BinaryIO, file), delta)
-    return file.sha256.hexdigest()
+    sha256 = hashlib.sha256()
+    stream_delta(cast(BinaryIO, SimpleNamespace(write=sha256.update)), delta)
+    return sha256.hexdigest()
 
 
 def rebuild(trainer: Trainer, contents: VersionContents) -> None:

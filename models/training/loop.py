@@ -395,7 +395,7 @@ class TrainingRun:
         if stage_times["step"].times:
             self.journal.measured(stage_lines(stage_times, cores, overlap(stage_times, cores)))
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
-        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
+        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report())
 
     def _held_out_figures(self) -> dict[str, float]:
         scored = self.held_out

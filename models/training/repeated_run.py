@@ -12,7 +12,7 @@ from pathlib import Path
 
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.source import Batch, Source, join_batches
-from freshet_serving.models.training.batch_borders import BORDERS, CLOSED, Entry, parse_entries, read_entries
+from freshet_serving.models.training.batch_borders import BORDERS, Entry, parse_entries, read_entries
 from freshet_serving.models.training.checkpoint import RunState, newest_state
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.processor.errors import BadInput, Corrupt
@@ -21,7 +21,7 @@ READ_ROWS = 1 << 13
 
 
 class RepeatedRun:
-    """The steps of a followed run; `closed` if it has learned more than its borders say."""
+    """The steps of a followed run: its newest state, and the rows of its full version."""
 
     def __init__(self, folder: Path) -> None:
         """Read the borders beside a run's checkpoints; raise BadInput without them or if they begin in mid-run."""
@@ -35,7 +35,7 @@ class RepeatedRun:
             self._entries = read_entries(folder / BORDERS, state.borders)
         except (OSError, Corrupt):
             raise BadInput(f"--repeat: expected the file {BORDERS!r} that the newest checkpoint says") from None
-        self.state, self.closed = state, state.borders[2] == CLOSED
+        self.state = state
         first = next(self.entries(), None)
         self.full_rows = first.first if first is not None and first.generation is not None else 0
         if not self.full_rows:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.quality import ScoredRows, next_step
-from freshet_serving.models.runs.step_profile import StageTime
 from freshet_serving.models.training.stream_quality import metrics_line
 from freshet_serving.processor.generation import Generation
 
@@ -22,7 +21,6 @@ class Summary:
         held_out: Scores of the full version's held-out rows.
         streamed: Scores of the streamed rows before training on them.
         report: File of the run's report, if there is one.
-        stage_times: Time by stage of a step.
     """
 
     generation: Generation
@@ -30,7 +28,6 @@ class Summary:
     held_out: ScoredRows
     streamed: ScoredRows
     report: Path | None = None
-    stage_times: dict[str, StageTime] = field(default_factory=dict)
 
 
 def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]) -> Iterator[str]:

@@ -230,12 +230,8 @@ class Trainer:
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, self._sharing.spread(write, firsts))
 
-    def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
-        """Return the dense input [n, width] from the current tables."""
-        return self.dense_inputs(given)[MATRIX]
-
     def dense_inputs(self, given: Mapping[str, Column] | BoundBatch) -> dict[str, Float32s]:
-        """Return all inputs of the dense graph, histories among them."""
+        """Return all inputs of the dense graph from the current tables."""
         return self._pooled(*self._as_bound(given))
 
     def _as_bound(self, work: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:

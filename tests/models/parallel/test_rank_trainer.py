@@ -83,7 +83,9 @@ def test_several_processes_learn_like_one(optimizer, processes):
         off = np.abs(one.score(probe.columns) - many.score(probe.columns)).max()
         print(optimizer, processes, off)
         assert off <= 1e-5
-        np.testing.assert_allclose(one.pool(probe.columns), many.pool(probe.columns), atol=1e-4)
+        np.testing.assert_allclose(
+            one.dense_inputs(probe.columns)["x"], many.dense_inputs(probe.columns)["x"], atol=1e-4
+        )
         assert_alike(one, many, 1e-4)
 
 
