@@ -123,7 +123,7 @@ def start_config(
 
 
 def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainConfig:
-    """Return a configuration whose next-item network counts, by the file first; successors' keys need float32 rows."""
+    """Return a configuration that counts so unless its file says otherwise; BadInput for successors not in float32."""
     if config.model.arch not in NEXT_ITEM:
         return config
     options = {"popularity": bool(popularity), "successors": int(successors)} | dict(config.model.options)

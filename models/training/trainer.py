@@ -85,7 +85,7 @@ class BoundBatch:
 
 
 class Trainer:
-    """A model in training: whole tables, and `own`, this process's part of them, which is all of one process."""
+    """A model in training, with whole `tables` and `own`, this process's part of them (models.parallel)."""
 
     dense_step = DenseStep
 

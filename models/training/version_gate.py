@@ -62,7 +62,10 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Quality of held-out rows before training on them, 0 to 1, higher is better, NaN without any; its error."""
+    """Quality of held-out rows before training on them, with its sampling error.
+
+    It is from 0 to 1, higher is better, or NaN without such rows.
+    """
 
     figure: str = ""
     value: float = math.nan
