@@ -15,7 +15,7 @@ Int64s = NDArray[np.int64]
 
 
 class TrainedFilter(Protocol):
-    """What checkpoints use of an admission filter."""
+    """The part of an admission filter that checkpoints use."""
 
     def export(self) -> Arrays: ...
     def changes(self) -> Arrays: ...

@@ -61,7 +61,7 @@ class ItemRowInitializer(RowInitializer):
 
 @dataclass(frozen=True, slots=True)
 class PopularityClock:
-    """How much an event counts for popularity: 1 / total at `row`, half as much every half_life rows before.
+    """Weights of events for popularity: 1 / total at `row`, half as much every half_life rows before.
 
     `total` is what all events until `row` count together.
     """
