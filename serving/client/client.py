@@ -34,7 +34,7 @@ SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
 class _BaseClient:
-    """What both clients share; Client documents the arguments."""
+    """The part that both clients share; Client documents the arguments."""
 
     _is_async = False
     _transport: Any
