@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler
-from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import region_opener
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
-from freshet_serving.serving.http.connection_draining import DrainableConnection
+from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
 from freshet_serving.serving.http.port import HttpPort
 from freshet_serving.serving.http.protocol import PredictProtocol
@@ -26,6 +25,7 @@ from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.predictor import Predictor
     from freshet_serving.serving.access.certificates import CertificateSource
 
 
@@ -34,7 +34,7 @@ class DataPorts:
 
     def __init__(
         self,
-        lifecycle: Availability[PredictionEngine],
+        lifecycle: Availability[Predictor],
         metrics: PortMetrics,
         options: FrontendOptions,
         watching: Observers,
@@ -117,11 +117,11 @@ class DataPorts:
         self._stop(hurry=True)
         self.http.abort()
 
-    def _staying(self) -> list[DrainableConnection]:
-        connections = cast(set[DrainableConnection], self.http.server_state.connections)
+    def _staying(self) -> list[HttpConnection]:
+        connections = cast(set[HttpConnection], self.http.server_state.connections)
         return [connection for connection in connections if not connection.draining]
 
-    def _leave(self, connections: list[DrainableConnection]) -> None:
+    def _leave(self, connections: list[HttpConnection]) -> None:
         for connection in connections:
             connection.draining = True
 
