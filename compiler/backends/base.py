@@ -13,14 +13,10 @@ class CompiledGraph:
     """A graph compiled for one bucket.
 
     Attributes:
-        data: Content of the file.
         suffix: Suffix of the file's name.
         weights: Names of the weights, in the executable's order.
-        library: As in processor.package.manifest.ExecutableEntry; for machine code only.
-        features: As in ExecutableEntry; for machine code only.
-        frozen: As in ExecutableEntry; for machine code only.
+        library: As features and frozen: see ExecutableEntry; for machine code only.
         origin: The portable form that data was compiled from.
-        origin_suffix: Suffix of the file of `origin`.
     """
 
     data: bytes
@@ -52,8 +48,7 @@ class LoweredGraph(Protocol):
         Equal only for equal graphs, frozen weights, libraries and processors.
         """
 
-    def compile(self, bucket: int) -> CompiledGraph:
-        """Compile the graph for batches of `bucket` rows."""
+    def compile(self, bucket: int) -> CompiledGraph: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +56,7 @@ class Variant:
     """One way to compile a graph.
 
     Attributes:
-        precision: Precision of the computation.
-        target: The target; "" for this machine.
+        target: "" for this machine.
         bound: Largest allowed error of scores in a lower precision (processor.running.bounded).
     """
 
@@ -80,17 +74,7 @@ class CompilerBackend(Protocol):
     """The compiling half of a backend, a module compiler.backends.<name>."""
 
     def variants(self) -> list[Variant]:
-        """Return the variants that can be compiled on this machine.
-
-        Raises BadInput with installation advice if the library is missing.
-        """
+        """Return the variants that can be compiled on this machine; raise BadInput if the library is missing."""
 
     def lower(self, graph: object, variant: Variant) -> LoweredGraph:
-        """Translate a graph into the backend's language.
-
-        Args:
-            graph: The dense graph.
-
-        Raises:
-            BadInput: The backend cannot express the graph.
-        """
+        """Translate a DenseGraph into the backend's language; raise BadInput if it cannot express it."""

@@ -1,12 +1,12 @@
 """Compile StableHLO for a GPU on a machine that has none, from a description of each kind of GPU.
 
-XLA's CUDA plug-in (jax[cuda13]) compiles for a description of a device in place of a device, and needs neither a driver
-nor a GPU. It cannot time kernels then, so it cannot choose between its own matrix kernels and those of cuBLAS, and its
-own come out badly for large batches: on an H200 a run of the benchmark's DeepFM at 4,096 rows took 0.85 ms with them,
-0.09 ms with cuBLAS's and 0.09 ms tuned on the device (docs/reference/gpu). So cuBLAS's are used throughout.
+XLA's CUDA plug-in (jax[cuda13]) compiles for a description of a device and needs neither a driver nor a GPU. It cannot
+time kernels then, so it cannot choose between its own matrix kernels and cuBLAS's, and its own are slow for large
+batches: on an H200 the benchmark's DeepFM at 4,096 rows took 0.85 ms with them, 0.09 ms with cuBLAS's and 0.09 ms tuned
+on the device (docs/reference/gpu). So cuBLAS's are used throughout.
 
-The code of a target runs on every GPU of that compute capability, whichever card the description is of: what was
-compiled for an H100's description ran on an H200.
+The code of a target runs on every GPU of that compute capability: what was compiled for an H100's description ran on an
+H200.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class GpuModel:
         fpus: float32 units of a multiprocessor.
         shared: Bytes of shared memory of a multiprocessor.
         l2: Bytes of level 2 cache.
-        memory: Bytes of memory.
-        bandwidth: Bytes a second of memory.
-        clock_ghz: Highest clock.
+        memory: Bytes.
+        bandwidth: Bytes a second.
     """
 
     name: str
@@ -78,11 +77,10 @@ def prepare(targets: Iterable[str]) -> None:
 
 
 def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
-    """Compile for a kind of GPU that need not be here; return jaxlib's executable, whose serialize() is machine code.
+    """Compile a portable StableHLO artifact; return jaxlib's executable, whose serialize() is machine code.
 
     Args:
-        stablehlo: A portable StableHLO artifact.
-        target: The target, which prepare() has seen.
+        target: One that prepare() has seen.
         bucket: Rows of the batch, for error messages.
 
     Raises:
@@ -101,7 +99,7 @@ def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
 
 
 def description(target: str) -> str:
-    """Return a target's description in the text form that XLA's plug-in reads."""
+    """Return a target's description in the text format of XLA's plug-in."""
     gpu, (major, minor) = MODELS[target], divmod(int(target.rpartition("_")[2]), 10)
     return f"""
 gpu_device_info {{
@@ -131,20 +129,19 @@ device_description_str: "{gpu.name}"
 
 
 def _described(target: str) -> list[Any]:
-    """Return the one device of a target's description."""
     if find_spec("jax_plugins") is None:
         raise missing("xla", "jax with CUDA", "gpu")
     try:
         from jax.experimental import topologies
 
-        found = topologies.get_topology_desc(
+        topology = topologies.get_topology_desc(
             platform="cuda", topology_name=target, target_config=description(target), topology="1x1x1"
         )
     except ImportError:
         raise missing("xla", "jax with CUDA", "gpu") from None
     except NotImplementedError:
         raise BadInput(f"target {target}: jax's CUDA plug-in is installed, but cannot be loaded") from None
-    return list(found.devices)
+    return list(topology.devices)
 
 
 def _module(stablehlo: bytes) -> Any:

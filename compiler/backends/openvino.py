@@ -1,7 +1,7 @@
 """Compile dense graphs for OpenVINO: TensorFlow -> ONNX -> the library's own compiled model, exported.
 
 The exported model has the weights frozen inside and fits one library version and one kind of processor. Its origin is
-stored next to it: the ONNX model with the weights as inputs, which the processor's half compiles again for other
+stored beside it: the ONNX model with the weights as inputs, which the processor's half compiles again for other
 weights, library versions or processors.
 """
 

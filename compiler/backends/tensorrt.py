@@ -28,15 +28,12 @@ def variants() -> list[Variant]:
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    found = TensorRt()
-    return LoweredGraph(graph, found, found.target)
+    builder = TensorRt()
+    return LoweredGraph(graph, builder, builder.target)
 
 
 def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> LoweredGraph:
-    """Return the graph to be compiled for a kind of GPU that need not be here.
-
-    Args:
-        precision: float32.
+    """Lower for a kind of GPU that need not be here, in float32.
 
     Raises:
         BadInput: The library does not build ahead for the target or precision, or its ONNX model does not give the
@@ -45,8 +42,8 @@ def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> L
     builder = EngineBuilder()
     if precision != "float32":
         raise BadInput(f"precision: expected float32 for backend tensorrt, got {precision}")
-    if target not in (known := builder.targets()):
-        has = f"builds ahead for {', '.join(known)}" if known else "does not build ahead"
+    if target not in (targets := builder.targets()):
+        has = f"builds ahead for {', '.join(targets)}" if targets else "does not build ahead"
         raise BadInput(f"target {target}: {builder.library} {has}")
     lowered = LoweredGraph(graph, builder, target, ahead=True)
     lowered.prove()
@@ -60,12 +57,6 @@ class LoweredGraph:
     precision = "float32"
 
     def __init__(self, graph: DenseGraph, builder: EngineBuilder, target: str, ahead: bool = False) -> None:
-        """Convert the graph.
-
-        Args:
-            target: The kind of GPU.
-            ahead: True to build for a GPU that need not be here.
-        """
         self.target, self._ahead = target, target if ahead else ""
         self._builder, self._graph = builder, graph
         self._bare, self._weights = to_onnx(graph)

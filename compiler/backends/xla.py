@@ -32,12 +32,12 @@ _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 def variants() -> list[Variant]:
     """Return the variants of this machine: its processor, and CUDA if there is such a device."""
     Xla()
-    found = [Variant("xla")]
+    here = [Variant("xla")]
     try:
         target = device("cuda", 0).target
     except BadInput:
-        return found
-    return found + [Variant("xla", precision, target) for precision in ("float32", *LOWER_PRECISIONS)]
+        return here
+    return here + [Variant("xla", precision, target) for precision in ("float32", *LOWER_PRECISIONS)]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
@@ -45,27 +45,16 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
 
 
 def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> AheadGraph:
-    """Return the graph to be compiled for a kind of GPU that need not be here.
-
-    Args:
-        target: The kind of GPU.
-        precision: float32 or one of LOWER_PRECISIONS.
-    """
+    """Lower for a kind of GPU that need not be here; `precision` is float32 or one of LOWER_PRECISIONS."""
     return AheadGraph(graph, target, precision)
 
 
 class LoweredGraph:
-    """The graph as a TensorFlow function; StableHLO is written for each bucket."""
+    """The graph for one target ("": this machine); StableHLO is written for each bucket."""
 
     backend = "xla"
 
     def __init__(self, graph: DenseGraph, target: str = "", precision: str = "float32") -> None:
-        """Compile for a target; raise BadInput if XLA cannot compile the graph.
-
-        Args:
-            target: The target; "" for this machine.
-            precision: float32 or, for a GPU, one of LOWER_PRECISIONS.
-        """
         self.target, self.precision = target or this_machine().target, precision
         self._graph = graph
         self._backend = Xla()
@@ -123,12 +112,7 @@ class AheadGraph:
         )
 
     def on_cpu(self, bucket: int, origin: bytes = b"") -> Program:
-        """Return a bucket's StableHLO as a program of the CPU, which rounds to lower precisions as a GPU does.
-
-        Args:
-            bucket: Rows of the batch.
-            origin: The StableHLO if the caller has it.
-        """
+        """Return a bucket's StableHLO as a program of the CPU, which rounds to lower precisions as a GPU does."""
         program, origin = Xla().open_program(self._graph.spec), origin or stablehlo(self._graph, bucket, self.precision)
         program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
         return program
@@ -148,25 +132,18 @@ class AheadGraph:
 
 
 def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> bytes:
-    """Return the graph as a portable StableHLO artifact.
+    """Return the graph as a portable StableHLO artifact of a static batch; raise BadInput if XLA cannot compile it.
 
     Its arguments are the inputs, in the graph's order, and the weights by ascending name; its results are the outputs
     by ascending name.
-
-    Args:
-        bucket: Rows of the static batch.
-        precision: float32 or one of LOWER_PRECISIONS.
-
-    Raises:
-        BadInput: XLA cannot compile the graph.
     """
     names, ends = graph.weight_names, [output.name for output in graph.outputs]
     specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in graph.spec.input_shapes(bucket).items()]
     count = len(specs)
     specs += [tf.TensorSpec(graph.weights[name].shape, tf.float32, f"weight_{i}") for i, name in enumerate(names)]
 
-    def flat(*given: Any) -> list[Any]:
-        outputs = graph.function(dict(zip(graph.inputs, given)), dict(zip(names, given[count:])))
+    def flat(*arguments: Any) -> list[Any]:
+        outputs = graph.function(dict(zip(graph.inputs, arguments)), dict(zip(names, arguments[count:])))
         return [tf.identity(outputs[name]) for name in ends]
 
     function = tf.function(flat, input_signature=specs, autograph=False, jit_compile=True)
@@ -178,11 +155,9 @@ def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> byt
 
 
 def portable(text: str, precision: str = "float32") -> bytes:
-    """Return the module as a portable artifact, its symbols named by their order and source locations removed.
+    """Return a module as a portable artifact, its symbols named by their order and source locations removed.
 
-    Args:
-        text: The module.
-        precision: Precision of the operands of its products.
+    Operands of its products are rounded to `precision`.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo as dialect
@@ -205,10 +180,10 @@ def _round_products(module: Any, element: Any) -> None:
     def narrow(operation: Any) -> Any:
         if operation.name in ("stablehlo.dot", "stablehlo.dot_general"):
             for i, operand in enumerate(operation.operands):
-                given = ir.RankedTensorType(operand.type)
-                if given.element_type == ir.F32Type.get():
+                wide = ir.RankedTensorType(operand.type)
+                if wide.element_type == ir.F32Type.get():
                     with ir.InsertionPoint(operation), ir.Location.unknown():
-                        narrower = ir.RankedTensorType.get(given.shape, element)
+                        narrower = ir.RankedTensorType.get(wide.shape, element)
                         convert = ir.Operation.create("stablehlo.convert", results=[narrower], operands=[operand])
                     operation.operands[i] = convert.result
         return ir.WalkResult.ADVANCE

@@ -1,7 +1,7 @@
 """Measure every executable and check it against TensorFlow; choose the fastest correct one for each bucket.
 
-Measurement: in this process, on one thread, warmed up, the candidates of a bucket in turn, medians. A disturbance so
-affects all candidates alike.
+Measurement: in this process, on one thread, warmed up, medians, the candidates of a bucket in turn, so that a
+disturbance affects all of them alike.
 
 Correctness: in float32, no output may differ from TensorFlow's by more than TOLERANCE. In a lower precision, 99 rows in
 100 must stay within the user's bound (absolute below 1, relative above); with labelled rows, the AUC may change by no
@@ -50,7 +50,7 @@ class LabelledRows:
     Attributes:
         inputs: Inputs of the whole graph, n rows.
         labels: float32 [n], 0 or 1.
-        output: Name of the output that predicts them; "" for `score`, or else the first output.
+        output: The output that predicts them; "" for `score`, or else the first output.
     """
 
     inputs: Tensors
@@ -85,8 +85,8 @@ class Calibration:
     def chosen(self, precision: str = AUTO) -> list[ExecutableEntry]:
         """Choose the entries for a manifest.
 
-        For each bucket that is the fastest, of the given precision if one is named; after it, if that is not float32,
-        the fastest in float32, and the fastest that any machine can run.
+        For each bucket: the fastest, of the given precision if one is named; after it, if that is not float32, the
+        fastest in float32, and the fastest that any machine can run.
         """
         entries = []
         for bucket in sorted({e.bucket for e in self.measured}):
@@ -111,17 +111,12 @@ def calibrate(
     advance: Callable[[], None] = lambda: None,
     now_s: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
-    """Load, check and measure what compile.build() wrote.
+    """Load, check and measure what compile.build() wrote; raise BadInput if a bucket has no correct executable.
 
     Args:
-        inputs: Inputs of rows to check with; repeated if a bucket has more.
-        bound: Error bounds for lower precisions.
-        labelled: Labelled rows for the AUC, or None.
+        inputs: Rows to check with; repeated if a bucket has more.
+        labelled: Rows for the AUC.
         advance: Called after every bucket.
-        now_s: The clock.
-
-    Raises:
-        BadInput: A bucket has no correct executable.
     """
     result = Calibration()
     buckets = sorted({e.bucket for e in entries})
@@ -201,15 +196,9 @@ def check_ahead(
     labelled: LabelledRows | None,
     name: str,
 ) -> Calibration:
-    """Check a lower precision whose device is not here, by a program of the CPU that rounds as that does.
+    """Check a lower precision whose device is not here, by a program of the CPU that rounds as the device does.
 
-    Args:
-        inputs: Inputs of rows to check with.
-        labelled: Labelled rows for the AUC, or None.
-        name: Name of the variant.
-
-    Returns:
-        Reasons to refuse it, if any, and the change of the AUC; nothing is measured.
+    Return reasons to refuse it, if any, and the change of the AUC; nothing is measured.
     """
     result = Calibration()
     inputs = graph.resized(inputs, min(graph.rows(inputs), CHECKED_ROWS))
@@ -273,10 +262,7 @@ def _checked_program(
 
 
 def _auc_change(graph: AnyDenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
-    """Return the executable's AUC minus TensorFlow's, for the output that predicts the labels.
-
-    0 if all labels are equal.
-    """
+    """Return the executable's AUC minus TensorFlow's for the output that predicts the labels; 0 if these are equal."""
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     got = outputs_of(executable, labelled.inputs, graph.spec)[name][:, 0]
     slices = [slice(start, start + AUC_ROWS) for start in range(0, len(labelled.labels), AUC_ROWS)]
@@ -296,7 +282,7 @@ def _bound(executable: Loaded, graph: AnyDenseGraph, inputs: Tensors) -> tuple[C
 
 
 def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:
-    """Return the median seconds of each, run in turn and in random order.
+    """Return the median seconds of each, run in turn.
 
     The order is random because a run leaves its code and weights in the caches for the next.
     """

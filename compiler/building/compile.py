@@ -59,10 +59,7 @@ def compile_graph(
         buckets: Batch sizes.
         backend: Backend and optional precision.
         progress: progress(done, total), called after every bucket.
-        subgraph: Name of the subgraph that this is (processor.package.subgraphs).
-
-    Returns:
-        The manifest entries.
+        subgraph: processor.package.subgraphs.
 
     Raises:
         BadInput: The backend or a bucket is unknown, or the backend cannot express the graph or computes something
@@ -98,19 +95,12 @@ def parse_variant(text: str) -> Variant:
 
 
 def variants(backend: str) -> list[Variant]:
-    """Return the variants that a backend can compile on this machine.
-
-    Raises BadInput with installation advice if the backend's library is missing.
-    """
+    """Return the variants that a backend can compile on this machine; raise BadInput if its library is missing."""
     return _backend_module(backend).variants()
 
 
 def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
-    """Translate a graph into a backend's language.
-
-    Raises:
-        BadInput: The backend cannot express the graph.
-    """
+    """Translate a graph into a backend's language; raise BadInput if it cannot express it."""
     if isinstance(graph, OnnxDenseGraph):
         return native_onnx.lower(graph, variant)
     return _backend_module(variant.backend).lower(graph, variant)
@@ -120,9 +110,8 @@ def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precisi
     """Translate a graph to be compiled for a kind of GPU that need not be here.
 
     Args:
-        target: The target, which compiler.backends.gpu_targets.prepare() has seen.
+        target: One that compiler.backends.gpu_targets.prepare() has seen.
         backend: One of AHEAD.
-        precision: Precision of the computation.
 
     Raises:
         BadInput: The backend cannot express the graph, or does not compile for the target.
@@ -138,12 +127,6 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
 
     A file's name contains a digest of its content, so a file that a reader of an older manifest may be reading is never
     replaced.
-
-    Args:
-        bucket: Rows of the batch.
-
-    Returns:
-        The manifest entry.
     """
     compiled = lowered.compile(bucket)
     precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
@@ -168,11 +151,7 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
 
 
 def source_hash(lowered: LoweredGraph, bucket: int) -> str:
-    """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date.
-
-    Args:
-        bucket: Rows of the batch.
-    """
+    """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date."""
     digest = hashlib.sha256(lowered.definition)
     digest.update(f"\0{lowered.backend}\0{lowered.target}\0{lowered.precision}\0{bucket}".encode())
     return digest.hexdigest()
@@ -196,14 +175,9 @@ def load(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[Executabl
     return open_programs(package, graph.spec, subgraph=entries[0].subgraph)
 
 
-def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """Return the largest difference of any output (processor.running.bounded.row_errors).
-
-    Args:
-        got: Outputs to check.
-        wanted: Expected outputs.
-    """
-    return float(row_errors(got, wanted).max(initial=0.0))
+def largest_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """Return the largest difference of any output (processor.running.bounded.row_errors)."""
+    return float(row_errors(got, expected).max(initial=0.0))
 
 
 def _prove(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:

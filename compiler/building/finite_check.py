@@ -21,12 +21,7 @@ NOT_JUDGED: Mapping[str, Any] = {
 
 
 def check_rows(name: str, rows: NDArray[Any]) -> None:
-    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time.
-
-    Args:
-        name: Name of the table.
-        rows: The rows [n, dim], of any type.
-    """
+    """Raise BadInput for rows [n, dim] of a table that are not finite; a piece of them is in memory at a time."""
     for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
         if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
             raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")

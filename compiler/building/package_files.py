@@ -29,7 +29,6 @@ def write_files(
     """Write everything but executables and the manifest; return the rows of each table.
 
     Args:
-        repository: The repository that the writer writes to.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
         graph: The dense graph, with the weights to publish.
         stage: Content of draft.stage.file.

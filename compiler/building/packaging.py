@@ -42,7 +42,7 @@ class LowPrecisionOptions:
 
     Attributes:
         precision: int8, or AUTO for the fastest within the bound.
-        rows: Labelled rows to calibrate and check with.
+        rows: Rows to calibrate and check with.
     """
 
     precision: str
@@ -65,7 +65,6 @@ def publish(
     """Compile the dense graph, write all files of the version and commit it.
 
     Args:
-        repository: The repository that the writer writes to.
         draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
             outputs, dense, files, executables, graphs, the note `passes`.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
@@ -73,9 +72,8 @@ def publish(
         buckets: Batch sizes.
         progress: Called with the number of compiled buckets and their total.
         stage: Content of draft.stage.file.
-        lower: Settings for a lower precision; None for float32 alone. If that precision is refused, the notes give the
-            reason.
-        review: Judges the version as it will be served, before it is committed; None to commit it as it is.
+        lower: None for float32 alone. If the lower precision is refused, the notes give the reason.
+        review: Judges the version as it will be served, before it is committed.
 
     Returns:
         The committed version, or the candidate if the review has refused it.
@@ -89,8 +87,8 @@ def publish(
         executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
     else:
         executables, notes = _measured(writer.folder, compiled, draft, lower)
-    if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
-        raise BadInput(f"dense weight {lost[0][:64]!r}: expected numbers, got NaN")
+    if invalid := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
+        raise BadInput(f"dense weight {invalid[0][:64]!r}: expected numbers, got NaN")
     rows = write_files(repository, writer, draft, tables, graph, stage)
     manifest = replace(
         draft,
@@ -114,12 +112,9 @@ def publish(
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:
-    """Return the graph's outputs, each as the draft describes it.
-
-    The draft may know an output's shape and type in replies.
-    """
-    known = {(output.name, output.columns): output for output in drafted}
-    return [known.get((output.name, output.columns), output) for output in outputs]
+    """Return the graph's outputs, each as the draft describes it: it may know an output's shape and type in replies."""
+    by_name = {(output.name, output.columns): output for output in drafted}
+    return [by_name.get((output.name, output.columns), output) for output in outputs]
 
 
 def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -> list[ExecutableEntry]:
@@ -133,17 +128,14 @@ def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -
 def _measured(
     folder: Path, compiled: GraphParts, draft: Manifest, lower: LowPrecisionOptions
 ) -> tuple[list[ExecutableEntry], dict[str, Any]]:
-    """Compile for ONNX Runtime, which quantises weights when it loads them.
-
-    Returns the executables, and notes on refusals.
-    """
+    """Compile for ONNX Runtime, which quantises weights when it loads them; return notes on refusals, too."""
     compiler = SubgraphCompiler(folder, [], lower.precision, lower.bound)
-    wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
-    calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.inputs, lower.rows)
+    tried = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
+    calibrations = compiler.all(compiled, draft.features, tried, lower.rows.inputs, lower.rows)
     executables = compiler.chosen(calibrations)
-    kept = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
+    used = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
     for path in (folder / "compiled").rglob("*"):
-        if path.is_file() and path.relative_to(folder).as_posix() not in kept:
+        if path.is_file() and path.relative_to(folder).as_posix() not in used:
             path.unlink()
     refused = [line for calibration in calibrations.values() for line in calibration.refused]
     notes = {"precision": lower.precision, "refused": [*compiler.skipped, *refused], "max_error": lower.bound.error}

@@ -89,19 +89,15 @@ class GraphParts:
     state: StateClass | None = None
 
     def given(self, rows: Tensors, features: Sequence[Feature]) -> dict[str, Tensors]:
-        """Return inputs of all parts but the undivided one, by subgraph.
-
-        Args:
-            rows: Inputs of the whole graph.
-        """
-        user, found = columns(user_features(features)), dict[str, Tensors]()
+        """Return inputs of all parts but the undivided one, by subgraph, from inputs of the whole graph."""
+        user, inputs = columns(user_features(features)), dict[str, Tensors]()
         if self.user_split is not None:
-            found[USER], found[SCORE] = self.user_split.inputs(rows, user)
+            inputs[USER], inputs[SCORE] = self.user_split.inputs(rows, user)
         for length, split in self.shorter.items():
-            kept = {s.name: kept_columns(s, length) for s in self.sequences}
-            parts = split.inputs(shortened_rows(rows, kept), user)
-            found[shorter(USER, length)], found[shorter(SCORE, length)] = parts
-        return found
+            columns_of = {s.name: kept_columns(s, length) for s in self.sequences}
+            parts = split.inputs(shortened_rows(rows, columns_of), user)
+            inputs[shorter(USER, length)], inputs[shorter(SCORE, length)] = parts
+        return inputs
 
     def listed(self, name: str) -> str:
         """Return the name that a part's executables are listed under: the only part of a graph is `score`."""
@@ -111,8 +107,7 @@ class GraphParts:
         """Return a manifest with these executables and the subgraphs that they are of.
 
         Args:
-            manifest: The manifest, with its features and outputs.
-            executables: Executables of the parts; of the undivided one alone if the others were left out.
+            executables: Of all parts, or of the undivided one alone.
         """
         compiled = {e.subgraph for e in executables}
         if self.user_split is not None and USER in compiled:
@@ -128,14 +123,14 @@ class GraphParts:
         return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables), notes=notes)
 
     def _flops(self, graphs: Collection[str]) -> dict[str, int]:
-        """Return the FLOPs of one row of each subgraph that is counted, by name; `graphs` is empty for one alone."""
+        """Return the FLOPs of one row of each subgraph that is counted; `graphs` is empty for one alone."""
         undivided_one = WHOLE if USER in graphs else SCORE
-        found = {} if self.row_flops is None else {undivided_one: self.row_flops}
+        counted = {} if self.row_flops is None else {undivided_one: self.row_flops}
         for length, split in {0: self.user_split, **self.shorter}.items():
             of_user, of_score = (shorter(name, length) if length else name for name in (USER, SCORE))
             if split is not None and of_user in graphs:
-                _, found[of_score], found[of_user] = split.flops
-        return found
+                _, counted[of_score], counted[of_user] = split.flops
+        return counted
 
     def lines(self) -> list[str]:
         """Return the passes' effects, the split and the notes, as lines for people."""
@@ -145,12 +140,7 @@ class GraphParts:
 
 
 def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInput]:
-    """Return a whole graph's inputs beside x: sequences, and others with the filler of their name.
-
-    Args:
-        manifest: The manifest, with its sequences.
-        inputs: Inputs of the dense graph.
-    """
+    """Return a whole graph's inputs beside x: sequences, and others with the filler of their name."""
     sources = {s.name: SEQUENCE for s in manifest.sequences}
     return [
         GraphInput(name, [ROWS, *dims[1:]], sources.get(name, name)) for name, dims in inputs.items() if name != MATRIX
@@ -158,12 +148,7 @@ def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInp
 
 
 def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str, Subgraph]:
-    """Return Manifest.graphs of a version that is not divided.
-
-    Args:
-        manifest: The manifest, with its features and outputs.
-        inputs: Inputs of the dense graph.
-    """
+    """Return Manifest.graphs of a version that is not divided."""
     more = more_inputs(manifest, inputs)
     return {SCORE: undivided(manifest, more)} if more else {}
 
@@ -186,15 +171,15 @@ def parts(
         return GraphParts({WHOLE: whole}, [], None, ["passes: none: ONNX Runtime computes the graph as it is"])
     notes: list[str] = []
     dense = decompose(dense)
-    found = optimise(dense)
-    graph, effects, row_flops = replace(found.graph, examples=dense.examples), found.effects, found.flops
+    optimised = optimise(dense)
+    graph, effects, row_flops = replace(optimised.graph, examples=dense.examples), optimised.effects, optimised.flops
     if not _same(dense, graph):
         graph, effects, row_flops = dense, [], dense_flops(dense)
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
-    found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
+    by_subgraph = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     histories = [s.name for s in sequences]
     least = 1 if histories else MIN_CANDIDATES
-    many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= least]
+    many = [bucket for bucket in by_subgraph[WHOLE].buckets if bucket >= least]
     user = user_features(features)
     may_split = many and (user or histories)
     user_split = split_user_candidate(graph, columns(user), histories) if may_split else None
@@ -204,8 +189,8 @@ def parts(
             of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
             users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
         of_row, _, of_request = user_split.flops
-        found_parts |= {
-            WHOLE: replace(found_parts[WHOLE], buckets=_light(found_parts[WHOLE].buckets, of_row)),
+        by_subgraph |= {
+            WHOLE: replace(by_subgraph[WHOLE], buckets=_light(by_subgraph[WHOLE].buckets, of_row)),
             USER: DensePart(users, _light(USER_BUCKETS, of_request)),
             SCORE: DensePart(candidates, many),
         }
@@ -218,38 +203,32 @@ def parts(
         )
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
+    result = GraphParts(by_subgraph, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
     if user_split is None or not histories:
-        return found_all
-    found_all = _with_shorter(found_all, graph, many, columns(user))
+        return result
+    result = _with_shorter(result, graph, many, columns(user))
     # The shortest graph has the same class, at the least cost.
-    shortest = min(found_all.shorter, default=None)
-    probed = user_split if shortest is None else found_all.shorter[shortest]
-    return replace(found_all, state=state_class(probed.user, sequences))
+    shortest = min(result.shorter, default=None)
+    probed = user_split if shortest is None else result.shorter[shortest]
+    return replace(result, state=state_class(probed.user, sequences))
 
 
-def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
-    """Add the parts for shorter histories.
-
-    Args:
-        found: The other parts.
-        buckets: Batch sizes of the candidates' parts.
-        user: The user's columns of x.
-    """
-    histories = [s.name for s in found.sequences]
-    for length in lengths(found.sequences):
-        short = shortened(graph, found.sequences, length)
+def _with_shorter(result: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
+    """Add the parts for shorter histories; `user` are the user's columns of x."""
+    histories = [s.name for s in result.sequences]
+    for length in lengths(result.sequences):
+        short = shortened(graph, result.sequences, length)
         split = None if short is None else split_user_candidate(short, user, histories)
         if short is None or split is None:
-            found.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
+            result.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
             break
         assert short.examples is not None
         of_user, of_candidates = split.inputs(short.examples, user)
         users, candidates = replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
-        found.shorter[length] = split
-        found.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
-        found.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
-    return found
+        result.shorter[length] = split
+        result.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
+        result.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
+    return result
 
 
 def _light(buckets: Sequence[int], flops: int) -> list[int]:
@@ -265,6 +244,6 @@ def lengths(sequences: Sequence[SequenceEntry]) -> list[int]:
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:
-    given = a.sample(proof_rows(a, PROOF_ROWS))
-    wanted, got = a.run(given), b.run(given)
-    return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)
+    rows = a.sample(proof_rows(a, PROOF_ROWS))
+    expected, got = a.run(rows), b.run(rows)
+    return all(np.allclose(got[n], expected[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in expected)

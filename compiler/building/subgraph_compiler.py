@@ -36,7 +36,6 @@ class SubgraphCompiler:
     Attributes:
         skipped: Variants that could not be compiled, each with the reason.
         precision: The precision to choose.
-        bound: Error bounds for lower precisions.
         files: By subgraph, the file of rows to check a lower precision with.
     """
 
@@ -55,16 +54,13 @@ class SubgraphCompiler:
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
-        """Compile all parts of a graph for the variants and measure them.
+        """Compile all parts of a graph for the variants, and return the calibration of each subgraph.
 
         The user/candidate split is left out if no backend can express it: requests are then computed whole.
 
         Args:
             rows: Inputs of the whole graph, to calibrate and check with.
-            labelled: Labelled rows for the AUC, or None.
-
-        Returns:
-            The calibration of each subgraph.
+            labelled: Rows for the AUC.
 
         Raises:
             BadInput: No variant can compute the whole graph.
@@ -78,12 +74,12 @@ class SubgraphCompiler:
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
         lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
-        tried, given = {USER: exact, SCORE: lower_too}, found.given(rows, features)
+        tried, inputs = {USER: exact, SCORE: lower_too}, found.given(rows, features)
 
         def both(length: int) -> dict[str, Calibration]:
             """Compile both parts for histories of at most so many events; 0 for any."""
             names = {part: shorter(part, length) if length else part for part in (USER, SCORE)}
-            return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], given[n]) for p, n in names.items()}
+            return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], inputs[n]) for p, n in names.items()}
 
         try:
             done = both(0)
@@ -119,7 +115,7 @@ class SubgraphCompiler:
         inputs: Mapping[str, Tensors] | None = None,
         labelled: LabelledRows | None = None,
     ) -> list[ExecutableEntry]:
-        """Compile parts of a graph for GPUs that need not be here.
+        """Compile parts of a graph for GPUs that need not be here; nobody measures the result.
 
         Args:
             targets: The GPUs' targets (compiler.backends.gpu_targets).
@@ -127,10 +123,7 @@ class SubgraphCompiler:
                 cannot compile a part.
             precision: A lower precision, compiled beside float32 and preferred to it except for the user's part.
             inputs: With a lower precision: by part, rows to check it with.
-            labelled: Labelled rows for the AUC of the whole graph, or None.
-
-        Returns:
-            The entries, which nobody has measured.
+            labelled: Rows for the AUC of the whole graph.
 
         Raises:
             FreshetError: A part cannot be compiled for a target, or a lower precision exceeds the bounds.
@@ -166,16 +159,16 @@ class SubgraphCompiler:
             raise BadInput(f"precision {precision}: {'; '.join(checked.refused)}")
 
     def _ahead(self, part: DensePart, listed: str, target: str, backend: str, precision: str) -> list[ExecutableEntry]:
-        made = []
+        entries = []
         self.reporter.begin(f"compiling for {Variant(backend, precision, target)}", len(part.buckets))
         lowered = lower_ahead(part.graph, target, backend, precision)
         for bucket in part.buckets:
             entry = build(lowered, bucket, self.folder, listed)
             if precision != "float32":
                 entry = replace(entry, max_error=self.bound.error, rows=self.files[listed])
-            made.append(entry)
+            entries.append(entry)
             self.reporter.advance(1)
-        return made
+        return entries
 
     def _subgraph(
         self,
@@ -186,18 +179,15 @@ class SubgraphCompiler:
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> Calibration:
-        """Compile and measure one part of a graph, of this title for people; `rows` are of its own input.
-
-        Raise BadInput if no variant can compute it.
-        """
+        """Compile and measure a part of a graph, on rows of its own input; raise BadInput if no variant computes it."""
         named = f"{title} " if title else ""
         entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
         self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
         advance = lambda: self.reporter.advance(1)  # noqa: E731
-        found = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
-        if any(e.precision != "float32" for e in found.measured):
+        calibration = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
+        if any(e.precision != "float32" for e in calibration.measured):
             self.files[name] = write_rows(self.folder, name, rows)
-        return found
+        return calibration
 
     def _build(self, name: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
         entries: list[ExecutableEntry] = []
@@ -205,14 +195,14 @@ class SubgraphCompiler:
             self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
             try:
                 lowered = lower(part.graph, variant)
-                made = []
+                built = []
                 for bucket in part.buckets:
-                    made.append(build(lowered, bucket, self.folder, name))
+                    built.append(build(lowered, bucket, self.folder, name))
                     self.reporter.advance(1)
             except FreshetError as error:
                 self.skipped.append(f"{named}{variant}: {error}")
                 continue
-            entries += made
+            entries += built
         if not entries:
             raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
         return entries

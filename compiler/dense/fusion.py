@@ -4,14 +4,14 @@
 
 An expression becomes part of the dense graph, and its constants become weights fusion/<output>, float32 [constants], so
 all rules for weights apply to it: a delta with that one tensor changes exponents and factors at the next flip, together
-with everything else in the delta, on every backend, and rollback undoes it; nothing is compiled, and nothing is parsed
-while a request is served. changes() makes the tensor from the new text.
+with everything else in the delta, on every backend, and rollback undoes it; nothing is compiled or parsed while a
+request is served. changes() makes the tensor from the new text.
 
 A delta cannot change the structure: the names that are read and how they are combined. A number that may be tuned later
 has to be present, if only as `ctr ** 1.0`. Rejected: an interpreter in the session for expressions in deltas. It would
-add a second way to compute, in Python and under the GIL in every batch, a second thing to version, roll back and
-compact next to the dense weights, and text from deltas on the serving side; a new structure is a new version, which
-takes seconds to compile and costs requests nothing.
+add a second way to compute, under the GIL in every batch, a second thing to version, roll back and compact next to the
+dense weights, and text from deltas on the serving side; a new structure is a new version, which takes seconds to
+compile and costs requests nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +50,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[Feature] = ()) -> DenseGraph:
-    """Return the graph with one more output [n, 1] for each expression; its heads stay outputs.
+    """Return the graph with one more output [n, 1] for each expression, by output; its heads stay outputs.
 
     Names refer to heads (outputs of one column), float features as the request has them (before log1p and scaling; a
-    missing value counts as its mean), and earlier expressions.
-
-    Args:
-        expressions: Expressions by output.
-
-    Raises:
-        BadInput: An expression is invalid.
+    missing value counts as its mean), and earlier expressions. Raise BadInput for an invalid expression.
     """
     if len(expressions) > MAX_OUTPUTS:
         raise BadInput(f"fusion: expected at most {MAX_OUTPUTS} outputs, got {len(expressions)}")
@@ -80,14 +74,14 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
 
     def fused(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         x = inputs[MATRIX]
-        found = dict(dense.function(inputs, {name: values[name] for name in dense.weights}))
-        named = {name: found[name] for name in heads}
+        results = dict(dense.function(inputs, {name: values[name] for name in dense.weights}))
+        named = {name: results[name] for name in heads}
         for name, feature in floats.items():
             if name not in named:
                 named[name] = _as_sent(x, feature)
-        for output, one in parsed.items():
-            found[output] = named[output] = _column(_compute(one.tree, named, values.get(PREFIX + output)), x)
-        return found
+        for output, expression in parsed.items():
+            results[output] = named[output] = _column(_compute(expression.tree, named, values.get(PREFIX + output)), x)
+        return results
 
     function = tf.function(fused, input_signature=signature(dense.inputs, weights), autograph=False)
     function.get_concrete_function()
@@ -97,10 +91,6 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
 
 def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:
     """Return the dense tensor of a delta that changes an output's published expression into another.
-
-    Args:
-        published: Its expression as published.
-        new: The new expression.
 
     Raises:
         BadInput: The structures differ, or there is no number to change.

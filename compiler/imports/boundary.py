@@ -20,12 +20,10 @@ class BoundaryTensor:
     """One tensor that is handed over.
 
     Attributes:
-        tensor: Its name.
         dtype: Type as the dense graph reads it; it travels as float32 (bool as 0 and 1).
         shape: Shape of one row.
         columns: First and last + 1 column of the matrix.
         sender: Origin of the values.
-        receiver: The graph that reads them.
     """
 
     tensor: str
@@ -63,7 +61,6 @@ class Boundary:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Boundary:
-        """Return the boundary of a version's whole dense graph."""
         staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
         pairs = tuple(
             BoundaryTensor(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
@@ -73,11 +70,7 @@ class Boundary:
 
 
 def sender(feature: Feature, staged: bool) -> str:
-    """Return the origin of a feature's columns.
-
-    Args:
-        staged: Whether its input comes from the stage, instead of the request or a transform of it.
-    """
+    """Return the origin of a feature's columns; `staged`: its input comes from the stage, not from the request."""
     if feature.table:
         pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
         return f"table {feature.table}{pooled}"

@@ -64,8 +64,6 @@ class GraphCut:
 
 
 class Cutter:
-    """Cuts one model."""
-
     def __init__(
         self, shapes: Shapes, inputs: Sequence[FeedSpec], outputs: Mapping[str, Ref], samples: list[dict[str, Column]]
     ):
@@ -103,7 +101,7 @@ class Cutter:
     ) -> tuple[list[ForeignNode], list[Ref]]:
         """Walk from the outputs up to the sparse side.
 
-        Returns nodes passed and tensors met, and adds nodes that must be sparse to `reasons`.
+        Return nodes passed and tensors met, and add nodes that must be sparse to `reasons`.
         """
         shapes = self._shapes
         dense: dict[str, ForeignNode] = {}
@@ -127,12 +125,12 @@ class Cutter:
     def _why_not_after(self, node: ForeignNode, reasons: Mapping[str, str]) -> str:
         """Return why a node cannot read what the sparse side hands over; "" if it can."""
         for ref in self._shapes.operands(node.name):
-            made = self._graph.nodes[ref[0]]
+            producer = self._graph.nodes[ref[0]]
             fits = self._shapes.rows(ref) is not None and self._shapes.dtype(ref) in CUT_DTYPES
-            if made.op == INPUT and not (fits and made.name in self._floats):
-                return f"takes the input {made.name.removeprefix('input/')[:80]!r}"
-            if made.name in reasons and not fits:
-                return f"takes {self._shapes.dtype(ref).name} from {made.op.lstrip('@')}"
+            if producer.op == INPUT and not (fits and producer.name in self._floats):
+                return f"takes the input {producer.name.removeprefix('input/')[:80]!r}"
+            if producer.name in reasons and not fits:
+                return f"takes {self._shapes.dtype(ref).name} from {producer.op.lstrip('@')}"
         return ""
 
     def _add(self, reasons: dict[str, str], node: ForeignNode, why: str) -> None:
@@ -162,9 +160,9 @@ class Cutter:
 
     def _port(self, ref: Ref, offset: int, whole: bool) -> CutTensor:
         shapes = self._shapes
-        found = shapes.rows(ref)
-        assert found is not None, "only tensors with rows are cut"
-        _, dims = found
+        rows = shapes.rows(ref)
+        assert rows is not None, "only tensors with rows are cut"
+        _, dims = rows
         node = self._graph.nodes[ref[0]]
         how: str | Lookup | PooledLookup | None = None
         if node.op == INPUT and ref[0] in self._floats:

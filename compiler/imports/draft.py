@@ -42,7 +42,6 @@ class Draft:
         ports: The features that each port of the cut became.
         transforms: The transforms that features read.
         staged: By port whose columns or keys the stage computes, the reason.
-        stage: The stage, or None.
     """
 
     inputs: list[Input]
@@ -87,7 +86,7 @@ class DraftBuilder:
             self._draft.stage = self._stage
             if rows:
                 self._add_rows()
-        read = [*(f.input for f in self._draft.features), *(one.spec.input for one in self._stage.rows)]
+        read = [*(f.input for f in self._draft.features), *(row.spec.input for row in self._stage.rows)]
         self._draft.transforms = self._deriver.needed(read)
 
     @property
@@ -148,21 +147,21 @@ class DraftBuilder:
             # Its keys are needed before rows can be looked up (processor.package.stage_entries).
             return
         specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
-        for found in find_rows(self._shapes, self._deriver, self._stage.refs):
-            source, columns = found.spec.input, found.spec.columns
-            table = self._table(found.lookup, source)
+        for stage_rows in find_rows(self._shapes, self._deriver, self._stage.refs):
+            source, columns = stage_rows.spec.input, stage_rows.spec.columns
+            table = self._table(stage_rows.lookup, source)
             label = unused_name(plain(f"{table}.{source}"), {spec.name for spec in specs.values()})
             spec = specs.setdefault((table, source, tuple(columns)), StageLookup(label, source, table, columns))
-            self._stage.rows.append(replace(found, spec=spec))
+            self._stage.rows.append(replace(stage_rows, spec=spec))
         self._add_weights({spec.name for spec in specs.values()})
 
     def _add_weights(self, labels: set[str]) -> None:
         """Have the engine hand over the weights that the stage reads, except those that are tables besides."""
-        known = {variable for variable, *_ in self._same}
+        tabled = {variable for variable, *_ in self._same}
         for name in self._stage.constants:
             value = self._runner.constant((name, 0))
             shape = weight_rows(value.shape)
-            if name in known or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
+            if name in tabled or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
                 continue
             table = unused_name(plain(self._variables[name].replace("/", ".")), self._draft.tables)
             rows = np.ascontiguousarray(value).reshape(shape)
@@ -198,10 +197,7 @@ class DraftBuilder:
         return unused_name(plain(".".join(["stage", *parts[-2:]])), taken)
 
     def _table(self, lookup: Lookup, source: str) -> str:
-        """Return the table of a lookup.
-
-        It is a new one, or one of the same variable with the same rows under the same keys.
-        """
+        """Return the table of a lookup: new, or one of the same variable with the same rows under the same keys."""
         strings = isinstance(lookup.keys, list)
         default = [float(v) for v in lookup.default] if lookup.default is not None and lookup.default.any() else []
         # Identify the rows by a digest: tables may be large.
@@ -232,7 +228,6 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
 
 
 def _unused_key(ids: NDArray[np.int64]) -> int:
-    """Return the smallest int64 that is no id."""
     key = int(np.iinfo(np.int64).min)
     while (ids == key).any():
         key += 1

@@ -68,19 +68,19 @@ class Lookup:
 
     def values(self, keys: Any) -> NDArray[np.float32]:
         """Return the rows of n keys, float32 [n, dim], by NumPy, for the checks to compare with."""
-        wanted = np.asarray(keys).ravel()
+        asked = np.asarray(keys).ravel()
         if isinstance(self.keys, list):
             at = {key: i for i, key in enumerate(self.keys)}
-            found = np.array([at.get(key, -1) for key in wanted.tolist()], np.int64)
+            places = np.array([at.get(key, -1) for key in asked.tolist()], np.int64)
         else:
-            found = np.searchsorted(self.keys, wanted)
-            known = found < len(self.keys)
-            known[known] = self.keys[found[known]] == wanted[known]
-            found = np.where(known, found, -1)
-        rows = np.zeros((len(wanted), self.dim), np.float32)
+            places = np.searchsorted(self.keys, asked)
+            is_key = places < len(self.keys)
+            is_key[is_key] = self.keys[places[is_key]] == asked[is_key]
+            places = np.where(is_key, places, -1)
+        rows = np.zeros((len(asked), self.dim), np.float32)
         if self.default is not None:
             rows[:] = self.default
-        rows[found >= 0] = self.rows[found[found >= 0]]
+        rows[places >= 0] = self.rows[places[places >= 0]]
         return rows
 
 
@@ -146,12 +146,12 @@ class LookupFinder:
 
     def compared(self, target: Ref, source: Ref) -> set[int]:
         """Return the ids that the source's values are compared with on the way to the target."""
-        found: set[int] = set()
+        ids: set[int] = set()
         for node in self._graph.ancestors([target], {source}):
             if node.op in ("Equal", "NotEqual") and node.name not in self._shapes.constant:
                 others = [ref for ref in node.inputs if ref[0] in self._shapes.constant]
-                found |= {int(k) for ref in others for k in self._runner.constant(ref).ravel().tolist()}
-        return found
+                ids |= {int(k) for ref in others for k in self._runner.constant(ref).ravel().tolist()}
+        return ids
 
     def gathers(self, target: Ref, source: Ref) -> list[Ref]:
         """Return the rows that are gathered by the source's values on the way to the target."""
@@ -171,10 +171,7 @@ class LookupFinder:
         return int(np.size(values[target]) // max(1, np.size(values[source])))
 
     def _touched(self, target: Ref, source: Ref) -> _KeyDependency | None:
-        """Return the source's values that matter to the target.
-
-        None if they are not finite, or if the function is not key by key.
-        """
+        """Return the source's values that matter to the target; None if they are not finite, or not key by key."""
         if target == source:
             return _KeyDependency([], [], set(), True)
         nodes = self._graph.ancestors([target], {source})
@@ -269,7 +266,6 @@ class LookupFinder:
         return np.array(sorted(set(met)), np.int64)
 
     def _other(self, keys: Keys) -> Keys:
-        """Return a key that is not among these."""
         if isinstance(keys, list):
             word = b"\x00freshet"
             while word in keys:

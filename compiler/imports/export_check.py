@@ -35,36 +35,24 @@ class RetrainedExport:
 
 
 def other_model(why: str) -> BadInput:
-    """Return the error of an export that is another model than the served one.
-
-    Args:
-        why: The first difference.
-    """
+    """Return the error of an export that is another model than the served one."""
     return BadInput(f"export: {why}; import it as a new version: freshet import")
 
 
 def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
-    """Return the entries of every table: of the served version, and of the export.
-
-    Args:
-        new: The export as a version.
-    """
+    """Return the entries of every table: of the served version, and of the export."""
     return [(served.table(table.name), table) for table in new.tables]
 
 
 def check_same(served: Manifest, new: Manifest) -> None:
-    """Raise BadInput for the first difference between the manifests.
-
-    Args:
-        new: The export as a version.
-    """
+    """Raise BadInput for the first difference between the manifests."""
     for what, old_names, new_names in (
         ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
         ("dense weights", [*served.dense], [*new.dense]),
     ):
         if sorted(old_names) != sorted(new_names):
-            here = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
-            raise other_model(f"expected the {what} of the served version, found on one side only: {here}")
+            differing = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
+            raise other_model(f"expected the {what} of the served version, found on one side only: {differing}")
     for old, table in table_pairs(served, new):
         for part in ("dim", "hash_seed"):
             if getattr(old, part) != getattr(table, part):
@@ -99,16 +87,12 @@ def checked_export(
     encoders: str,
     check_graph: Callable[[VersionReader, Graph], None],
 ) -> RetrainedExport:
-    """Return tables and weights of an export for a committed version.
+    """Return tables and weights of an export for a committed version; raise BadInput if it does not fit.
 
     Args:
-        draft: The export as a package.
         same_stage: Tells whether a served stage computes what one of an export does.
         encoders: What a stage holds besides weights, for the message.
         check_graph: Raises BadInput unless the version's dense graph is that of an export.
-
-    Raises:
-        BadInput: The export does not fit the version.
     """
     served = version.root_manifest
     manifest = draft.manifest(served.model, served.version)

@@ -1,9 +1,7 @@
 """Import a SavedModel, a Keras or an ONNX file as a committed package (`freshet import`).
 
-The package is verified against the model itself.
-
-Verification: the package's tables, stage and dense graph, run by the code that serves them, must give what TensorFlow
-gives on samples, and a row's outputs must not depend on other rows, since requests could not be batched otherwise.
+The package's tables, stage and dense graph, run by the code that serves them, must give what TensorFlow gives for the
+model on samples, and a row's outputs must not depend on other rows, since requests could not be batched otherwise.
 Nodes that the backend does not support are moved to the stage, and nothing else; a cut that fails for another reason
 falls back to the whole model in TensorFlow, which is verified the same way and reported; if that fails too, the model
 is refused.
@@ -117,9 +115,6 @@ class Importer:
         """Cut, verify and commit the model.
 
         If that fails and the model gives NaN for generated samples, try again without empty lists.
-
-        Args:
-            buckets: Batch sizes to compile for.
         """
         try:
             return self._cut_and_publish(repository, writer, buckets)
@@ -146,9 +141,6 @@ class Importer:
 
         If that fails, try again without the nodes that the backend does not support; if that fails too, with the whole
         model in TensorFlow.
-
-        Args:
-            buckets: Batch sizes to compile for.
         """
         refused: dict[str, str] = {}
         while True:
@@ -156,9 +148,9 @@ class Importer:
             try:
                 return self._publish(cut, repository, writer, buckets, self._notes)
             except BadInput as error:
-                found = unsupported_ops(cut, self.shapes)
-                refused |= found
-                if not found:
+                unsupported = unsupported_ops(cut, self.shapes)
+                refused |= unsupported
+                if not unsupported:
                     notes = [*self._notes, f"the whole model runs in TensorFlow: {error}"]
                     break
         cut = self.cutter.cut(whole=True)
@@ -180,8 +172,8 @@ class Importer:
         vectors = two_vectors(inputs_of(self.source.graph, self.outputs, self.source.inputs), user)
         item = set(vectors.inputs) if vectors is not None else set()
         for transform in draft.transforms:
-            for own in (user, item):
-                own |= {transform.name} if own.issuperset(transform.inputs) else set()
+            for side in (user, item):
+                side |= {transform.name} if side.issuperset(transform.inputs) else set()
         sides = {**dict.fromkeys(item, "item"), **dict.fromkeys(user, "user")}
         draft.features[:] = [replace(f, side=sides.get(f.input, f.side)) for f in draft.features]
         return draft
@@ -203,11 +195,7 @@ class Importer:
         return describe(self.source, self.shapes, cut, draft, graph, notes)
 
     def package(self, cut: GraphCut, notes: Sequence[str]) -> PackageDraft[DenseGraph]:
-        """Return the package before anything is compiled.
-
-        Args:
-            notes: Lines for the report.
-        """
+        """Return the package before anything is compiled."""
         draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)
         copies = self.copies(cut, draft, graph)
         ranking, lines = self.ranking(graph.outputs)
@@ -234,7 +222,6 @@ class Importer:
         return [f"output {n[:64]!r} is {t.name}: {COMPUTED}" for n, t in types.items() if t != tf.float32]
 
     def signatures(self) -> list[ServingSignature]:
-        """Return the signatures of the package."""
         labels = {name: label for name in self.source.outputs if (label := label_of(name)) in self.outputs}
         return served_signatures(labels, self.source.signatures)
 
@@ -255,7 +242,7 @@ class Importer:
         return declared
 
     def _label_dims(self, name: str, labelled: LabelledOutput) -> tuple[int, ...]:
-        """Return the shape of a row of strings; raises BadInput if they are not in the order of their positions."""
+        """Return the shape of a row of strings; raise BadInput if they are not in the order of their positions."""
         feeds = feeds_of({fed.name: fed for fed in self.source.inputs}, self.samples[-1], SIZES[-1])
         (strings,) = self.runner.run([labelled.strings], feeds)
         if np.shape(strings)[:1] != (SIZES[-1],) or np.size(strings) != np.size(
@@ -275,10 +262,10 @@ class Importer:
         if any(np.shape(array) != (SIZES[-1], 1) for array in feeds.values()):
             return False
         try:
-            (got,) = self.runner.run([ref], {node: array.reshape(-1) for node, array in feeds.items()})
+            (result,) = self.runner.run([ref], {node: array.reshape(-1) for node, array in feeds.items()})
         except BadInput:
             return False
-        return np.array_equal(np.asarray(got), np.reshape(self.shapes.values[-1][ref], -1), equal_nan=True)
+        return np.array_equal(np.asarray(result), np.reshape(self.shapes.values[-1][ref], -1), equal_nan=True)
 
     def _publish(
         self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
@@ -292,12 +279,10 @@ class Importer:
         return publish(repository, writer, manifest, tables, graph, buckets, stage=draft.stage_data)
 
     def tried(self) -> Iterator[TriedSample]:
-        """As TriedModel.tried()."""
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             yield TriedSample(sample, rows, {name: values[ref] for name, ref in self.outputs.items()})
 
     def computed(self, graph: AnyDenseGraph, inputs: Tensors) -> Tensors:
-        """As TriedModel.computed()."""
         try:
             return graph.run(inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
@@ -348,20 +333,20 @@ class Importer:
 
 def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, LabelledOutput], list[str]]:
     """Return the outputs that a package can have, under plain names; the labels of those of strings; notes."""
-    found: dict[str, Ref] = {}
+    refs: dict[str, Ref] = {}
     labels: dict[str, LabelledOutput] = {}
     notes = [f"signature {name[:64]!r} is left out: it reads other inputs" for name in source.left_out]
     for name, ref in source.outputs.items():
         dtype, label = runner.tensor(ref).dtype, label_of(name)
-        if label in found:
+        if label in refs:
             raise BadInput(f"output {name[:64]!r}: another output is called {label!r} too: rename one of them")
-        taken = labelled_output(runner, ref) if dtype == tf.string else None
-        if taken is not None:
-            found[label], labels[label] = taken.positions, taken
+        labelled = labelled_output(runner, ref) if dtype == tf.string else None
+        if labelled is not None:
+            refs[label], labels[label] = labelled.positions, labelled
         elif not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
             notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because {NUMBERS}")
         else:
-            found[label] = ref
-    if not found:
+            refs[label] = ref
+    if not refs:
         raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
-    return found, labels, notes
+    return refs, labels, notes

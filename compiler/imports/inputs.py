@@ -24,7 +24,6 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
 
     Args:
         signature: Inputs of the SignatureDef.
-        graph_def: The model's graph.
         ragged: Known groups of tensors of ragged inputs.
         sparse: Known groups of tensors of sparse inputs.
 
@@ -41,16 +40,16 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
     def add(name: str, kind: str, parts: list[Any]) -> None:
         values = parts[0 if kind != SPARSE else 1]
         dims = () if kind != DENSE else _dims(name, values)
-        one = FeedSpec(plain(name), kind, _dtype(name, values), dims, "" if plain(name) == name else name)
-        if one.dtype.kind == "f" and kind != DENSE:
+        spec = FeedSpec(plain(name), kind, _dtype(name, values), dims, "" if plain(name) == name else name)
+        if spec.dtype.kind == "f" and kind != DENSE:
             raise BadInput(f"input {name[:64]!r}: expected floats of a fixed number of columns")
-        if one.name in {f.name for f in fed}:
-            same = first_of(f.own or f.name for f in fed if f.name == one.name)
+        if spec.name in {f.name for f in fed}:
+            other = first_of(f.own or f.name for f in fed if f.name == spec.name)
             raise BadInput(
-                f"input {name[:64]!r}: expected inputs whose names differ in letters and digits, got {same[:64]!r} too"
+                f"input {name[:64]!r}: expected inputs whose names differ in letters and digits, got {other[:64]!r} too"
             )
-        fed.append(one)
-        tensors.update(zip(one.nodes, (part if isinstance(part, str) else part.name for part in parts)))
+        fed.append(spec)
+        tensors.update(zip(spec.nodes, (part if isinstance(part, str) else part.name for part in parts)))
 
     for kind, groups in ((RAGGED, ragged), (SPARSE, sparse)):
         for name, members in groups.items():

@@ -53,7 +53,6 @@ class PackageDraft(Generic[Graph]):
         width: Columns of the dense input.
         report: The report of the import.
         transforms: The transforms that features read.
-        stage: Its stage; None without one.
         stage_data: The stage's file.
         signatures: Its signatures; [] for one that replies with all outputs by their names.
         copies: Tables whose rows the model holds a second time.
@@ -75,7 +74,6 @@ class PackageDraft(Generic[Graph]):
     ranking: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Return the manifest before anything is compiled."""
         return Manifest(
             model=model,
             version=version,
@@ -104,11 +102,7 @@ def label_of(name: str) -> str:
 
 
 def unused_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number appended if it is taken.
-
-    Args:
-        taken: Names that it must differ from.
-    """
+    """Return a name, with a number appended if it is taken."""
     number, unused = 1, name
     while unused in taken:
         number += 1
@@ -125,9 +119,9 @@ def pieces_of(source: str, add: Callable[..., str]) -> list[str]:
     """
     size = 1 << PIECE_BITS
     above = add("floor_divide", source, integers=[size])
-    parts = [add("floor_modulo", one, integers=[size]) for one in (source, above)]
+    parts = [add("floor_modulo", part, integers=[size]) for part in (source, above)]
     parts.append(add("floor_divide", source, integers=[size**2]))
-    return [add("float32", one) for one in parts]
+    return [add("float32", part) for part in parts]
 
 
 def served_signatures(labels: Mapping[str, str], known: Sequence[ServingSignature] = ()) -> list[ServingSignature]:
@@ -138,10 +132,10 @@ def served_signatures(labels: Mapping[str, str], known: Sequence[ServingSignatur
         known: The model's signatures; () for one with all outputs.
     """
     served = []
-    for one in known or [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in labels})]:
-        outputs = {own: labels[name] for own, name in one.outputs.items() if name in labels}
-        served += [replace(one, outputs=outputs)] if outputs else []
-    renamed = any(own != label for one in served for own, label in one.outputs.items())
+    for signature in known or [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in labels})]:
+        outputs = {model_name: labels[name] for model_name, name in signature.outputs.items() if name in labels}
+        served += [replace(signature, outputs=outputs)] if outputs else []
+    renamed = any(model_name != label for signature in served for model_name, label in signature.outputs.items())
     return served if len(served) > 1 or renamed else []
 
 

@@ -19,12 +19,7 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """Return the report of a package's cut, from its manifest, or of a SavedModel, Keras or ONNX file, by opening it.
-
-    Args:
-        source: The package, folder or file.
-        signature: Signature of a SavedModel.
-    """
+    """Return the report of a package's cut, from its manifest, or of a model's file or folder, by opening it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -53,8 +48,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     # Packages of earlier versions lack this field.
     if report.get("staged"):
         yield "  why the stage computes it"
-        for one in report["staged"]:
-            yield f"    {one['what']} (from {one['inputs']}): {one['why']}"
+        for staged in report["staged"]:
+            yield f"    {staged['what']} (from {staged['inputs']}): {staged['why']}"
     yield f"  handed over: {len(boundary)} tensors, {boundary[-1]['columns'][1] if boundary else 0} columns"
     for pair in boundary:
         first, last = pair["columns"]

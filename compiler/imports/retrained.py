@@ -11,10 +11,7 @@ from freshet_serving.processor.repository import GRAPH, VersionReader
 
 
 def read_retrained(source: Path, version: VersionReader, options: ImportOptions) -> RetrainedExport:
-    """Read a retrained model as tables and weights of the version that its predecessor was imported as.
-
-    Args:
-        source: The export.
+    """Read an export as tables and weights of the version that its predecessor was imported as.
 
     Raises:
         BadInput: The export does not fit the version, or cannot be imported.
@@ -36,7 +33,6 @@ def _same_native_stage(served: bytes, new: bytes) -> bool:
 
 
 def _check_native_graph(version: VersionReader, graph: OnnxDenseGraph) -> None:
-    """Raise BadInput unless a version's dense graph is this one."""
     served = OnnxDenseGraph.load(version.folder / GRAPH, version.dense(), graph.outputs)
     if served.model != graph.model:
         raise other_model("the network itself differs, or a constant in it (trees, coefficients)")

@@ -29,9 +29,6 @@ NAMES = ("shared_name", "container", "_class", "_output_shapes", "use_node_name_
 def read_export(source: Path, version: VersionReader, options: ImportOptions | None = None) -> RetrainedExport:
     """Read a SavedModel folder or a .keras file as tables and weights of a committed version.
 
-    Args:
-        source: The export.
-
     Raises:
         BadInput: The export does not fit the version, or cannot be imported.
     """
@@ -59,8 +56,8 @@ def stage_digest(data: bytes) -> str:
     def digest(name: str, fed: list[str]) -> str:
         node = nodes[name]
         attributes = {key: value for key, value in node.attr.items() if key not in NAMES}
-        named = node.op == "Placeholder" or name.startswith("output/")
-        parts = [node.op, name if named else "", *fed]
+        keeps_name = node.op == "Placeholder" or name.startswith("output/")
+        parts = [node.op, name if keeps_name else "", *fed]
         parts += [f"{key}={attributes[key].SerializeToString(deterministic=True).hex()}" for key in sorted(attributes)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -83,11 +80,11 @@ def stage_digest(data: bytes) -> str:
 def _check_graph(version: VersionReader, graph: DenseGraph) -> None:
     """Raise BadInput unless the served dense graph gives what the new one does, with the new weights."""
     served = DenseGraph.load(version.folder / GRAPH, graph.weights)
-    given = served.sample(ROWS)
-    wanted = graph.run(given)
-    for name, got in served.run(given, graph.weights).items():
-        if not np.allclose(got, wanted[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
-            worst = float(np.nanmax(np.abs(got - wanted[name])))
+    rows = served.sample(ROWS)
+    expected = graph.run(rows)
+    for name, got in served.run(rows, graph.weights).items():
+        if not np.allclose(got, expected[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            worst = float(np.nanmax(np.abs(got - expected[name])))
             raise other_model(
                 f"the network itself differs: output {name!r} differs by {worst:.3g} with the same weights"
             )

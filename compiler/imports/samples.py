@@ -91,14 +91,11 @@ def make_samples(
     given: Mapping[str, Any] | None = None,
     empty_lists: bool = True,
 ) -> list[dict[str, Column]]:
-    """Return columns that the model accepts for each batch size, as a client would send them.
+    """Return columns that the model accepts for each batch size, as a client would send them; raise BadInput without.
 
     Args:
         given: Rows of every input to repeat instead, as in a JSON request.
         empty_lists: False to generate no empty list.
-
-    Raises:
-        BadInput: No inputs were found that the model accepts.
     """
     by_name = {f.name: f for f in inputs}
 
@@ -119,11 +116,11 @@ def make_samples(
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
     """Return columns with edge values of what clients send, each with the number of rows; the model may refuse them."""
-    found = []
+    requests = []
     for i in range(PROBES):
         maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
-        found.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
-    return found
+        requests.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
+    return requests
 
 
 class SampleGenerator:
@@ -149,11 +146,11 @@ class SampleGenerator:
 
         The longest ragged row grows with the number of rows; the last row is never empty.
         """
-        made: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
             if fed.kind == DENSE:
-                made[fed.name] = self._column(fed, hints, rows)
+                columns[fed.name] = self._column(fed, hints, rows)
                 continue
             lengths = self._random.integers(0, MAX_LENGTH, rows) + 1
             if fed.kind == PADDED:
@@ -163,39 +160,40 @@ class SampleGenerator:
                 lengths[-1] = MAX_LENGTH + rows % 5
             splits = np.concatenate([[0], np.cumsum(lengths)])
             values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, int(splits[-1])))
-            made[fed.name] = Ragged(Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits)
-        return made
+            columns[fed.name] = Ragged(
+                Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits
+            )
+        return columns
 
     def hints(self, ref: Ref) -> InputHints:
-        """Return the hints about the use of a tensor's values."""
-        found, stack, seen = InputHints(), [ref], {ref}
+        hints, stack, seen = InputHints(), [ref], {ref}
         while stack:
-            here = stack.pop()
-            for name, i in self._consumers.get(here, ()):
-                self._meet(found, name, i)
+            tensor = stack.pop()
+            for name, i in self._consumers.get(tensor, ()):
+                self._meet(hints, name, i)
                 node = self._runner.graph.nodes[name]
                 for output in [THROUGH[node.op][i]] if i in THROUGH.get(node.op, {}) else []:
                     for ahead in self._runner.outputs(name) if node.op == "DynamicPartition" else [(name, output)]:
                         if ahead not in seen:
                             seen.add(ahead)
                             stack.append(ahead)
-        return found
+        return hints
 
-    def _meet(self, found: InputHints, name: str, i: int) -> None:
+    def _meet(self, hints: InputHints, name: str, i: int) -> None:
         node = self._runner.graph.nodes[name]
         if node.op in ("LookupTableFindV2", "LookupTableFind") and i == 1:
-            if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(found.keys) < MAX_VOCABULARY:
-                found.keys += self._runner.table(node.inputs[0])[0].ravel()[:MAX_VOCABULARY].tolist()
+            if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(hints.keys) < MAX_VOCABULARY:
+                hints.keys += self._runner.table(node.inputs[0])[0].ravel()[:MAX_VOCABULARY].tolist()
         elif node.op in ("GatherV2", "Gather") and i == 1:
             rows = self._runner.tensor(node.inputs[0]).shape
             if rows.rank and rows[0]:
-                found.bound(int(rows[0]))
+                hints.bound(int(rows[0]))
         elif node.op == "OneHot" and i == 0:
-            found.bound(int(self._runner.constant(node.inputs[1])))
+            hints.bound(int(self._runner.constant(node.inputs[1])))
         elif node.op == "StringToNumber":
-            found.number = True
+            hints.number = True
         elif node.op in ("ParseExampleV2", "ParseExample", "ParseSingleExample") and i == 0:
-            found.parsed.append(name)
+            hints.parsed.append(name)
 
     def _column(self, fed: FeedSpec, hints: InputHints, rows: int) -> Column:
         count = rows * int(np.prod(fed.dims, dtype=np.int64))
@@ -236,8 +234,8 @@ class SampleGenerator:
             drawn = random.integers(0, max(1, below), count)
             keys = [k for k in hints.keys if hints.below is None or 0 <= k < hints.below]
             if keys:
-                known = random.choice(np.array(keys, np.int64), count)
-                drawn = np.where(random.random(count) < 0.8, known, drawn)
+                chosen = random.choice(np.array(keys, np.int64), count)
+                drawn = np.where(random.random(count) < 0.8, chosen, drawn)
             return drawn
         if hints.parsed:
             return [self._example(hints.parsed[0]) for _ in range(count)]

@@ -33,12 +33,7 @@ class StageOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRowsTensor:
-    """A tensor of a stage that the engine fills with rows of a table.
-
-    Attributes:
-        lookup: Its table as it was found.
-        dims: Sizes of the tensor after those of its keys.
-    """
+    """A tensor of a stage that the engine fills with rows of a table: `dims` are its sizes after those of its keys."""
 
     spec: StageLookup
     lookup: Lookup
@@ -46,7 +41,6 @@ class StageRowsTensor:
 
     @property
     def target(self) -> Ref:
-        """The tensor."""
         return self.lookup.target
 
 
@@ -54,7 +48,6 @@ class StageWriter:
     """Collects a stage's outputs, then writes the graph that computes them.
 
     Attributes:
-        outputs: The outputs.
         rows: Tensors that the engine fills, and that the stage does not compute.
         weights: Lookup of each variable that the engine hands over whole, by the variable.
     """
@@ -72,39 +65,31 @@ class StageWriter:
         Args:
             segments: For ragged rows, the row of each value.
         """
-        for known in self.outputs:
-            if (known.values, known.segments, known.spec.dtype) == (values, segments, spec.dtype):
-                return known.spec.name
+        for output in self.outputs:
+            if (output.values, output.segments, output.spec.dtype) == (values, segments, spec.dtype):
+                return output.spec.name
         self.outputs.append(StageOutput(spec, values, segments))
         return spec.name
 
     @property
     def refs(self) -> list[Ref]:
-        """The tensors that the stage outputs."""
         return [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
 
     @property
     def nodes(self) -> list[ForeignNode]:
-        """The nodes that the stage runs."""
-        return self._graph.ancestors(self._wanted, {one.target for one in self.rows})
+        return self._graph.ancestors(self._wanted, {row.target for row in self.rows})
 
     @property
     def _wanted(self) -> list[Ref]:
         """The stage's outputs, and the keys whose shapes its rows have."""
-        return [*self.refs, *(one.lookup.source for one in self.rows)]
+        return [*self.refs, *(row.lookup.source for row in self.rows)]
 
     def entry(self, runtime: str, file: str) -> StageEntry:
-        """Return the stage as manifests have it.
-
-        Args:
-            runtime: Name of the runtime that runs it.
-            file: The file that it runs.
-        """
         return StageEntry(
             runtime,
             file,
             [o.spec for o in self.outputs],
-            [*{one.spec.name: one.spec for one in self.rows}.values(), *self.weights.values()],
+            [*{row.spec.name: row.spec for row in self.rows}.values(), *self.weights.values()],
         )
 
     @property
@@ -115,34 +100,34 @@ class StageWriter:
     def write(self) -> bytes:
         """Return the stage's graph; raise TooLarge if it exceeds the limit of a GraphDef."""
         nodes = self.nodes
-        given: dict[Ref, str] = {}
+        names: dict[Ref, str] = {}
         extra = tf.compat.v1.GraphDef()
         nbytes = 0
         for node in nodes:
             if node.op == INPUT:
-                given[node.name, 0] = node.name
+                names[node.name, 0] = node.name
                 self._placeholder(extra, node.name)
             elif node.op == VARIABLE:
-                nbytes += self._variable(extra, node, given, self._handled(node, nodes))
+                nbytes += self._variable(extra, node, names, self._handled(node, nodes))
             elif node.op == TABLE:
-                nbytes += self._table(extra, node, given)
+                nbytes += self._table(extra, node, names)
         if nbytes > MAX_NBYTES:
             raise TooLarge("stage: it would hold more than 2 GiB of constants, which no TensorFlow graph can")
-        given |= {one.target: f"{ROWS}{n}/shaped" for n, one in enumerate(self.rows)}
-        definition = self._graph.graph_def(self._wanted, given)
-        for name, dim in {one.spec.name: one.lookup.dim for one in self.rows}.items():
+        names |= {row.target: f"{ROWS}{n}/shaped" for n, row in enumerate(self.rows)}
+        definition = self._graph.graph_def(self._wanted, names)
+        for name, dim in {row.spec.name: row.lookup.dim for row in self.rows}.items():
             self._rows_of(extra, name, dim)
-        for one in self.rows:
-            self._filled(extra, one, given)
+        for row in self.rows:
+            self._filled(extra, row, names)
         definition.node.extend(extra.node)
         for output in self.outputs:
             dtype = self._runner.tensor(output.values).dtype
             if dtype.name in INTEGERS and output.spec.dtype == "float32":
-                self._pieces(definition, f"output/{output.spec.name}", output, given)
+                self._pieces(definition, f"output/{output.spec.name}", output, names)
             else:
-                self._identity(definition, f"output/{output.spec.name}", output.values, given)
+                self._identity(definition, f"output/{output.spec.name}", output.values, names)
             if output.segments is not None:
-                self._identity(definition, f"output/{output.spec.name}/segments", output.segments, given)
+                self._identity(definition, f"output/{output.spec.name}/segments", output.segments, names)
         data: bytes = definition.SerializeToString(deterministic=True)
         return data
 
@@ -160,7 +145,6 @@ class StageWriter:
             node.attr["shape"].shape.unknown_rank = True
 
     def _rows_of(self, definition: Any, name: str, dim: int) -> None:
-        """Add a placeholder of rows."""
         node = definition.node.add(name=f"{ROWS}{name}", op="Placeholder")
         node.attr["dtype"].type = tf.float32.as_datatype_enum
         for size in (-1, dim):
@@ -178,8 +162,8 @@ class StageWriter:
         whole = definition.node.add(name=f"{name}/shape", op="ConcatV2", input=[shape.name, dims, axis])
         whole.attr["N"].i = 2
         whole.attr["T"].type = whole.attr["Tidx"].type = tf.int32.as_datatype_enum
-        made = definition.node.add(name=shaped, op="Reshape", input=[f"{ROWS}{rows.spec.name}", whole.name])
-        made.attr["T"].type, made.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
+        reshape = definition.node.add(name=shaped, op="Reshape", input=[f"{ROWS}{rows.spec.name}", whole.name])
+        reshape.attr["T"].type, reshape.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
 
     def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
@@ -249,17 +233,17 @@ class StageWriter:
 
     def _pieces(self, definition: Any, name: str, output: StageOutput, given: Mapping[Ref, str]) -> None:
         """Add the pieces of an output's whole numbers (processor.package.replies)."""
-        one: list[Any] = []
+        nodes: list[Any] = []
 
         def add(op: str, *inputs: str, **types: Any) -> str:
-            one.append(definition.node.add(name=f"{name}/{len(one)}", op=op, input=inputs))
+            nodes.append(definition.node.add(name=f"{name}/{len(nodes)}", op=op, input=inputs))
             for key, dtype in types.items():
-                one[-1].attr[key].type = dtype.as_datatype_enum
-            return str(one[-1].name)
+                nodes[-1].attr[key].type = dtype.as_datatype_enum
+            return str(nodes[-1].name)
 
         def constant(value: Any) -> str:
-            one.append(None)
-            return self._constant(definition, f"{name}/{len(one)}/constant", value)
+            nodes.append(None)
+            return self._constant(definition, f"{name}/{len(nodes)}/constant", value)
 
         dtype = self._runner.tensor(output.values).dtype
         whole = add("Cast", given.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)

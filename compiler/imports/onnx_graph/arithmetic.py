@@ -145,8 +145,8 @@ def _arg(function: Any) -> Translator:
         if call.attr("select_last_index", 0):
             raise call.refused("select_last_index is not supported")
         axis = call.axis(call.attr("axis", 0))
-        found = function(call.x(), axis, output_type=tf.int64)
-        return tf.expand_dims(found, axis) if call.attr("keepdims", 1) else found
+        positions = function(call.x(), axis, output_type=tf.int64)
+        return tf.expand_dims(positions, axis) if call.attr("keepdims", 1) else positions
 
     return translate
 

@@ -67,13 +67,7 @@ class Bag:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Ids and offsets given as two inputs.
-
-    Attributes:
-        ids: Input of the ids.
-        offsets: Input of the offsets.
-        ends: Whether the offsets include the end of the last bag.
-    """
+    """Ids and offsets given as two inputs; `ends` tells whether the offsets include the end of the last bag."""
 
     ids: str
     offsets: str
@@ -81,13 +75,11 @@ class Offsets:
 
 
 def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
-    """Replace loops by EmbeddingBag nodes.
+    """Replace loops by EmbeddingBag nodes; return the graph, and the inputs that are ids and offsets.
 
-    Returns:
-        The graph, and the inputs that are ids and offsets. The input of the ids stays, and the offsets become the
-            node's splits: `splits_of(ids)`.
+    The input of the ids stays, and the offsets become the node's splits: `splits_of(ids)`.
     """
-    body, ranks = model.body, {given.name: len(given.dims) for given in model.inputs}
+    body, ranks = model.body, {info.name: len(info.dims) for info in model.inputs}
     finder = _BagFinder(body, ranks)
     bags = {bag.output: bag for node in body.nodes if (bag := finder.bag(node)) is not None}
     paired: dict[str, Offsets] = {}
@@ -251,9 +243,9 @@ class _BagFinder:
         rows = [name for name in taken if self._rows(name) is not None]
         if not mode or len(modes) > 2 or len(rows) != 1:
             return None
-        found = self._rows(rows[0])
-        assert found is not None, "it was just found"
-        table, ids, weights = found
+        entry_rows = self._rows(rows[0])
+        assert entry_rows is not None, "it was just found"
+        table, ids, weights = entry_rows
         paddings = self._paddings(nodes)
         others = taken - {rows[0], ids} if paddings is not None else taken - {rows[0]}
         if len(others) != 1 or (paddings is not None and len(paddings) != 1):
@@ -284,8 +276,8 @@ class _BagFinder:
             return None
         graph, turned = self._graph, {node.inputs[0] for node, _ in nodes if node.op == "Not"}
         compared = [node for node, _ in nodes if node.op == "Equal" and node.outputs[0] in turned]
-        found = {graph.number(node.inputs[1]) for node in compared}
-        return {number for number in found if number is not None}
+        numbers = {graph.number(node.inputs[1]) for node in compared}
+        return {number for number in numbers if number is not None}
 
     def _made(
         self, output: str, mode: str, table: str, ids: str, splits: str, weights: str, padding: int | None
@@ -308,14 +300,12 @@ class _BagFinder:
         return matrix if self._ranks.get(matrix, 2) == 2 else ""
 
     def _is_length(self, name: str, ids: str) -> bool:
-        """Return whether a value is the number of entries of `ids`."""
         counted = self._graph.maker(
             self._graph.through(name, "Unsqueeze", "Squeeze", "Gather", "Reshape", *SAME), "Shape", "Size"
         )
         return counted is not None and self._sent(counted.inputs[0]) == ids
 
     def _axes(self, scope: _Scope, node: OnnxNode) -> list[int] | None:
-        """Return the axes of a Reduce: an attribute, or an input in later versions."""
         if "axes" in node.attributes:
             return list(node.attributes["axes"])
         value = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -323,7 +313,6 @@ class _BagFinder:
 
 
 def _within(body: OnnxBody, around: _Scope | None = None) -> Iterator[tuple[OnnxNode, _Scope]]:
-    """Iterate over the nodes of a body and of those inside it."""
     scope = _Scope(body, around)
     for node in body.nodes:
         yield node, scope

@@ -71,20 +71,22 @@ def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
 
 def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
     """Return the value of a node that conditions are computed from, or None."""
-    given = [values.get(name) for name in node.inputs]
-    found = [value for value in given if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"]
-    if node.domain or len(found) != len(given) or not found or len(node.outputs) != 1:
+    inputs = [values.get(name) for name in node.inputs]
+    constants = [
+        value for value in inputs if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"
+    ]
+    if node.domain or len(constants) != len(inputs) or not constants or len(node.outputs) != 1:
         return None
     if node.op == "Cast" and node.attributes.get("to") in CODES:
-        return found[0].astype(CODES[node.attributes["to"]])
+        return constants[0].astype(CODES[node.attributes["to"]])
     if node.op == "Identity":
-        return found[0]
-    if node.op == "Not" and found[0].dtype.kind == "b":
-        return np.logical_not(found[0])
-    if node.op not in FOLDS or len(found) != 2:
+        return constants[0]
+    if node.op == "Not" and constants[0].dtype.kind == "b":
+        return np.logical_not(constants[0])
+    if node.op not in FOLDS or len(constants) != 2:
         return None
     try:
-        return np.asarray(FOLDS[node.op](*found))
+        return np.asarray(FOLDS[node.op](*constants))
     except ValueError:
         return None
 
@@ -95,8 +97,8 @@ def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str]
         return node
     bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
     inputs = tuple(_now(name, renamed) for name in node.inputs)
-    made = tuple((outputs or {}).get(name, name) for name in node.outputs)
-    return OnnxNode(node.op, node.domain, node.name, inputs, made, {**node.attributes, **bodies})
+    results = tuple((outputs or {}).get(name, name) for name in node.outputs)
+    return OnnxNode(node.op, node.domain, node.name, inputs, results, {**node.attributes, **bodies})
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:
@@ -114,8 +116,8 @@ def _renamed(body: OnnxBody, renamed: Mapping[str, str]) -> OnnxBody:
 
 def _prefixed(body: OnnxBody, prefix: str) -> OnnxBody:
     """Return a branch as part of the graph around it, with unique names for its values."""
-    made = [name for node in body.nodes for name in node.outputs if name]
-    names = {name: f"{prefix}{name}" for name in (*made, *body.weights, *body.constants)}
+    results = [name for node in body.nodes for name in node.outputs if name]
+    names = {name: f"{prefix}{name}" for name in (*results, *body.weights, *body.constants)}
     nodes = [_with(node, names, names) for node in body.nodes]
     outputs = [names.get(name, name) for name in body.outputs]
     weights = {names[name]: value for name, value in body.weights.items()}

@@ -61,12 +61,7 @@ class OnnxNode:
 
 @dataclass(slots=True, eq=False)
 class OnnxBody:
-    """A graph, or the body of a loop or branch.
-
-    Attributes:
-        weights: The initialisers.
-        constants: Values of the Constant nodes.
-    """
+    """A graph, or the body of a loop or branch: `weights` are its initialisers, `constants` those of Constant nodes."""
 
     inputs: list[str]
     outputs: list[str]
@@ -81,12 +76,7 @@ class OnnxBody:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxInput:
-    """An input.
-
-    Attributes:
-        dtype: Type; object for strings.
-        dims: All dimensions, None for a free one; the first is always free.
-    """
+    """An input: `dtype` is object for strings; `dims` has None for a free dimension, as the first always is."""
 
     name: str
     dtype: np.dtype[Any]
@@ -111,10 +101,7 @@ def read_onnx(path: Path) -> OnnxModel:
 
 
 def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
-    """Return the inputs and the graph of a file's message as plain data.
-
-    Args:
-        proto: The message, from load_proto().
+    """Return the inputs and the graph of load_proto()'s message as plain data.
 
     Raises:
         BadInput: The graph is broken or circular, or its data are outside the folder.
@@ -128,7 +115,7 @@ def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
     except Exception:
         # A well-formed message may still have invalid fields, such as names that are not text.
         raise BadInput("source: the ONNX file is damaged: a name or a number in it cannot be read") from None
-    body.inputs = [given.name for given in inputs]
+    body.inputs = [info.name for info in inputs]
     return inputs, body
 
 
@@ -167,16 +154,12 @@ def types_held(graph: Any) -> set[str]:
             codes |= {tensor.data_type for tensor in attribute.g.initializer}
             if node.op_type == "Cast" and attribute.name == "to":
                 codes.add(attribute.i)
-    known = onnx.TensorProto.DataType
-    return {known.Name(code).lower() for code in codes & set(known.values())}
+    types = onnx.TensorProto.DataType
+    return {types.Name(code).lower() for code in codes & set(types.values())}
 
 
 def taken(node: Any) -> Iterator[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it.
-
-    Args:
-        node: The node's message.
-    """
+    """Iterate over the values that a message's node reads, including those of bodies inside it."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -196,7 +179,6 @@ def _opset(proto: Any) -> int:
 
 
 def _inlined(proto: Any) -> Any:
-    """Return the model with its functions inlined."""
     if not proto.functions:
         _count(proto.graph.node, {}, 0)
         return proto
@@ -218,7 +200,6 @@ def _inlined(proto: Any) -> Any:
 
 
 def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
-    """Iterate over nodes, including those of bodies inside them."""
     if depth > DEPTH:
         raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
     for node in nodes:
@@ -260,21 +241,13 @@ def _dtype(code: int, what: str) -> np.dtype[Any]:
 
 
 class _Reader:
-    """Converts a graph's messages to plain data."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sizes: dict[Path, int] = {}
         self._external = 0
 
     def body(self, graph: Any, known: set[str], depth: int) -> OnnxBody:
-        """Read a graph.
-
-        Args:
-            graph: The message.
-            known: Names of values of the graph around it, which it may use.
-            depth: Nesting depth.
-        """
+        """Read a graph, which may use the values `known` of the graph around it."""
         if depth > DEPTH:
             raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
         if graph.sparse_initializer:
@@ -282,13 +255,13 @@ class _Reader:
         weights: dict[str, Array] = {}
         constants: dict[str, Array] = {}
         nodes: list[OnnxNode] = []
-        made: list[str] = []
+        declared: list[str] = []
 
         def make(name: str) -> None:
             if name in known:
                 raise BadInput(f"graph: two values are called {name[:64]!r}")
             known.add(name)
-            made.append(name)
+            declared.append(name)
 
         for tensor in graph.initializer:
             make(tensor.name)
@@ -312,7 +285,7 @@ class _Reader:
         for name in outputs:
             if name not in known:
                 raise BadInput(f"graph: no operator outputs its output {name[:64]!r}")
-        known.difference_update(made)
+        known.difference_update(declared)
         return OnnxBody(inputs, outputs, nodes, weights, constants)
 
     def node(self, proto: Any, known: set[str], depth: int) -> OnnxNode:
@@ -333,12 +306,7 @@ class _Reader:
         return list(value) if proto.type in plain[3:] else value
 
     def tensor(self, proto: Any, what: str) -> Array:
-        """Return a tensor's array, after a check that its bytes match its shape.
-
-        Args:
-            proto: The message.
-            what: Name of the tensor in messages.
-        """
+        """Return a tensor's array, after a check that its bytes match its shape; `what` names it in messages."""
         dtype = _dtype(proto.data_type, what)
         dims, count = list(proto.dims), 1
         for dim in dims:
@@ -347,9 +315,11 @@ class _Reader:
             count *= dim
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             return self._outside(proto, dtype, count, what).reshape(dims)
-        held = len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
-        if held != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
-            raise BadInput(f"{what}: expected {count} numbers for its shape {dims[:8]}, got {held}")
+        present = (
+            len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
+        )
+        if present != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
+            raise BadInput(f"{what}: expected {count} numbers for its shape {dims[:8]}, got {present}")
         try:
             return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(dims)
         except FreshetError:
@@ -362,7 +332,6 @@ class _Reader:
         return max(*(len(field) for field in fields), len(proto.string_data))
 
     def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, what: str) -> Array:
-        """Return a tensor from a file beside the model's own."""
         entries = {entry.key: entry.value for entry in proto.external_data}
         path = self._file(entries.get("location", ""), what)
         nbytes = count * dtype.itemsize
@@ -393,12 +362,12 @@ class _Reader:
 
 def needed_nodes(body: OnnxBody) -> list[OnnxNode]:
     """Return the nodes that the outputs of a body are computed from, in order."""
-    wanted, kept = set(body.outputs), []
+    values, nodes = set(body.outputs), []
     for node in reversed(body.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            kept.append(node)
-            wanted.update(values_read(node))
-    return kept[::-1]
+        if not values.isdisjoint(node.outputs):
+            nodes.append(node)
+            values.update(values_read(node))
+    return nodes[::-1]
 
 
 def values_read(node: OnnxNode) -> Iterable[str]:
@@ -412,7 +381,6 @@ def values_read(node: OnnxNode) -> Iterable[str]:
 
 
 def _constant(node: OnnxNode) -> Array:
-    """Return the value of a Constant node."""
     if len(node.attributes) == 1 and len(node.outputs) == 1:
         ((name, value),) = node.attributes.items()
         if name == "value":

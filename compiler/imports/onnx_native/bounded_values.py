@@ -37,7 +37,6 @@ def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | No
     """Return how many times the size of the request each result of a node can be, or FLAG; None for any number.
 
     Args:
-        node: The node's message.
         values: Names of what depends on values of the request; anything else counts as a size.
         bounds: Bounds of some of them.
     """
@@ -54,10 +53,10 @@ def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | No
     read = [name for name in node.input[MOVES.get(node.op_type, slice(None))] if name]
     if not all(name in bounds for name in values.intersection(read)):
         return None
-    given = [bounds[name] if name in values else 1 for name in read]
+    factors = [bounds[name] if name in values else 1 for name in read]
     if node.op_type in MOVES:
-        return max(given)
-    total = sum(max(1, bound) for bound in given)
+        return max(factors)
+    total = sum(max(1, bound) for bound in factors)
     return total if total <= MOST else None
 
 

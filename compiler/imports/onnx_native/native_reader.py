@@ -60,7 +60,6 @@ class NativeModel:
         proto: Its message: functions inlined, nodes that no output needs left out, bags without loops.
         outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
         weights: Its initialisers.
-        notes: Lines for the report.
         labels: Of outputs of strings, which the message computes as positions in these.
         offsets: Inputs that are ids and offsets of bags, which the engine pools.
         linear: Names that weights of nn.Linear had in PyTorch before the exporter transposed them, by initialiser.
@@ -128,7 +127,6 @@ def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = Tru
     """Return a session of a message, on two threads and in bounded memory.
 
     Args:
-        proto: The message.
         weights: Its initialisers, for those whose data are outside the file.
         optimised: Whether ONNX Runtime may compute constants while it opens the graph.
 
@@ -156,29 +154,20 @@ def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = Tru
 
 
 def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
-    """Return an initialiser's message with its values inside.
-
-    Args:
-        tensor: The message.
-        weights: The initialisers.
-    """
+    """Return an initialiser's message with its values inside."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
 
 
 def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
-    """Return the graph's nodes that some values are computed from, in order.
-
-    Args:
-        proto: The message.
-    """
-    wanted, kept = set(outputs), []
+    """Return the graph's nodes that some values are computed from, in order."""
+    values, nodes = set(outputs), []
     for node in reversed(proto.graph.node):
-        if not wanted.isdisjoint(node.output):
-            kept.append(node)
-            wanted.update(taken(node))
-    return kept[::-1]
+        if not values.isdisjoint(node.output):
+            nodes.append(node)
+            values.update(taken(node))
+    return nodes[::-1]
 
 
 def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
@@ -193,9 +182,9 @@ def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
 def _check_operators(proto: Any) -> None:
     for node in every_node(proto.graph):
         if node.domain not in DOMAINS:
-            known = ", ".join(("ai.onnx", ML, MICROSOFT))
+            domains = ", ".join(("ai.onnx", ML, MICROSOFT))
             raise BadInput(
-                f"graph: operator {node.op_type[:64]} of {node.domain[:64]!r}: expected one of {known}: a custom "
+                f"graph: operator {node.op_type[:64]} of {node.domain[:64]!r}: expected one of {domains}: a custom "
                 "operator is code that the server does not have"
             )
         if node.op_type in READS_FILES:
@@ -217,8 +206,8 @@ def _without_dictionaries(proto: Any) -> list[str]:
         if node.op_type != "ZipMap" or node.domain != ML or len(node.input) != 1:
             continue
         classes = next((list(a.ints) or [s.decode(errors="replace") for s in a.strings] for a in node.attribute), [])
-        told = ", ".join(map(str, classes))[:80]
-        notes.append(f"output {node.output[0][:64]!r} is a matrix with a column for each class, in the order {told}")
+        order = ", ".join(map(str, classes))[:80]
+        notes.append(f"output {node.output[0][:64]!r} is a matrix with a column for each class, in the order {order}")
         node.op_type, node.domain = "Identity", ""
         del node.attribute[:]
         for info in proto.graph.output:
@@ -228,7 +217,7 @@ def _without_dictionaries(proto: Any) -> list[str]:
 
 
 def _prune(proto: Any) -> None:
-    kept = needed_nodes(proto, {info.name for info in proto.graph.output})
-    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
+    nodes = needed_nodes(proto, {info.name for info in proto.graph.output})
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:], proto.graph.value_info[:]
     proto.graph.node.extend(copies)

@@ -65,15 +65,15 @@ class OnnxStage(FedStage):
         if external_weights(data):
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
         self._session = _session(data, bounded_options())
-        given = {node.name: node for node in self._session.get_inputs()}
+        nodes = {node.name: node for node in self._session.get_inputs()}
         marks = self._session.get_modelmeta().custom_metadata_map
         self._recurrent = RECURRENT_KEY in marks
         self.single = frozenset(filter(None, marks.get(SINGLE_KEY, "").split(SEPARATOR)))
-        fed_inputs = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
+        fed_inputs = {i.name: _fed(i, nodes[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in nodes}
         super().__init__(fed_inputs, outputs, lookups)
-        named = {f"input/{name}" for name in self.fed} | {ROWS + name for name in self._rows}
-        made = {node.name for node in self._session.get_outputs()}
-        if named != given.keys() or not made.issuperset(f"output/{o.name}" for o in outputs):
+        expected = {f"input/{name}" for name in self.fed} | {ROWS + name for name in self._rows}
+        outputs_made = {node.name for node in self._session.get_outputs()}
+        if expected != nodes.keys() or not outputs_made.issuperset(f"output/{o.name}" for o in outputs):
             raise Corrupt("stage: an input or output that the manifest names is missing")
 
     def run(
@@ -117,17 +117,9 @@ load = OnnxStage
 
 
 class TracedOnnxStage:
-    """A stage whose runs are written down by ONNX Runtime's profiler."""
+    """A stage, opened once more, whose runs are written down by ONNX Runtime's profiler in a temporary folder."""
 
     def __init__(self, data: bytes, stage: OnnxStage) -> None:
-        """Open the stage once more.
-
-        Args:
-            data: The ONNX model.
-
-        Raises:
-            OSError: There is no temporary folder.
-        """
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-trace-")
         options = bounded_options()
         options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
@@ -168,11 +160,7 @@ class TracedOnnxStage:
 
 
 class _StageRun(EndableRun):
-    """One run of a session.
-
-    Attributes:
-        made: The outputs.
-    """
+    """One run of a session; `made` are its outputs."""
 
     __slots__ = ("_feeds", "_names", "_options", "_session", "made")
 
@@ -209,12 +197,7 @@ def _bound_memory(nbytes: int) -> None:
 
 
 def bounded_options(nbytes: int = ARENA_NBYTES, threads: int = 1) -> Any:
-    """Return options of a session that uses the arena of this process.
-
-    Args:
-        nbytes: Largest size of the arena.
-        threads: Threads of an operator.
-    """
+    """Return options of a session that uses the arena of this process, of `nbytes` at most."""
     _bound_memory(nbytes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -231,7 +214,6 @@ def _session(data: bytes, options: Any) -> Any:
 
 
 def _fed(spec: Input, node: Any) -> FeedSpec:
-    """Return how an input is fed, by its place in the session."""
     dtype = TYPES.get(node.type)
     if dtype is None:
         dtype = np.dtype(node.type.removeprefix("tensor(").removesuffix(")"))
@@ -240,19 +222,12 @@ def _fed(spec: Input, node: Any) -> FeedSpec:
 
 
 def text_of(array: Any) -> Any:
-    """Return an array as ONNX Runtime takes it: strings are Python's own.
-
-    Args:
-        array: Numbers, or bytes.
-
-    Raises:
-        BadInput: A string is not UTF-8.
-    """
+    """Return an array as ONNX Runtime takes it: bytes become str. Raise BadInput if a string is not UTF-8."""
     if not array.dtype.hasobject:
         return array
     try:
-        found = np.empty(array.shape, object)
-        found.ravel()[:] = [value.decode() for value in array.ravel().tolist()]
+        texts = np.empty(array.shape, object)
+        texts.ravel()[:] = [value.decode() for value in array.ravel().tolist()]
     except UnicodeDecodeError:
         raise BadInput("inputs: expected strings in UTF-8") from None
-    return found
+    return texts

@@ -74,21 +74,16 @@ class ServedLookup:
 
     @property
     def most_added(self) -> int:
-        """The most that is added to an id."""
         return max(self.added, default=0)
 
 
 def find_lookups(model: NativeModel) -> list[ServedLookup]:
-    """Return all lookups of the initialisers that can be tables.
-
-    Raises:
-        BadInput: A bag cannot be pooled by the engine.
-    """
+    """Return all lookups of initialisers that can be tables; raise BadInput for a bag that the engine cannot pool."""
     graph = model.proto.graph
     readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
     probe = _Probe(model)
-    found: list[ServedLookup] = []
+    served: list[ServedLookup] = []
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers[name]
@@ -98,10 +93,10 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
         if not all(bag or plain_gather(node, name) for node, bag in zip(nodes, bags)):
             continue
         cut = [bag or probe.lookup(node, name, array.shape[1]) for node, bag in zip(nodes, bags)]
-        if all(one is not None for one in cut):
-            found += [one for one in cut if one is not None]
-    _check_bags(model, {one.output for one in found})
-    return found
+        if all(lookup is not None for lookup in cut):
+            served += [lookup for lookup in cut if lookup is not None]
+    _check_bags(model, {lookup.output for lookup in served})
+    return served
 
 
 def _check_bags(model: NativeModel, cut: set[str]) -> None:
@@ -125,11 +120,8 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
     """Return the name of an initialiser whose rows are read at ids of a request, but is no table; "" if there is none.
 
     A product with one-hot ids reads rows as well.
-
-    Args:
-        lookups: All lookups of its tables.
     """
-    tables, inputs = {one.table for one in lookups}, {given.name for given in model.inputs}
+    tables, inputs = {lookup.table for lookup in lookups}, {info.name for info in model.inputs}
     nodes = model.proto.graph.node
     hot = {name for node in nodes if node.op_type == "OneHot" and not node.domain for name in node.output}
     for node in nodes:
@@ -138,17 +130,13 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
             return str(read[0])
         if node.op_type == "Gather" and read == [node.input[0]] and read[0] not in tables:
             above = needed_nodes(model.proto, {node.input[1]})
-            if inputs & {node.input[1], *(name for one in above for name in taken(one))}:
+            if inputs & {node.input[1], *(name for lookup in above for name in taken(lookup))}:
                 return str(read[0])
     return ""
 
 
 def plain_gather(node: Any, name: str) -> bool:
-    """Return whether a node gathers rows of an initialiser.
-
-    Args:
-        name: Name of the initialiser.
-    """
+    """Return whether a node gathers rows of the initialiser `name`."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
@@ -204,20 +192,14 @@ class _Probe:
         self._ids = {i.name: i for i in fixed if i.dtype in ID_TYPES}
         self._first: dict[str, int] = {}
         self._total = 0
-        for given in self._ids.values():
-            self._first[given.name] = self._total
-            self._total += math.prod(n or 1 for n in given.dims[1:])
+        for info in self._ids.values():
+            self._first[info.name] = self._total
+            self._total += math.prod(n or 1 for n in info.dims[1:])
 
     def lookup(self, node: Any, table: str, dim: int) -> ServedLookup | None:
-        """Return the lookup of a Gather, or None if its ids are not values of inputs.
-
-        Args:
-            node: The Gather.
-            table: Name of the initialiser.
-            dim: Length of its rows.
-        """
+        """Return the lookup of a Gather of rows of `dim` numbers, or None if its ids are not values of inputs."""
         above = needed_nodes(self._proto, {node.input[1]})
-        read = {name for one in above for name in one.input} | {node.input[1]}
+        read = {name for maker in above for name in maker.input} | {node.input[1]}
         inputs = [name for name in self._ids if name in read]
         others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()
         if not inputs or read & others or not _only_moves(above, inputs):
@@ -259,7 +241,7 @@ class _Probe:
         proto.CopyFrom(
             onnx.ModelProto(ir_version=max(8, self._proto.ir_version), opset_import=self._proto.opset_import)
         )
-        given = [
+        infos = [
             helper.make_tensor_value_info(
                 n, helper.np_dtype_to_tensor_dtype(self._ids[n].dtype), ["rows", *self._ids[n].dims[1:]]
             )
@@ -270,8 +252,8 @@ class _Probe:
         out = [helper.make_empty_tensor_value_info("places")]
         if any("places" in node.output or "places" in node.input for node in above):
             return []
-        proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", given, out, constants))
-        found: list[Any] = []
+        proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", infos, out, constants))
+        observed: list[Any] = []
         try:
             session = open_session(proto, {})
             for rows in PROBED:
@@ -280,15 +262,15 @@ class _Probe:
                 )
                 if places.dtype.kind not in "iu":
                     return []
-                found.append(places.astype(np.int64) - zeros)
+                observed.append(places.astype(np.int64) - zeros)
         except FreshetError:
             return []
         except Exception:  # ONNX Runtime's own: an index that the probe's places exceed, for one
             return []
-        return [*found, zeros.astype(np.int64)]
+        return [*observed, zeros.astype(np.int64)]
 
     def _places(self, name: str, rows: int) -> Any:
-        given = self._ids[name]
-        size = math.prod(n or 1 for n in given.dims[1:])
+        info = self._ids[name]
+        size = math.prod(n or 1 for n in info.dims[1:])
         place = np.arange(rows)[:, None] * self._total + self._first[name] + np.arange(size)
-        return place.astype(given.dtype).reshape(rows, *given.dims[1:])
+        return place.astype(info.dtype).reshape(rows, *info.dims[1:])

@@ -33,7 +33,7 @@ def stage_model(
     exact: Mapping[str, int] = MappingProxyType({}),
     weights: Sequence[StagedWeight] = (),
 ) -> bytes:
-    """Return the stage.
+    """Return the stage; raise TooLarge if it exceeds the limit of an executable.
 
     Args:
         inputs: The package's name of each input, by the file's.
@@ -42,9 +42,6 @@ def stage_model(
         rows: Name of the rows of each table and input.
         exact: Outputs that are written in pieces, each with its whole numbers of a row.
         weights: The weights that the engine hands over.
-
-    Raises:
-        TooLarge: It exceeds the limit of an executable.
     """
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
@@ -54,10 +51,10 @@ def stage_model(
     def rename(name: str) -> str:
         return names.get(name, INNER + name) if name else ""
 
-    cut = {one.output: lookup_nodes(model, one, rows, rename) for one in lookups}
+    cut = {item.output: lookup_nodes(model, item, rows, rename) for item in lookups}
     proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
     nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
-    nodes = [made for one in weights for made in weight_nodes(one, rename)] + nodes
+    nodes = [made for item in weights for made in weight_nodes(item, rename)] + nodes
     given = [info for info in graph.input if info.name in inputs]
     made = {info.name: info for info in graph.output}
     pieces: list[Any] = []
@@ -75,13 +72,13 @@ def stage_model(
     for name, label in outputs.items():
         made[name].name = f"output/{label}"
     read = {name for node in nodes for name in taken(node)}
-    handed = {one.tensor for one in weights}
-    kept = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
-    initialisers = [held(tensor, model.weights) for tensor in kept]
+    handed = {item.tensor for item in weights}
+    read_tensors = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
+    initialisers = [held(tensor, model.weights) for tensor in read_tensors]
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
     initialisers += pieces
-    given += lookup_inputs(model, rows) + [weight_input(one) for one in weights]
+    given += lookup_inputs(model, rows) + [weight_input(item) for item in weights]
     served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)
@@ -95,11 +92,7 @@ def stage_model(
 
 
 def passing_model(columns: Mapping[str, int]) -> bytes:
-    """Return the dense graph that gives the columns of x, output after output.
-
-    Args:
-        columns: Columns of each output.
-    """
+    """Return the dense graph that gives the columns of x, output after output."""
     nodes, constants, out, at = [], [], [], 0
     for label, count in columns.items():
         bounds = [f"{label}/first", f"{label}/last", "axis"]
@@ -108,8 +101,8 @@ def passing_model(columns: Mapping[str, int]) -> bytes:
         out.append(helper.make_tensor_value_info(label, TensorProto.FLOAT, ["rows", count]))
         at += count
     constants.append(numpy_helper.from_array(np.array([1]), "axis"))
-    given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", at])]
-    graph = helper.make_graph(nodes, "dense", given, out, constants)
+    x = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", at])]
+    graph = helper.make_graph(nodes, "dense", x, out, constants)
     opsets = [helper.make_opsetid("", DEFAULT_OPSET)]
     model = helper.make_model(graph, producer_name="freshet", ir_version=IR_VERSION, opset_imports=opsets)
     data: bytes = model.SerializeToString(deterministic=True)

@@ -79,9 +79,6 @@ def check_sizes(model: Any) -> None:
     """Raise BadInput if a size or a trip count depends on values of a request, or a division could trap.
 
     Raises TooLarge if a constant size is huge.
-
-    Args:
-        model: The model's message.
     """
     graph = model.graph
     constant = {tensor.name for tensor in graph.initializer}
@@ -94,45 +91,44 @@ def _integers(model: Any) -> set[str]:
     skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     skeleton.graph.name = "g"
     skeleton.graph.node.extend(model.graph.node)
-    taken = {info.name for info in model.graph.input}
+    inputs = {info.name for info in model.graph.input}
     skeleton.graph.input.extend(model.graph.input)
     skeleton.graph.input.extend(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in model.graph.initializer
-        if t.name not in taken
+        if t.name not in inputs
     )
     # Where it fails, ONNX Runtime, which opens the graph next, says what is wrong.
     with suppress(onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         skeleton = onnx.shape_inference.infer_shapes(skeleton)
-    found: set[str] = set()
+    names: set[str] = set()
     graphs = [skeleton.graph]
     while graphs:
         graph = graphs.pop()
         for info in (*graph.input, *graph.value_info, *graph.output):
             if info.type.tensor_type.elem_type in INTEGERS:
-                found.add(info.name)
-        found.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
+                names.add(info.name)
+        names.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
         for node in graph.node:
             graphs += bodies_of(node)
             for attribute in node.attribute:
                 # A type that ONNX does not infer where it knows too little of the input.
                 if attribute.name == "to" and node.op_type == "Cast" and attribute.i in INTEGERS:
-                    found.update(node.output)
-    return found
+                    names.update(node.output)
+    return names
 
 
 def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
     """Raise BadInput if StringConcat joins a string with itself too often.
 
     Args:
-        graph: A graph or a body.
         joined: Strings in each value, by name; one where it is not named.
         repeated: Whether the body runs many times.
     """
     joined = dict(joined)
     for node in graph.node:
-        given = [joined.get(name, 1) for name in node.input]
-        count = sum(given) if node.op_type == "StringConcat" else max(given, default=1)
+        counts = [joined.get(name, 1) for name in node.input]
+        count = sum(counts) if node.op_type == "StringConcat" else max(counts, default=1)
         if count > MAX_JOINED or (repeated and node.op_type == "StringConcat"):
             raise BadInput(
                 f"graph: StringConcat {node.name[:64]!r}: expected at most {MAX_JOINED} strings joined into one, and "
@@ -144,8 +140,6 @@ def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
 
 
 class _Walk:
-    """One walk through a model's graphs."""
-
     def __init__(self, integers: set[str]) -> None:
         self._integers = integers
         self._divisors: dict[str, Any] = {}
@@ -161,8 +155,8 @@ class _Walk:
             trips: How often the body may run, by constants.
         """
         values, known = set(values), dict(known)
-        own = {info.name for info in graph.input}
-        bounds = {name: bound for name, bound in bounds.items() if name not in own}
+        inputs = {info.name for info in graph.input}
+        bounds = {name: bound for name, bound in bounds.items() if name not in inputs}
         for tensor in graph.initializer:
             self._note(known, tensor.name, tensor)
         for node in graph.node:
@@ -198,25 +192,25 @@ class _Walk:
         # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
         carried = names[2:] if loop else names
         inner = (
-            {n for n, given in zip(carried, node.input[2:]) if given in values}
+            {n for n, outer in zip(carried, node.input[2:]) if outer in values}
             if loop
             else set(carried if touched else ())
         )
-        own = max(known.get(node.input[0], [1]), default=1) if loop else 1
+        own_trips = max(known.get(node.input[0], [1]), default=1) if loop else 1
         for _ in range(MAX_LOOKS):
-            after = self.walk(body, values | inner, bounds, known, trips * max(own, 1))
+            after = self.walk(body, values | inner, bounds, known, trips * max(own_trips, 1))
             # Results of one trip are inputs of the next.
-            made = {name for name, result in zip(carried, results[loop:]) if result in after}
-            if made <= inner:
+            dependent = {name for name, result in zip(carried, results[loop:]) if result in after}
+            if dependent <= inner:
                 break
-            inner |= made
+            inner |= dependent
         else:
-            after = self.walk(body, values | set(carried), bounds, known, trips * max(own, 1))
+            after = self.walk(body, values | set(carried), bounds, known, trips * max(own_trips, 1))
         if loop:
             if node.input[0] in values and node.input[0] not in bounds:
                 raise size_by_value(node.op_type, node.name, "a trip count")
             ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
-            if ends and (not node.input[0] or trips * own > MAX_TRIPS):
+            if ends and (not node.input[0] or trips * own_trips > MAX_TRIPS):
                 raise size_by_value(node.op_type, node.name, "a number of trips", LOOPED)
         return touched or not after.isdisjoint(results)
 
@@ -254,20 +248,20 @@ def _attribute(node: Any, name: str) -> int:
 
 def _check_constant(node: Any, known: Constants) -> None:
     """Raise TooLarge if an operator makes too many values of constants."""
-    given = [known.get(name) for name in node.input]
-    made = 0
+    constants = [known.get(name) for name in node.input]
+    values = 0
     if node.op_type in RANDOM:
-        made = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
-    elif node.op_type == "Range" and len(given) == 3 and None not in given:
-        first, last, step = (max(numbers or [0]) for numbers in given)
-        made = (last - first) // (step or 1)
+        values = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
+    elif node.op_type == "Range" and len(constants) == 3 and None not in constants:
+        first, last, step = (max(numbers or [0]) for numbers in constants)
+        values = (last - first) // (step or 1)
     else:
-        sizes = [given[i] or [] for i in SIZING.get(node.op_type, ()) if i < len(given)]
+        sizes = [constants[i] or [] for i in SIZING.get(node.op_type, ()) if i < len(constants)]
         # Each padding adds to another dimension, by itself.
         count = max if node.op_type == "Pad" else math.prod
-        made = max((count([abs(size) for size in one]) for one in sizes if one), default=0)
-    if made > MAX_MADE:
+        values = max((count([abs(size) for size in numbers_of]) for numbers_of in sizes if numbers_of), default=0)
+    if values > MAX_MADE:
         raise TooLarge(
             f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected at most {MAX_MADE} numbers from constants, "
-            f"got {made}"
+            f"got {values}"
         )
