@@ -16,7 +16,6 @@ HEAD = "| field | type | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     document = _document()
     parts = [_refusals(document)]
     for path, methods in document["paths"].items():
@@ -56,7 +55,6 @@ def _document() -> dict[str, Any]:
 
 
 def _refusals(document: Mapping[str, Any]) -> str:
-    """Return the table of error statuses that every route may return."""
     first = next(iter(next(iter(document["paths"].values())).values()))
     rows = (
         f"| {code} | {response['description']} |\n" for code, response in first["responses"].items() if code[0] in "45"

@@ -15,7 +15,6 @@ HEAD = "| option | default | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     parts = []
     for name, command in sorted(_commands("freshet", typer.main.get_command(app))):
         parts.append(f"## {name}\n\n{_cell(' '.join((command.help or '').split()))}\n")
@@ -27,7 +26,6 @@ def page() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every command with its full name; groups themselves are left out."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield name, command

@@ -11,7 +11,6 @@ HEAD = "| option | default | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     parts = []
     for heading, options in groupby(OPTIONS, lambda each: each[1].heading):
         rows = []

@@ -32,7 +32,6 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def main() -> None:
-    """Write the sample."""
     source = SyntheticSource(seed=7, rows=FULL_ROWS + DELTA_ROWS * DELTAS, users=800, items=300, drift_rows=40_000)
     features = {name: {**section, **_narrow(section)} for name, section in default_features().items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +89,6 @@ def scores(repository: Path, inputs: dict[str, list[Any]]) -> list[float]:
 
 
 def pack(version: Path) -> None:
-    """Write the files of a version."""
     with zipfile.ZipFile(SAMPLE, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(path for path in version.rglob("*") if path.is_file()):
             member = zipfile.ZipInfo(path.relative_to(version).as_posix(), TIME)

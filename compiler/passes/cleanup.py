@@ -31,9 +31,9 @@ def clean(graph: Graph) -> tuple[Graph, int]:
             instead = rule(graph, edit, ref)
             if instead is not None:
                 edit.replace(ref, instead)
-    found = edit.changes
+    cleaned = edit.changes
     merged, twice = _eliminate_common_subexpressions(edit.done())
-    return merged, found + twice
+    return merged, cleaned + twice
 
 
 def _identity(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -94,8 +94,8 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         inner = [source]
         if graph.producer(source).op == "ConcatV2" and _axis(graph, source) == axis:
             inner = list(graph.producer(source).inputs[:-1])
-        for one in inner:
-            cut = part(graph, one)
+        for item in inner:
+            cut = part(graph, item)
             last = parts[-1] if parts else None
             if cut is not None and cut.axis == axis:
                 if isinstance(last, AxisRange) and (last.source, last.stop) == (cut.source, cut.start):
@@ -103,7 +103,7 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
                     continue
                 parts.append(cut)
             else:
-                parts.append(one)
+                parts.append(item)
     if len(parts) == len(graph.producer(ref).inputs) - 1 > 1:
         return None
     rank = len(graph.shape(ref))
@@ -127,28 +127,28 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         return None
     # If the whole is needed as well, a slice is only cheaper when it lies within one part.
     alone = all(user and part(graph, (user, 0)) for user in graph.users[cut.source])
-    taken, at = [], 0
+    pieces, at = [], 0
     for source in graph.producer(cut.source).inputs[:-1]:
         whole = graph.shape(source)[cut.axis]
         if whole is None:
             return None
         start, stop = max(cut.start - at, 0), min(cut.stop - at, whole)
         if start < stop:
-            taken.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
+            pieces.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
         at += whole
-    return _joined(graph, edit, ref, taken, cut.axis) if alone or len(taken) == 1 else None
+    return _joined(graph, edit, ref, pieces, cut.axis) if alone or len(pieces) == 1 else None
 
 
 def _neutral(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     node = graph.producer(ref)
     nothing = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0}.get(node.op, 0.0)
-    for here, other in ((0, 1), (1, 0)):
+    for side, other in ((0, 1), (1, 0)):
         value = graph.constant(node.inputs[other])
         if value is None or not value.size or graph.dtype(ref) != tf.float32 or (value != nothing).any():
             continue
         symmetric = node.op in ADDS or node.op == "Mul"
-        if (other == 1 or symmetric) and graph.shape(node.inputs[here]) == graph.shape(ref):
-            return node.inputs[here]
+        if (other == 1 or symmetric) and graph.shape(node.inputs[side]) == graph.shape(ref):
+            return node.inputs[side]
     return None
 
 

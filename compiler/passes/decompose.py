@@ -149,25 +149,21 @@ def expm1(f: Formula, x: Ref) -> Ref:
 
 
 def ndtri(f: Formula, p: Ref) -> Ref:
-    """Write the normal distribution's quantile.
-
-    It uses the logarithm of 4 p (1 - p), which does not cancel at either end.
-
-    Args:
-        p: The operand, a probability.
-    """
+    """Write the normal distribution's quantile at p, by log(4 p (1 - p)), which does not cancel at either end."""
     x = f.sub(f.mul(p, 2.0), 1.0)
     rest = f.mul(f.mul(p, 4.0), f.sub(1.0, p))
     w = f.op("Neg", f.op("Log", rest))
     centre = f.polynomial(f.sub(w, 2.5), ERFINV_CENTRE)
     # In the centre, rounding may make w negative, where sqrt is undefined.
     tail = f.polynomial(f.sub(f.op("Sqrt", f.op("Maximum", w, 0.0)), 3.0), ERFINV_TAIL)
-    found = f.mul(f.mul(f.where(f.less(w, 5.0), centre, tail), x), math.sqrt(2.0))
+    quantile = f.mul(f.mul(f.where(f.less(w, 5.0), centre, tail), x), math.sqrt(2.0))
     # Giles' last polynomial ends where 1 - x has no smaller float32; p has many more values near 0.
     s = f.op("Sqrt", f.mul(f.op("Log", f.op("Maximum", p, SMALLEST)), -2.0))
     deep = f.mul(f.op("Neg", s), f.polynomial(f.div(1.0, s), NDTRI_DEEP))
-    found = f.where(f.less(p, DEEP), f.where(f.is_zero(p), -math.inf, deep), found)
-    return f.where(f.edit.add("Equal", p, f.number(1.0), T=tf.float32, incompatible_shape_error=True), math.inf, found)
+    quantile = f.where(f.less(p, DEEP), f.where(f.is_zero(p), -math.inf, deep), quantile)
+    return f.where(
+        f.edit.add("Equal", p, f.number(1.0), T=tf.float32, incompatible_shape_error=True), math.inf, quantile
+    )
 
 
 def _erfinv(f: Formula) -> Ref:
@@ -202,8 +198,8 @@ def _lgamma(f: Formula) -> Ref:
     fraction = f.where(f.less(0.5, fraction), f.sub(1.0, fraction), fraction)
     sine = f.op("Sin", f.mul(fraction, math.pi))
     reflected = f.sub(f.sub(math.log(math.pi), f.op("Log", sine)), log_y)
-    found = f.where(low, f.where(f.is_zero(sine), math.inf, reflected), log_y)
-    return f.where(f.edit.add("IsInf", x, T=tf.float32), math.inf, found)
+    value = f.where(low, f.where(f.is_zero(sine), math.inf, reflected), log_y)
+    return f.where(f.edit.add("IsInf", x, T=tf.float32), math.inf, value)
 
 
 def _digamma(f: Formula) -> Ref:
@@ -248,26 +244,24 @@ def _euclidean_norm(f: Formula) -> Ref | None:
 def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
     """Return a rule for prefix products along a fixed axis, in log2(size) steps (Hillis and Steele).
 
-    Args:
-        neutral: The neutral element; LOWEST stands for minus infinity, whose differences would be NaN.
-        join: Combines two elements.
+    The neutral element LOWEST stands for minus infinity, whose differences would be NaN.
     """
 
     def rule(f: Formula) -> Ref | None:
         x, axis = f.inputs
-        found = f.axis(axis, x)
-        if found is None or not f.floats:
+        place = f.axis(axis, x)
+        if place is None or not f.floats:
             return None
-        at, rank, size = found
+        at, rank, size = place
         reverse = bool(f.node.attr("reverse"))
 
         def shifted(a: Ref, by: int) -> Ref:
             """Shift `a` along the axis by `by` places, filling in the neutral element."""
-            kept = f.edit.slice(a, rank, at, by, size) if reverse else f.edit.slice(a, rank, at, 0, size - by)
+            rest = f.edit.slice(a, rank, at, by, size) if reverse else f.edit.slice(a, rank, at, 0, size - by)
             pads = np.zeros((rank, 2), np.int32)
             pads[at, 1 if reverse else 0] = by
             return f.edit.add(
-                "PadV2", kept, f.edit.constant(pads, np.int32), f.number(neutral), T=tf.float32, Tpaddings=tf.int32
+                "PadV2", rest, f.edit.constant(pads, np.int32), f.number(neutral), T=tf.float32, Tpaddings=tf.int32
             )
 
         if neutral == LOWEST:
@@ -306,13 +300,13 @@ def _dense_bincount(f: Formula) -> Ref | None:
     """Count the integers in each row: one-hot rows, added up, or their maximum for binary output."""
     x, size, weights = f.inputs
     limit, shape = f.graph.constant(size), f.shape(x)
-    given = f.shape(weights)
-    known = limit is not None and shape is not None and given is not None
-    if not known or not f.floats or len(shape or ()) != 2 or f.graph.dtype(x) != tf.int32:
+    weights_shape = f.shape(weights)
+    static = limit is not None and shape is not None and weights_shape is not None
+    if not static or not f.floats or len(shape or ()) != 2 or f.graph.dtype(x) != tf.int32:
         return None
     depth = f.edit.constant(int(np.max(limit if limit is not None else 0)), np.int32)
     hot = f.edit.add("OneHot", x, depth, f.number(1.0), f.number(0.0), T=tf.float32, TI=tf.int32, axis=-1)
-    if 0 not in (given or ()):
+    if 0 not in (weights_shape or ()):
         hot = f.mul(hot, f.expand(weights, -1))
     how = "Max" if f.node.attr("binary_output") else "Sum"
     return f.edit.add(how, hot, f.edit.constant([1], np.int32), T=tf.float32, Tidx=tf.int32, keep_dims=False)

@@ -53,7 +53,6 @@ class PassEffect:
     """Effect of one pass.
 
     Attributes:
-        name: Name of the pass.
         found: Places changed.
         nodes: Nodes fewer per batch; negative for forms with more nodes but less work.
         flops: FLOPs fewer per row.
@@ -88,16 +87,11 @@ def flops(graph: Graph) -> int:
 
 
 def dense_flops(dense: DenseGraph) -> int:
-    """Return the floating-point operations per row of a dense graph as it is."""
     return flops(Graph.of_dense(dense))
 
 
 def proof_rows(dense: DenseGraph, most: int) -> int:
-    """Return how many rows to compare two forms of a graph on: fewer where a row takes much work, and so much memory.
-
-    Args:
-        most: Most rows.
-    """
+    """Return how many rows to compare two forms of a graph on: fewer than `most` where a row is much work."""
     return max(LEAST_PROOF_ROWS, min(most, PROOF_FLOPS // max(1, dense_flops(dense))))
 
 
@@ -107,11 +101,7 @@ def counted(graph: Graph) -> bool:
 
 
 def node_flops(graph: Graph, name: str) -> int | None:
-    """Return the FLOPs of one node per row; None if its size is not known before the graph runs.
-
-    Args:
-        name: Name of the node.
-    """
+    """Return the FLOPs of one node per row; None if its size is not known before the graph runs."""
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0
@@ -137,8 +127,5 @@ def _einsum_flops(graph: Graph, node: Node) -> int | None:
 
 
 def _measured(node: Node, name: str) -> Ref:
-    """Return the tensor whose elements take one operation each.
-
-    It is the input of a reduction, and the output of any other node.
-    """
+    """Return the tensor whose elements take one operation each: the input of a reduction, else the output."""
     return node.inputs[0] if node.op in REDUCTIONS else (name, 0)

@@ -69,7 +69,6 @@ def _vectors(graph: Graph, ref: Ref) -> tuple[int, int] | None:
 
 
 def _root(graph: Graph, ref: Ref) -> Ref:
-    """Return a tensor as it was before reshapes."""
     while graph.producer(ref).op == "Reshape":
         ref = graph.producer(ref).inputs[0]
     return ref
@@ -106,10 +105,10 @@ def _one_number(graph: Graph, ref: Ref) -> bool:
 
 def _pairs(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     """Rewrite the sum of the inner products of all pairs."""
-    found = summed(graph, ref)
-    if found is None or not _one_number(graph, ref):
+    total = summed(graph, ref)
+    if total is None or not _one_number(graph, ref):
         return None
-    source = found[0]
+    source = total[0]
     chosen = None
     node = graph.producer(source)
     if node.op == "Mul":
@@ -157,18 +156,18 @@ def _gram(graph: Graph, ref: Ref) -> Ref | None:
 
 def _difference(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     """Rewrite the sum over d of (sum of vectors)^2 - sum of vectors^2, so that both are summed first."""
-    found = summed(graph, ref)
-    if found is None or not _one_number(graph, ref) or graph.producer(found[0]).op != "Sub":
+    total_sum = summed(graph, ref)
+    if total_sum is None or not _one_number(graph, ref) or graph.producer(total_sum[0]).op != "Sub":
         return None
-    left, right = graph.producer(found[0]).inputs
+    left, right = graph.producer(total_sum[0]).inputs
     total, squares = squared(graph, left), summed(graph, right)
     each = squared(graph, squares[0]) if squares else None
     sum_of = summed(graph, total) if total else None
     if sum_of is None or each is None or squares is None or sum_of[1] != (1,) or squares[1] != (1,):
         return None
     vectors = sum_of[0]
-    same = _root(graph, vectors) == _root(graph, each) and graph.shape(vectors) == graph.shape(each)
-    if _vectors(graph, vectors) is None or not same:
+    equal = _root(graph, vectors) == _root(graph, each) and graph.shape(vectors) == graph.shape(each)
+    if _vectors(graph, vectors) is None or not equal:
         return None
     return _shaped(graph, edit, _machine(graph, edit, vectors), ref)
 
@@ -195,7 +194,6 @@ def _outer_product(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _turned(node: Node) -> bool:
-    """Return whether a product transposes an operand."""
     return any(node.attr(name) for name in ("adj_x", "adj_y", "transpose_a", "transpose_b"))
 
 
@@ -233,11 +231,11 @@ def _terms(graph: Graph, ref: Ref) -> list[Ref]:
     terms: list[Ref] = []
     stack = [ref]
     while stack:
-        here = stack.pop()
-        if graph.producer(here).op in ADDS and (here == ref or graph.only_user(here)):
-            stack.extend(reversed(graph.producer(here).inputs))
+        term = stack.pop()
+        if graph.producer(term).op in ADDS and (term == ref or graph.only_user(term)):
+            stack.extend(reversed(graph.producer(term).inputs))
         else:
-            terms.append(here)
+            terms.append(term)
     return terms
 
 

@@ -70,18 +70,11 @@ def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, PassEffect]:
-    """Apply one pass.
-
-    Args:
-        name: Name of the pass.
-
-    Returns:
-        The new graph, and the effect.
-    """
-    after, found = run(graph)
-    if not found:
+    """Return the graph after one pass, and the effect."""
+    after, changes = run(graph)
+    if not changes:
         return graph, PassEffect(name, 0, 0, 0)
-    return after, PassEffect(name, found, node_count(graph) - node_count(after), flops(graph) - flops(after))
+    return after, PassEffect(name, changes, node_count(graph) - node_count(after), flops(graph) - flops(after))
 
 
 def _sum(a: PassEffect, b: PassEffect) -> PassEffect:

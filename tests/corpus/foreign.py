@@ -262,7 +262,7 @@ def weights_from_onnx(story: Story) -> None:
 
 
 def _import_lists(story: Story, graph: Any, random: np.random.Generator) -> None:
-    """Imports a graph of a list `past` and an id `item`, and asks it for lists of three lengths."""
+    """Import a graph of a list `past` and an id `item`, and ask it for lists of three lengths."""
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with _source(story) as folder:
         folder.mkdir()
@@ -344,7 +344,7 @@ def _variable(seed: int, *shape: int, name: str) -> Any:
 
 @contextmanager
 def _source(story: Story) -> Iterator[Path]:
-    """Gives a folder for what is imported. TensorFlow and Keras warn of numpy's future while they write there."""
+    """A folder for what is imported. TensorFlow and Keras warn of numpy's future while they write there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield story.repository.parent / "source"

@@ -71,7 +71,8 @@ COMPILED_WITHIN = 2e-3
 class Training:
     """A run of `freshet train` into a story's repository: its full version at once, then a delta whenever it is asked.
 
-    Requests of the story are of its rows: some with a row for each candidate, some with one user for all of them."""
+    Requests of the story are of its rows: some with a row for each candidate, some with one user for all of them.
+    """
 
     def __init__(
         self,
@@ -87,9 +88,10 @@ class Training:
         **sections: dict[str, Any],
     ) -> None:
         """columns: of the rows, by default those of the features' names. rows: of a request. options: more of [model].
-        publish: more of [publish]. sections: others of the file; a request has the columns of its sequences, too."""
+        publish: more of [publish]. sections: others of the file; a request has the columns of its sequences, too.
+        """
         names = list(columns or features)
-        written = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
+        publish_keys = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
         config = {
             "model": {"name": MODEL, "arch": arch, "hidden": [16, 8]} | (options or {}),
             "data": {
@@ -100,7 +102,7 @@ class Training:
             },
             "features": features,
             "train": LEARNING,
-            "publish": written | {"key": str(story.signing_key or "")} | (publish or {}),
+            "publish": publish_keys | {"key": str(story.signing_key or "")} | (publish or {}),
             "guard": {"enabled": False},
             **sections,
         }
@@ -123,7 +125,6 @@ class Training:
         story.requests += requests_of("one user", inputs(2, once), ways)
 
     def delta(self) -> None:
-        """Learns on and publishes what has changed."""
         next(self._deltas)
 
 
@@ -195,9 +196,9 @@ def histories(story: Story) -> None:
     )
     if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
-    asked = story.requests[-1].inputs
-    without = {name: made | NO_EVENTS if name.startswith("history.") else made for name, made in asked.items()}
-    story.requests += requests_of("user without events", without, ("parts",))
+    inputs = story.requests[-1].inputs
+    no_events = {name: made | NO_EVENTS if name.startswith("history.") else made for name, made in inputs.items()}
+    story.requests += requests_of("user without events", no_events, ("parts",))
     story.moment("published")
     training.delta()
     story.moment("delta 1")
