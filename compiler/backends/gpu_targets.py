@@ -27,16 +27,10 @@ UNTUNED = (("xla_gpu_enable_triton_gemm", False),)
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One card of a compute capability, in the numbers that XLA plans with.
+    """One card of a compute capability, as the driver names it, in the numbers that XLA plans with.
 
-    Attributes:
-        name: As the driver names the card.
-        threads: Most threads of a multiprocessor.
-        fpus: float32 units of a multiprocessor.
-        shared: Bytes of shared memory of a multiprocessor.
-        l2: Bytes of level 2 cache.
-        memory: Bytes.
-        bandwidth: Bytes a second.
+    Threads, float32 units (fpus) and bytes of shared memory are of a multiprocessor; l2 and memory are bytes, bandwidth
+    bytes a second.
     """
 
     name: str
@@ -78,10 +72,6 @@ def prepare(targets: Iterable[str]) -> None:
 
 def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
     """Compile a portable StableHLO artifact; return jaxlib's executable, whose serialize() is machine code.
-
-    Args:
-        target: One that prepare() has seen.
-        bucket: Rows of the batch, for error messages.
 
     Raises:
         BadInput: jax with CUDA is not installed.

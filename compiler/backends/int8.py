@@ -86,12 +86,10 @@ def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
 
 
 def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
-    """Choose the quantisation of a value from its values on some rows.
+    """Choose the quantisation of a value, float32 [n, k], from its values on some rows.
 
-    Args:
-        values: float32 [n, k].
-        weight: float32 [k, _], the weight it is multiplied by, if columns may have scales of their own: an embedding
-            may be next to a number a hundred times as large.
+    With the weight [k, _] that it is multiplied by, columns may have scales of their own: an embedding may be next to a
+    number a hundred times as large.
     """
     values = np.where(np.isfinite(values), values, np.float32(0))
     if weight is None:

@@ -28,14 +28,9 @@ ROWS = 1024
 
 
 def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: float) -> bytes:
-    """Convert as many products of an ONNX model to int8 as the error bound allows.
+    """Convert as many products of a graph's ONNX model to int8 as the error bound allows.
 
-    Args:
-        model: The graph's ONNX model (compiler.backends.onnxruntime.to_onnx).
-        bound: Largest allowed error.
-
-    Raises:
-        BadInput: No product can be in int8: the message has the error, or says that none is large enough.
+    Raise BadInput if none can be: the message has the error, or says that no product is large enough.
     """
     running = _ReferenceRunner(weights, graph)
     candidates = products(model)

@@ -84,16 +84,13 @@ class XlaFunction:
     def __init__(
         self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int, settings: str = ""
     ) -> None:
-        """Compile a function of tensors to a list of tensors.
+        """Compile a function of tensors to a list of tensors; raise BadInput if XLA cannot, or jaxlib is not installed.
 
         Args:
             takes: Shapes and dtypes of its arguments.
             threads: Threads that a call may use. With one, it computes in the calling thread, and several threads may
                 call at once.
             settings: All settings that the function follows from, so that the next run need not trace it; "": it does.
-
-        Raises:
-            BadInput: XLA cannot compile the function, or jaxlib is not installed.
         """
         Xla()
         self._device = device("cpu", threads)

@@ -22,15 +22,10 @@ Cost = Callable[[int], float]
 
 
 def bucket_list(rows: Sequence[int], most: int, cost: Cost, max_bucket: int = 1024) -> list[int]:
-    """Return the at most `most` buckets with the least expected cost, ascending.
+    """Return the at most `most` buckets with the least expected cost, ascending, for a sample of requests' rows.
 
-    With more than MAX_SIZES distinct sizes, neighbouring sizes are rounded up to one.
-
-    Args:
-        rows: Rows of each request in the sample.
-
-    Raises:
-        BadInput: The sample is empty or has invalid sizes.
+    With more than MAX_SIZES distinct sizes, neighbouring sizes are rounded up to one. Raise BadInput if the sample is
+    empty or has invalid sizes.
     """
     sizes, counts = _sizes(rows, most, max_bucket)
     n = len(sizes)

@@ -30,7 +30,6 @@ def write_files(
 
     Args:
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
-        graph: The dense graph, with the weights to publish.
         stage: Content of draft.stage.file.
 
     Raises:

@@ -25,12 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Verdict of a gate on a version that is written but not committed.
-
-    Attributes:
-        notes: Notes to add to its manifest.
-        refused: True to commit it as a candidate.
-    """
+    """Verdict of a gate on a version that is written but not committed: notes for it, and whether it is refused."""
 
     notes: Mapping[str, Any]
     refused: bool
@@ -62,21 +57,17 @@ def publish(
     lower: LowPrecisionOptions | None = None,
     review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
-    """Compile the dense graph, write all files of the version and commit it.
+    """Compile the dense graph, write all files of the version and commit it, or a candidate if the review refuses it.
 
     Args:
         draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
             outputs, dense, files, executables, graphs, the note `passes`.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
         graph: The dense graph, with the weights to publish.
-        buckets: Batch sizes.
         progress: Called with the number of compiled buckets and their total.
         stage: Content of draft.stage.file.
         lower: None for float32 alone. If the lower precision is refused, the notes give the reason.
         review: Judges the version as it will be served, before it is committed.
-
-    Returns:
-        The committed version, or the candidate if the review has refused it.
 
     Raises:
         BadInput: The graph cannot be compiled, or a weight is not a number.

@@ -122,11 +122,9 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """The report of compile_version().
+    """The report of compile_version(): the calibration of the whole graph, and of its parts by subgraph.
 
     Attributes:
-        calibration: Of the whole graph.
-        others: Of its parts, by subgraph.
         skipped: Variants that could not be compiled here, each with the reason.
     """
 
@@ -154,10 +152,6 @@ def compile_version(
     keyring: Keyring = NO_KEYS,
 ) -> CompileReport:
     """Compile, calibrate and commit a version. On an error the version stays as it was.
-
-    Args:
-        storage: Storage of the version; None for its folder.
-        keyring: Keys to verify and sign with.
 
     Raises:
         BadInput: The version cannot be compiled with these options.
@@ -218,12 +212,7 @@ def compile_version(
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:
-    """Return the version for `freshet compile`.
-
-    Args:
-        target: The version's path, or with a repository the model's name.
-        version: None for the newest.
-    """
+    """Return the version for `freshet compile`: the target is its path, or with a repository the model's name."""
     if repository is None:
         folder = Path(target).absolute()
         if version is not None:

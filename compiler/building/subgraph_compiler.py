@@ -35,7 +35,6 @@ class SubgraphCompiler:
 
     Attributes:
         skipped: Variants that could not be compiled, each with the reason.
-        precision: The precision to choose.
         files: By subgraph, the file of rows to check a lower precision with.
     """
 
@@ -54,16 +53,10 @@ class SubgraphCompiler:
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
-        """Compile all parts of a graph for the variants, and return the calibration of each subgraph.
+        """Compile all parts of a graph for the variants and return the calibration of each; rows are the whole graph's.
 
-        The user/candidate split is left out if no backend can express it: requests are then computed whole.
-
-        Args:
-            rows: Inputs of the whole graph, to calibrate and check with.
-            labelled: Rows for the AUC.
-
-        Raises:
-            BadInput: No variant can compute the whole graph.
+        The user/candidate split is left out if no backend can express it: requests are then computed whole. BadInput is
+        raised if no variant can compute the whole graph.
         """
         whole = self._subgraph(found.listed(WHOLE), "", found.by_subgraph[WHOLE], wanted, rows, labelled)
         exact = [v for v in wanted if v.precision == "float32"]
@@ -118,9 +111,7 @@ class SubgraphCompiler:
         """Compile parts of a graph for GPUs that need not be here; nobody measures the result.
 
         Args:
-            targets: The GPUs' targets (compiler.backends.gpu_targets).
-            backends: The backends, the preferred one first. Any but the last is left out, with the reason, where it
-                cannot compile a part.
+            backends: The preferred one first. Any but the last is left out, with the reason, if it fails for a part.
             precision: A lower precision, compiled beside float32 and preferred to it except for the user's part.
             inputs: With a lower precision: by part, rows to check it with.
             labelled: Rows for the AUC of the whole graph.

@@ -92,8 +92,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
 def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:
     """Return the dense tensor of a delta that changes an output's published expression into another.
 
-    Raises:
-        BadInput: The structures differ, or there is no number to change.
+    Raise BadInput if the structures differ, or there is no number to change.
     """
     where = f"fusion.{output[:64]}"
     before, after = parse(published, where), parse(new, where)

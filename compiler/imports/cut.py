@@ -76,12 +76,7 @@ class Cutter:
                 raise BadInput(f"output {name[:64]!r}: expected numbers for every row")
 
     def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> GraphCut:
-        """Cut the model.
-
-        Args:
-            refused: Nodes that must not be dense, each with the reason.
-            whole: Put everything on the sparse side.
-        """
+        """Cut the model, all to the sparse side with `whole`; `refused` nodes, with reasons, must not be dense."""
         reasons: dict[str, str] = {}
         while True:
             before = len(reasons)

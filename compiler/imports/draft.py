@@ -40,7 +40,6 @@ class Draft:
     Attributes:
         tables: By name, the entry, and its keys and rows.
         ports: The features that each port of the cut became.
-        transforms: The transforms that features read.
         staged: By port whose columns or keys the stage computes, the reason.
     """
 
@@ -65,11 +64,9 @@ class DraftBuilder:
         samples: Sequence[Mapping[str, Column]],
         rows: bool = True,
     ) -> None:
-        """Draft the package.
+        """Draft the package from a request for each batch size.
 
-        Args:
-            samples: A request for each batch size.
-            rows: Whether the engine looks up the rows that a stage reads; else they are constants in it.
+        `rows` tells whether the engine looks up the rows that a stage reads; else they are constants in it.
         """
         self._deriver = TransformDeriver(shapes, runner, inputs, samples)
         self._shapes, self._runner = shapes, runner

@@ -21,12 +21,10 @@ from freshet_serving.processor.repository import VersionReader
 
 @dataclass(frozen=True, slots=True)
 class RetrainedExport:
-    """Contents of an export.
+    """Contents of an export: weights by name, and differences that cannot be published.
 
     Attributes:
         tables: By name, keys int64 [n] (hashes of strings) and rows float32 [n, dim].
-        dense: Weights by name.
-        notes: Differences that cannot be published.
     """
 
     tables: dict[str, tuple[NDArray[np.int64], Matrix]]
@@ -89,10 +87,8 @@ def checked_export(
 ) -> RetrainedExport:
     """Return tables and weights of an export for a committed version; raise BadInput if it does not fit.
 
-    Args:
-        same_stage: Tells whether a served stage computes what one of an export does.
-        encoders: What a stage holds besides weights, for the message.
-        check_graph: Raises BadInput unless the version's dense graph is that of an export.
+    `encoders` names what a stage holds besides weights, for the message; `check_graph` raises BadInput unless the
+    version's dense graph is that of the export.
     """
     served = version.root_manifest
     manifest = draft.manifest(served.model, served.version)

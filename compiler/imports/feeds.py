@@ -156,13 +156,7 @@ def user_inputs(names: Iterable[str], fed: Iterable[FeedSpec]) -> frozenset[str]
 def feeds_of(
     fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int, single: Collection[str] = ()
 ) -> Feeds:
-    """Return all tensors to feed, by node.
-
-    Args:
-        fed: The inputs by name.
-        columns: The columns by name.
-        single: Inputs whose one row is not repeated for the rows of the others.
-    """
+    """Return all tensors to feed, by node; one row of `single` inputs is not repeated for the rows of others."""
     feeds: Feeds = {}
     for name, spec in fed.items():
         column = columns[name]

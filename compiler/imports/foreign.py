@@ -4,8 +4,7 @@ Nothing of a model runs before its files are known to lie inside its folder, its
 decompression bomb, and every operation that opening or serving it would run is allowed (compiler.imports.ops). Three of
 those operations read files: variables come from the folder's own checkpoint, tables from its own assets, and a graph
 that names any other file is refused before it runs. Keras and ONNX files are converted to SavedModels first, so that
-everything after that is one path (compiler.imports.keras_file, compiler.imports.onnx_graph). TensorFlow's own messages
-about a broken file are left out, because they contain paths.
+there is one path from then on. TensorFlow's messages about a broken file are left out, because they contain paths.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class ForeignModel:
 
     Attributes:
         kind: SavedModel | Keras | ONNX.
-        outputs: Name -> place in the graph.
         session: Holds the variables and tables; open while the block that opened the model runs.
         signatures: Of a model with several: the chosen one, and those that read the same inputs.
         left_out: Names of the others.
@@ -85,10 +83,9 @@ def open_source(
     ragged: Mapping[str, tuple[str, ...]] | None = None,
     sparse: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Iterator[ForeignModel]:
-    """Open the model at `path`, ready to inspect and run.
+    """Open a SavedModel folder, a Keras file or an ONNX file, ready to inspect and run.
 
     Args:
-        path: A SavedModel folder, a Keras file or an ONNX file.
         signature: Signature of a SavedModel.
         ragged: Input -> names of its values and row splits among the signature's tensors.
         sparse: Input -> names of its indices, values and dense shape.
@@ -270,12 +267,7 @@ def _assets(folder: Path, meta: Any) -> dict[str, str]:
 
 
 def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> None:
-    """Refuse graphs that read other files than their own checkpoint and assets.
-
-    Args:
-        assets: Paths of the model's assets by tensor.
-        prefix: The tensor that is fed with the prefix of the folder's checkpoint.
-    """
+    """Refuse graphs that read files other than their checkpoint, fed at tensor `prefix`, and assets, by tensor."""
     inputs = {f"asset/{i}": name for i, name in enumerate(assets)} | ({"prefix": prefix} if prefix else {})
     inliner = Inliner(definition, inputs)
     nodes = list(inliner.graph.nodes.values())

@@ -81,9 +81,7 @@ class ForeignGraph:
     def graph_def(self, refs: Iterable[Ref], given: Mapping[Ref, str]) -> Any:
         """Return a GraphDef that computes `refs`. All sources (VARIABLE, TABLE, INPUT) on the way must be given.
 
-        Args:
-            given: Names of tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the
-                caller adds.
+        Given are tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the caller adds.
         """
         definition = tf.compat.v1.GraphDef()
         definition.versions.producer = PRODUCER
@@ -125,15 +123,12 @@ class OptionalOutputs:
 def inline(
     graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str], others: OptionalOutputs | None = None
 ) -> tuple[ForeignGraph, dict[str, Ref]]:
-    """Convert a GraphDef to a flat graph; return it with the place of each output in it.
+    """Convert a GraphDef to a flat graph; return it with the place of each output. Raise BadInput if it is invalid.
 
     Args:
         inputs: Node -> tensor that is fed; each becomes an INPUT node.
         outputs: Tensors to compute ("node:0").
         others: Outputs of further signatures, of which the graph has those that read the same inputs.
-
-    Raises:
-        BadInput: The graph is invalid.
     """
     builder = Inliner(graph_def, inputs, others.same if others else {})
     places = {name: builder.resolve(parse(name)) for name in outputs}

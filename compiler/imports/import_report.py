@@ -34,7 +34,6 @@ def import_report(
         sides: The number of each operation in "dense" (in executables), "stage" (once a request, on the CPU) and
             "tables" (replaced by lookups).
         boundary: Every tensor that is handed over, as a pair of sender and receiver.
-        weights: Weights of the dense graph.
         rows: Rows of the tables.
         flops: Of the dense graph, for one row.
         reasons: By operation, the reason why it is not dense.

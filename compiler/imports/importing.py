@@ -7,10 +7,8 @@ and no TensorFlow: it cuts out the lookups, and ONNX Runtime computes the rest a
 - natively where TensorFlow is not installed, or where an operator of it has no translation;
 - translated if natively it would be refused, or would lack something (NativeImporter.shortfall: weights or embeddings
   that take no deltas, a user's part that is computed once);
-- translated if nothing of it is then left to TensorFlow, for the passes, backends and precisions;
+- translated if nothing of it is then left to TensorFlow, for the passes, backends and precisions, or with --translate;
 - natively otherwise, and if its translation is refused: then the server needs no TensorFlow, and takes half the time.
-
-`--translate` asks for the translation, whatever is left to TensorFlow.
 """
 
 from __future__ import annotations
@@ -85,7 +83,6 @@ class ImportResult:
     """Result of an import.
 
     Attributes:
-        folder: Folder of the committed version.
         report: The report, as in the manifest's notes.
         passes: Effects of the passes on the dense graph (compiler.building.parts).
         unjudged: What no gate has judged, and why.
@@ -105,14 +102,9 @@ def import_model(
     options: ImportOptions | None = None,
     keyring: Keyring = NO_KEYS,
 ) -> ImportResult:
-    """Import a model as <repository>/<model>/<version>, and return the committed version and its report.
+    """Import a model as <repository>/<model>/<version>, by default the next one; return it and its report.
 
     The source may lie in that very folder: the package is then written beside it.
-
-    Args:
-        source: The model's folder or file.
-        version: Number of the version; None for the next one.
-        keyring: Keys to sign with.
 
     Raises:
         BadInput: The model cannot be imported; other FreshetErrors are possible, each with one line that says what is
@@ -207,12 +199,7 @@ def _without_tensorflow(
 
 @contextmanager
 def _native(source: Path, options: ImportOptions, why: str = "", advice: str = "") -> Iterator[NativeImporter]:
-    """Open an ONNX file as it is.
-
-    Args:
-        why: Why it is not translated, for the report; "" if it need not be.
-        advice: How to have it translated, for the report of a package that lacks something.
-    """
+    """Open an ONNX file as it is: `why` it is not translated, and how it could be, are for the report."""
     from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 
     importer = NativeImporter(source, why, options.samples, options.user)

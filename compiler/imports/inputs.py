@@ -17,21 +17,13 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[FeedSpec], dict[str, str]]:
-    """Group a SignatureDef's inputs into the inputs of a package.
+    """Group a SignatureDef's inputs into the inputs of a package; raise BadInput for one that cannot be in a package.
 
     Groups that are not given are found by the way TensorFlow flattens them: a sparse X is X [?, 2], X_1 and X_2 [2]; a
     ragged X is X and X_1, if X_1 is used as row splits.
 
-    Args:
-        signature: Inputs of the SignatureDef.
-        ragged: Known groups of tensors of ragged inputs.
-        sparse: Known groups of tensors of sparse inputs.
-
     Returns:
         The inputs by ascending name; and node -> tensor of the model for each of their nodes.
-
-    Raises:
-        BadInput: An input cannot be in a package.
     """
     infos = dict(signature)
     fed: list[FeedSpec] = []

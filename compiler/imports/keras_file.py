@@ -35,12 +35,7 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 
 def export_keras(path: Path, folder: Path) -> None:
-    """Write a Keras file as a SavedModel into the new `folder`.
-
-    Raises:
-        BadInput: The file is invalid or refused.
-        TooLarge: The file exceeds a limit.
-    """
+    """Write a Keras file as a SavedModel into the new `folder`; raise BadInput or TooLarge if it is refused."""
     # Imported only here, because other models do not need it.
     from freshet_serving.compiler.frameworks import keras
 

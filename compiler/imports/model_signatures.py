@@ -3,8 +3,8 @@
 A version has one set of inputs, those of the signature that was chosen. Further signatures are served with it if what
 they compute needs exactly these: the same tensors, as in TensorFlow 1's exports, where a signature that parses
 tf.Example reads the tensors that another one is fed; or inputs of the same name, type and shape, as TensorFlow 2 saves
-them. What several signatures compute is computed once: outputs of one place in the graph, and, as Keras saves a model
-under two names, outputs of one function that two signatures call.
+them. What several signatures compute is computed once: outputs of one place in the graph, and outputs of one function
+that two signatures call, as Keras saves a model under two names.
 """
 
 from __future__ import annotations
@@ -94,13 +94,9 @@ class Origins:
 def signatures_of(
     meta: Any, chosen: str, outputs: Mapping[str, Ref], found: Mapping[str, Ref], others: Mapping[str, dict[str, str]]
 ) -> tuple[list[ServingSignature], dict[str, Ref]]:
-    """Return the signatures that are served, and the outputs that they need besides those of the chosen one.
+    """Return the signatures that are served, and the outputs that they need besides those of the chosen, default one.
 
-    Args:
-        chosen: The signature that was chosen; it is served as the default one.
-        outputs: Its outputs in the graph.
-        found: Tensors of the model in the graph.
-        others: What other_outputs() returned.
+    `found` has the places in the graph of the model's tensors, `others` is what other_outputs() returned.
     """
     by_place = {ref: name for name, ref in outputs.items()}
     origins = Origins(meta)

@@ -48,13 +48,11 @@ class PackageDraft(Generic[Graph]):
 
     Attributes:
         tables: By name, the entry, and the tensors of its file (processor.tables.table.packed).
-        outputs: Its outputs, as the model declares them.
+        outputs: As the model declares them.
         graph: Its dense graph, with the weights to publish.
         width: Columns of the dense input.
-        report: The report of the import.
-        transforms: The transforms that features read.
         stage_data: The stage's file.
-        signatures: Its signatures; [] for one that replies with all outputs by their names.
+        signatures: [] for one that replies with all outputs by their names.
         copies: Tables whose rows the model holds a second time.
         ranking: Notes of a version that ranks items.
     """
@@ -113,9 +111,7 @@ def unused_name(name: str, taken: Container[str]) -> str:
 def pieces_of(source: str, add: Callable[..., str]) -> list[str]:
     """Return the names of transforms that take whole numbers apart, the lowest piece first.
 
-    Args:
-        source: The input or transform that has the numbers.
-        add: Takes an operation, its input and maybe `integers`; returns the name of that transform.
+    `add` takes an operation, its input and maybe `integers`, and returns the name of that transform.
     """
     size = 1 << PIECE_BITS
     above = add("floor_divide", source, integers=[size])
@@ -127,9 +123,7 @@ def pieces_of(source: str, add: Callable[..., str]) -> list[str]:
 def served_signatures(labels: Mapping[str, str], known: Sequence[ServingSignature] = ()) -> list[ServingSignature]:
     """Return the signatures with the outputs that the package has; none if the only one has them all by name.
 
-    Args:
-        labels: The package's name of each output that it has, by the model's.
-        known: The model's signatures; () for one with all outputs.
+    `labels` are the package's names of outputs by the model's; without signatures, the model has one with all outputs.
     """
     served = []
     for signature in known or [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in labels})]:
@@ -148,16 +142,13 @@ def declared_output(
     unknown: str = "",
     flat: bool = False,
 ) -> Output:
-    """Return an output in the shape and type that the model itself gives it.
+    """Return an output of the dense graph in the shape and type that the model itself gives it.
 
     Args:
-        output: The output of the dense graph.
         dims: Shape of a row; None if a row is no single entry of the model's tensor.
         dtype: The model's name of its type.
         exact: Whole numbers of a row that come in pieces; 0 for an output of plain numbers.
-        labels: Of an output of strings, the string at each position.
-        unknown: The string at other positions.
-        flat: As Output.flat.
+        labels: Of an output of strings, the string at each position, and `unknown` at others.
     """
     shape = list(dims) if dims is not None and len(dims) < MAX_RANK else None
     if exact:

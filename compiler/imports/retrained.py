@@ -13,8 +13,7 @@ from freshet_serving.processor.repository import GRAPH, VersionReader
 def read_retrained(source: Path, version: VersionReader, options: ImportOptions) -> RetrainedExport:
     """Read an export as tables and weights of the version that its predecessor was imported as.
 
-    Raises:
-        BadInput: The export does not fit the version, or cannot be imported.
+    Raise BadInput if it does not fit the version, or cannot be imported.
     """
     if OnnxDenseGraph.stored(version.folder / GRAPH):
         from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter

@@ -27,11 +27,7 @@ NAMES = ("shared_name", "container", "_class", "_output_shapes", "use_node_name_
 
 
 def read_export(source: Path, version: VersionReader, options: ImportOptions | None = None) -> RetrainedExport:
-    """Read a SavedModel folder or a .keras file as tables and weights of a committed version.
-
-    Raises:
-        BadInput: The export does not fit the version, or cannot be imported.
-    """
+    """Read a SavedModel folder or a .keras file as tables and weights of a version; BadInput if it does not fit."""
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples, options.user)

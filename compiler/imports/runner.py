@@ -75,12 +75,7 @@ class Runner:
             return []
 
     def run(self, refs: Sequence[Ref], feeds: Mapping[str, Any], given: Mapping[Ref, Any] | None = None) -> list[Any]:
-        """Evaluate tensors; raise BadInput if the model refuses the values.
-
-        Args:
-            feeds: Values by INPUT node.
-            given: Values of other tensors, which replace the computed ones.
-        """
+        """Evaluate tensors, fed by INPUT node; given values replace computed ones. BadInput if the model refuses."""
         fed = {self._tensors[name, 0]: array for name, array in feeds.items() if (name, 0) in self._tensors}
         fed |= {self.tensor(ref): array for ref, array in (given or {}).items()}
         try:

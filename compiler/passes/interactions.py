@@ -7,8 +7,7 @@ Runtime 1.31: 0.95 to 1.04 times; OpenVINO 0.87 to 0.90; XLA 0.72 to 0.80).
 
 Cross layers (DCN; Wang et al., 2017): x' = x0 * (x . w) + b + x. Every x is a * x0 + c, with a number a for each row
 and a vector c known from weights: a' = a + a * (x0 . w) + c . w and c' = c + b. So L layers become one product of x0
-with L columns and a few numbers a row, instead of L passes over whole rows; and x0 (x . w) is never computed as an
-outer product.
+with L columns and a few numbers a row; x0 (x . w) is never computed as an outer product.
 """
 
 from __future__ import annotations

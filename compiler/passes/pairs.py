@@ -2,14 +2,14 @@
 
     [t, h, t - h, t * h] W = (Wt + Wd) t + (Wh - Wd) h + Wp (t * h)
 
-with t repeated to all events. Both sides are equal to rounding. The left one multiplies 4 d numbers for each pair, the
-right one d: t's share is the candidate's alone, and h's the user's, computed once a request (user_candidate_split). A
-tensor may occur in any number of the concatenated parts and of their sums and differences.
+with t repeated to all events. The left side multiplies 4 d numbers for each pair, the right one d: t's share is the
+candidate's alone, and h's the user's, computed once a request (user_candidate_split). A tensor may occur in any number
+of the concatenated parts and of their sums and differences.
 
     (t * h) Wp = h (t' * Wp)
 
 with a matrix t' * Wp for each candidate. That multiplies d x units numbers for each candidate, not the d x events of
-t * h, which are written and read again as a matrix as large as all pairs. It is used where it is less work.
+t * h, a matrix as large as all pairs. It is used where it is less work.
 """
 
 from __future__ import annotations

@@ -38,13 +38,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StateClass:
-    """The class of a user's state.
-
-    Attributes:
-        name: TOKEN_LOCAL, CAUSAL or WHOLE_STATE.
-        append: EXACT, LAST or NO_APPEND.
-        why: What decided, for people.
-    """
+    """The class of a user's state: its name, EXACT, LAST or NO_APPEND, and what decided, for people."""
 
     name: str
     append: str

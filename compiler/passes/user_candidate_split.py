@@ -1,22 +1,18 @@
 """User/candidate split: compute what depends on the user alone once per request, not once per candidate.
 
-The columns of x belong to the user or to the candidates (processor.package.subgraphs). Each tensor of the graph is one
-of
+The columns of x belong to the user or to the candidates (processor.package.subgraphs). Each tensor of the graph is
 
     Free     known from weights alone
-    Once     depends on the user's columns alone: [1, ...] a request, or [L, ...] of L events side by side (UserTensor)
-    Varied   depends on the candidates' columns too (CandidateTensor)
-    Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x itself, and slices, concatenations and
-             maps of such
+    Once     of the user's columns alone: [1, ...] a request, or [L, ...] of L events side by side (UserTensor)
+    Varied   of the candidates' columns too (CandidateTensor)
+    Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x, and slices, concatenations, maps of such
     Added    the sum of a Once and a Varied (SplitSum): a product or a sum along axis 1 of a Parted
 
     x @ W = x_user @ W[user's rows] + x_candidate @ W[the others]
 
-so the user's share of the first layer, and of a factorisation machine's sums, is computed once, together with its bias.
-Where no rule fits, a tensor is assembled for every row, which is always correct and saves nothing.
-
-A product of a Once with a Varied, as of a user's history with each candidate (attention), is computed as one product
-of all candidates' rows with the user's matrix, which is not repeated (BatchMatMul, Einsum).
+so the user's share of the first layer, and of a factorisation machine's sums, is computed once, with its bias. Where no
+rule fits, a tensor is assembled for every row, which is always correct and saves nothing. A product of a Once with a
+Varied (attention) is one product of all candidates' rows with the user's matrix, which is not repeated.
 
 The result is two graphs: user, x [requests, user's columns] and sequences -> u0, u1, ... [requests, length], and
 candidate, whose inputs are x [rows, candidates' columns] and u0, u1, ... [1, length]. The split is verified on random
@@ -59,8 +55,6 @@ class UserCandidateSplit:
     """Both graphs of a split.
 
     Attributes:
-        user: x of the user's columns -> the user's tensors.
-        candidate: x of the candidates' columns, and the user's tensors -> outputs.
         flops: FLOPs of one row of the whole graph, of a candidate, of a user.
     """
 
@@ -102,11 +96,9 @@ class UserCandidateSplit:
 def split_user_candidate(
     dense: DenseGraph, columns: Sequence[int], histories: Collection[str] = ()
 ) -> UserCandidateSplit | None:
-    """Split a graph; return None if that would save too little.
+    """Split a graph by the user's columns of x, ascending; return None if that would save too little.
 
-    Args:
-        columns: The user's columns of x, ascending.
-        histories: Names of inputs that are the user's as a whole.
+    `histories` are inputs that are the user's as a whole.
     """
     if not (columns or histories) or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
         return None

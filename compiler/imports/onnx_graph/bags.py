@@ -3,7 +3,7 @@
 TorchScript: a Loop of Slice (ids of one bag), Gather, ReduceSum | Mean | Max, its rows stacked by the Loop. Dynamo:
 Gather of all ids before the loop, then a Loop of Slice and Reduce that appends to a sequence; with a padding_idx, an
 inner loop that leaves entries out. Each becomes one node of our own, EmbeddingBag; any other Loop is refused on
-translation. The recognition is verified later (compiler.imports.onnx_graph.reference_check).
+translation. The recognition is verified later (reference_check).
 
 Ids and offsets that are inputs of the model become one ragged input of the package. A matrix of ids, which exporters
 split into ids and offsets, is restored.
@@ -38,16 +38,13 @@ LOOPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """One EmbeddingBag.
+    """One EmbeddingBag: the names of its result, table, ids and weights of entries ("" for none).
 
     Attributes:
-        output: The value that is its result.
         mode: sum, mean or max.
-        table: The value that rows are gathered from.
         ids: Ids, flat.
         splits: Begin of each bag and end of the last one.
         matrix: Ids [rows, entries], instead of ids and splits.
-        weights: Weight of each entry; "" for none.
         padding: The id that is ignored.
     """
 

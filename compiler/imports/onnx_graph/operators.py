@@ -39,9 +39,7 @@ BRANCH = "If"
 def untranslated(path: Path) -> str:
     """Return why a file cannot be translated, as far as its operators and their version say; "" if they do not.
 
-    Raises:
-        BadInput: The file is broken or unsafe.
-        TooLarge: It exceeds a limit.
+    Raise BadInput if the file is broken or unsafe, TooLarge beyond a limit.
     """
     proto = load_proto(path)
     versions = {entry.version for entry in proto.opset_import if entry.domain in OURS}

@@ -27,23 +27,14 @@ SIGNATURE = "serving_default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedOnnx:
-    """An ONNX file that was written as a SavedModel.
-
-    Attributes:
-        ragged: Groups of tensors of the signature that form one input, as open_source() expects them.
-    """
+    """An ONNX file that was written as a SavedModel, with groups of tensors as open_source() expects them."""
 
     ragged: dict[str, tuple[str, ...]]
     reference_check: OnnxReference
 
 
 def save_onnx(path: Path, folder: Path) -> SavedOnnx:
-    """Write an ONNX file as a SavedModel into the new `folder`.
-
-    Raises:
-        BadInput: The file is invalid or not supported.
-        TooLarge: The file exceeds a limit.
-    """
+    """Write an ONNX file as a SavedModel into the new `folder`; raise BadInput or TooLarge if it is refused."""
     model = read_onnx(path)
     model = OnnxModel(model.inputs, decided(model.body), model.opset)
     body, offsets = find_bags(model)

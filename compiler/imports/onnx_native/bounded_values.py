@@ -36,9 +36,7 @@ MOVES = {
 def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | None:
     """Return how many times the size of the request each result of a node can be, or FLAG; None for any number.
 
-    Args:
-        values: Names of what depends on values of the request; anything else counts as a size.
-        bounds: Bounds of some of them.
+    `values` depend on values of the request, and some have bounds; anything else counts as a size.
     """
     if node.domain not in OURS:
         return None

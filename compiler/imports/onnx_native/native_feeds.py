@@ -16,8 +16,7 @@ MAX_COLUMNS = 65536
 def feeds_by_name(model: NativeModel) -> dict[str, FeedSpec]:
     """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids.
 
-    Raises:
-        BadInput: An input has rows of no fixed size, or too many numbers in a row.
+    Raise BadInput for rows of no fixed size, or of too many numbers.
     """
     bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
     return {

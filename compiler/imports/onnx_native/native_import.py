@@ -49,15 +49,10 @@ class NativeImporter:
     def __init__(
         self, path: Path, why: str, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        """Read the file, find its lookups and try it.
+        """Read the file, find its lookups and try it, on generated inputs or on rows of every input.
 
-        Args:
-            why: Why it is not translated, for the report; "" if it need not be.
-            samples: Rows of every input to try it on; None to generate them.
-
-        Raises:
-            BadInput: The file is refused.
-            TooLarge: It exceeds a limit.
+        `why` says for the report why it is not translated; "" if it need not be. Raise BadInput if the file is refused,
+        TooLarge if it exceeds a limit.
         """
         self._model = read_native(path)
         self._feeds = feeds_by_name(self._model)

@@ -34,12 +34,7 @@ Outputs = dict[str, NDArray[Any]]
 
 
 class NativeSamples:
-    """Samples and what the file gives for them.
-
-    Attributes:
-        columns: A request for each of SIZES.
-        outputs: The outputs of each, by the file's names.
-    """
+    """Samples, a request for each of SIZES, and what the file gives for them, by its own names."""
 
     def __init__(
         self,
@@ -48,12 +43,7 @@ class NativeSamples:
         lookups: Sequence[ServedLookup | StagedLookup],
         given: Mapping[str, Any] | None,
     ) -> None:
-        """Find inputs that the file accepts; raise BadInput if it accepts none.
-
-        Args:
-            inputs: The package's inputs, by the file's name.
-            given: Rows of every input to repeat instead, as in a JSON request.
-        """
+        """Find inputs that the file accepts, or repeat given rows as in a JSON request; BadInput if it accepts none."""
         self._model, self._inputs = model, {fed.name: fed for fed in inputs.values()}
         self._names = {fed.name: name for name, fed in inputs.items()}
         self._offsets = {pair.ids: pair for pair in model.offsets}

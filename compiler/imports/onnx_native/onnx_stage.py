@@ -1,13 +1,12 @@
 """Run a whole ONNX graph as a package's stage: where an input is of strings, or has rows of any length.
 
 The engine hands such columns to no dense graph, so the graph is computed once a request, before the sparse graph, and
-its outputs are the columns of x, which the dense graph passes on. Nothing in it is a weight: what is no table is
-constant.
+its outputs are the columns of x, which the dense graph passes on. What is no table is constant.
 
 A stage is one ONNX model whose inputs are "input/<name>" and whose outputs "output/<name>". Rows of tables that the
 engine looks up (processor.package.stage_entries) are inputs "rows/<name>", and the model picks the rows that its own
-tensors have by the number of each value (staged_lookups). It reads no other file: one that names external data is
-refused before ONNX Runtime sees it. Thread-safe: a session is, and there is no other state.
+tensors have by the number of each value (staged_lookups). One that names external data is refused before ONNX Runtime
+sees it. Thread-safe: a session is, and there is no other state.
 
 All stages of a process share an arena of ARENA_NBYTES: a run that needs more is refused, and what a run took is given
 back when it ends.

@@ -38,10 +38,8 @@ def stage_model(
     Args:
         inputs: The package's name of each input, by the file's.
         outputs: The stage's name of each output, by the file's.
-        lookups: The lookups that the engine does.
         rows: Name of the rows of each table and input.
         exact: Outputs that are written in pieces, each with its whole numbers of a row.
-        weights: The weights that the engine hands over.
     """
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)

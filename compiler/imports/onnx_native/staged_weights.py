@@ -27,11 +27,9 @@ WEIGHT = "weight/"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedWeight:
-    """A weight that is an input of the stage.
+    """A weight that is an input of the stage: an initialiser (tensor) whose table and input have a name.
 
     Attributes:
-        tensor: Name of the initialiser.
-        name: Name of the table, and of the stage's input.
         value: As a trainer has it, float32.
         turned: Whether the graph reads it transposed.
     """
@@ -48,11 +46,7 @@ class StagedWeight:
 
 
 def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[StagedWeight], list[str], list[str]]:
-    """Return the weights that can be inputs, other constants by their trainer's name, and those that have lost it.
-
-    Args:
-        tables: Initialisers that are tables of embeddings.
-    """
+    """Return the weights that can be inputs, other constants by their trainer's name, and those that have lost it."""
     every = list(every_node(model.proto.graph))
     read = {name for node in every for name in taken(node)}
     opening = {name for node in every if node.op_type in SHAPED_BY_VALUE for name in node.input[1:]}

@@ -67,12 +67,7 @@ def _large_constant(node: Any) -> bool:
 
 
 def taken_apart(name: str, label: str, columns: int) -> tuple[list[Any], list[Any]]:
-    """Return the nodes that write an output in pieces, and their constants.
-
-    Args:
-        label: The tensor to write, float32 [n, PIECES * columns].
-        columns: Whole numbers of a row.
-    """
+    """Return nodes that write `columns` whole numbers a row in pieces as `label`, float32, and their constants."""
     start = f"{label}/piece"
     rest, nodes, pieces = f"{start}s", [], []
     nodes.append(helper.make_node("Cast", [name], [f"{start}s/whole"], to=TensorProto.INT64))
