@@ -87,7 +87,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return Keras, imported with its first use."""
     if name != "keras":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needed(USE), _without_chatter(), _without(PLOTS):

@@ -69,7 +69,6 @@ class StoredProgram:
         return None
 
     def write(self, data: bytes) -> None:
-        """Store the program, if that is possible."""
         with suppress(OSError):
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
 """Compile StableHLO for a GPU on a machine that has none, from a description of each kind of GPU.
 
-XLA's CUDA plug-in (jax[cuda13]) compiles for a description of a device and needs neither a driver nor a GPU. It cannot
-time kernels then, so it cannot choose between its own matrix kernels and cuBLAS's, and its own are slow for large
-batches: on an H200 the benchmark's DeepFM at 4,096 rows took 0.85 ms with them, 0.09 ms with cuBLAS's and 0.09 ms tuned
-on the device (docs/reference/gpu). So cuBLAS's are used throughout.
+XLA's CUDA plug-in (jax[cuda13]) compiles for a description and needs neither a driver nor a GPU. It cannot time kernels
+then, to choose between its own matrix kernels and cuBLAS's, and its own are slow for large batches: on an H200 the
+benchmark's DeepFM at 4,096 rows took 0.85 ms with them, 0.09 ms with cuBLAS's and 0.09 ms tuned on the device
+(docs/reference/gpu). So cuBLAS's are used throughout.
 
-The code of a target runs on every GPU of that compute capability: what was compiled for an H100's description ran on an
-H200.
+The code of a target runs on every GPU of that compute capability: an H100's ran on an H200.
 """
 
 from __future__ import annotations
@@ -73,9 +72,7 @@ def prepare(targets: Iterable[str]) -> None:
 def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
     """Compile a portable StableHLO artifact; return jaxlib's executable, whose serialize() is machine code.
 
-    Raises:
-        BadInput: jax with CUDA is not installed.
-        Corrupt: XLA cannot compile the artifact.
+    Raise BadInput if jax with CUDA is not installed, Corrupt if XLA cannot compile the artifact.
     """
     from jaxlib import _jax, xla_client
 

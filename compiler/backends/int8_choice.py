@@ -64,8 +64,6 @@ def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Referen
 
 
 class _ReferenceRunner:
-    """Runs models of one graph on its weights and rows."""
-
     def __init__(self, weights: Sequence[str], graph: DenseGraph) -> None:
         self._library = OnnxRuntime().module
         self._values = {WEIGHT_PREFIX + name: np.asarray(graph.weights[name], order="C") for name in weights}
@@ -79,7 +77,6 @@ class _ReferenceRunner:
         return self._run(model, self._names)
 
     def values(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
-        """Return any values of the model's graph."""
         values = {**self._inputs, **self._values}
         missing = [name for name in dict.fromkeys(names) if name not in values]
         return values | self._run(with_extra_outputs(model, missing), missing)

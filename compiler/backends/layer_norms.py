@@ -43,8 +43,6 @@ def fuse_layer_norms(model: Any) -> int:
 
 
 class _Matcher:
-    """Binds the names of a pattern to values of a graph."""
-
     def __init__(self, model: Any) -> None:
         graph = model.graph
         self._producers: Mapping[str, Any] = {out: node for node in graph.node for out in node.output}

@@ -28,8 +28,6 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
 
 
 class LoweredGraph:
-    """An ONNX model with weights as inputs, and the weights to freeze."""
-
     backend = "openvino"
 
     def __init__(self, graph: DenseGraph, variant: Variant) -> None:

@@ -30,8 +30,6 @@ MAX_NBYTES = 256 << 20
 
 
 class TensorFlow:
-    """TensorFlow as a processor.backends.base.Backend."""
-
     name = "tensorflow"
 
     def __init__(self) -> None:
@@ -98,8 +96,6 @@ class _Program:
 
 
 class _Executable:
-    """A function with its weights in place."""
-
     def __init__(self, function: Any, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
         self._function, self._weights, self._spec = function, weights, spec

@@ -30,14 +30,11 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and dtype of an argument or a result."""
-
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = FLOAT32
 
     @property
     def wide(self) -> bool:
-        """True if an element has 8 bytes."""
         return self.dtype.itemsize == 8
 
     @property
@@ -109,8 +106,6 @@ class XlaFunction:
         self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
 
     def _traced(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> bytes:
-        """Return the program of a function; set what it captures and gives."""
-
         def of_words(*words: Any) -> list[Any]:
             arguments = [tf.bitcast(a, spec.dtype) if spec.wide else a for a, spec in zip(words, takes)]
             results = function(*arguments)

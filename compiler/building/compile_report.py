@@ -53,7 +53,6 @@ def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
-    """Group the variants into tables that fit the width, at least one each; a name may take several lines."""
     group: list[str] = []
     used = first = max(map(len, LABELS)) + FRAME + 1
     for name, cells in columns.items():

@@ -1,7 +1,4 @@
-"""Refuse tables with rows that are not numbers: all that is refused of a version without labelled rows.
-
-Needs no TensorFlow, so that a native import can use it.
-"""
+"""Refuse tables with rows that are not numbers, all that can be refused without labelled rows. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -33,12 +33,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class LowPrecisionOptions:
-    """Settings for publishing in a lower precision.
-
-    Attributes:
-        precision: int8, or AUTO for the fastest within the bound.
-        rows: Rows to calibrate and check with.
-    """
+    """Publish in int8, or AUTO for the fastest precision within the bound, calibrated and checked on the rows."""
 
     precision: str
     rows: LabelledRows
@@ -134,7 +129,6 @@ def _measured(
 
 
 def _after(done: int, compiled: GraphParts, progress: Progress | None) -> Progress | None:
-    """Convert a part's progress to that of all parts together."""
     if progress is None:
         return None
     total = sum(len(part.buckets) for part in compiled.by_subgraph.values())

@@ -5,8 +5,8 @@ then the manifest is replaced by one rename. A server that has read the old mani
 files that neither the new manifest nor the previous one names are removed. A lock on the folder, released when the
 process ends, allows one compilation of a version at a time. A server uses the result when it next loads the version.
 
-The parts are those of publishing (compiler.building.parts), each compiled separately
-(compiler.building.subgraph_compiler). A subgraph whose executables come out the same keeps its files.
+The parts are those of publishing, each compiled separately (parts, subgraph_compiler). A subgraph whose executables
+come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -240,10 +240,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list[str]]:
-    """Return the variants to compile, and why others are skipped.
+    """Return the variants to compile, and why others are skipped; `checked`: there is a calibration set.
 
-    A backend requested with a precision is compiled in that precision only; `checked` says whether there is a
-    calibration set.
+    A backend requested with a precision is compiled in that precision only.
     """
     chosen: list[Variant] = []
     skipped: list[str] = []
@@ -272,7 +271,6 @@ def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list
 
 
 def _unchecked(options: CompileOptions) -> list[str]:
-    """Return notes on what cannot be checked without a calibration set."""
     advice = "give --data with labelled rows, or record requests (freshet recordings warmup)"
     if options.precision == "float32" or any(":" in text for text in options.backends):
         return []

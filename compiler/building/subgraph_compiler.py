@@ -24,7 +24,6 @@ PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
 
 
 def title(name: str) -> str:
-    """Return a part's title for people."""
     part, length = role(name)
     return f"{PARTS[part]} of at most {length} events" if length else PARTS[part]
 
@@ -70,7 +69,6 @@ class SubgraphCompiler:
         tried, inputs = {USER: exact, SCORE: lower_too}, found.given(rows, features)
 
         def both(length: int) -> dict[str, Calibration]:
-            """Compile both parts for histories of at most so many events; 0 for any."""
             names = {part: shorter(part, length) if length else part for part in (USER, SCORE)}
             return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], inputs[n]) for p, n in names.items()}
 
@@ -91,7 +89,6 @@ class SubgraphCompiler:
         return {WHOLE: whole, **done}
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
-        """Return the entries for the manifest."""
         listed = [entry for calibration in calibrations.values() for entry in calibration.chosen(self.precision)]
         error = self.bound.error
         return [

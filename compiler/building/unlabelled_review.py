@@ -26,7 +26,6 @@ MOST_LINES = 20
 
 
 def unlabelled_notes(repository: Repository, version: VersionReader) -> dict[str, Any]:
-    """Return the notes on a version without labelled rows, which is not committed yet."""
     gate = dict(NOT_JUDGED["gate"])
     model = version.manifest.model
     try:

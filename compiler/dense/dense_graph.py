@@ -165,7 +165,6 @@ class DenseGraph:
 
     @property
     def concrete(self) -> Any:
-        """The concrete function of its only signature, as TensorFlow traced it."""
         return _concrete(self.function)
 
     @property

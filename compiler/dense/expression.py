@@ -33,8 +33,6 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A number of the row, by name."""
-
     name: str
 
 

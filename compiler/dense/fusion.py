@@ -122,5 +122,4 @@ def _compute(tree: Expression, named: Mapping[str, Any], constants: Any) -> Any:
 
 
 def _column(value: Any, x: Any) -> Any:
-    """Return a column [n, 1], also for an expression without a name."""
     return value if value.shape.rank == 2 else tf.fill((tf.shape(x)[0], 1), value)

@@ -27,13 +27,7 @@ Tensors = Mapping[str, Matrix]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxDenseGraph:
-    """Matrix of features and weights -> named outputs float32 [rows, columns].
-
-    Attributes:
-        outputs: By ascending name.
-        weights: name -> float32, in the model's order.
-        examples: Realistic inputs.
-    """
+    """Matrix of features and weights -> outputs float32 [rows, columns], by ascending name; examples are realistic."""
 
     model: bytes
     width: int
@@ -61,7 +55,6 @@ class OnnxDenseGraph:
         return cls((path / MODEL_FILE).read_bytes(), width, list(outputs), dict(weights), examples)
 
     def save(self, path: Path) -> None:
-        """Write the graph without its weights into the new folder `path`."""
         path.mkdir(parents=True)
         (path / MODEL_FILE).write_bytes(self.model)
         file = io.BytesIO()
@@ -72,7 +65,6 @@ class OnnxDenseGraph:
         return self.resized(self.examples, rows)
 
     def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
-        """Return inputs of that many rows: the given ones, repeated or cut."""
         x = np.asarray(inputs[MATRIX], np.float32)
         return {MATRIX: np.ascontiguousarray(x[np.arange(rows) % len(x)])}
 

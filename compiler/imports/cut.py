@@ -94,10 +94,7 @@ class Cutter:
     def _walk(
         self, reasons: dict[str, str], refused: Mapping[str, str], whole: bool
     ) -> tuple[list[ForeignNode], list[Ref]]:
-        """Walk from the outputs up to the sparse side.
-
-        Return nodes passed and tensors met, and add nodes that must be sparse to `reasons`.
-        """
+        """Walk from the outputs up; return nodes passed and tensors met, add nodes that must be sparse to `reasons`."""
         shapes = self._shapes
         dense: dict[str, ForeignNode] = {}
         cut: dict[Ref, None] = {}
@@ -129,7 +126,6 @@ class Cutter:
         return ""
 
     def _add(self, reasons: dict[str, str], node: ForeignNode, why: str) -> None:
-        """Move a node, and what it depends on, to the sparse side."""
         reasons[node.name] = why
         stack = [ref[0] for ref in node.inputs]
         while stack:
@@ -139,7 +135,6 @@ class Cutter:
                 stack.extend(ref[0] for ref in above.inputs)
 
     def _why_sparse(self, node: ForeignNode) -> str:
-        """Return why a node cannot be part of the dense graph; "" if it can."""
         shapes = self._shapes
         if node.op not in DENSE:
             return f"{node.op} is not allowed in a dense graph"

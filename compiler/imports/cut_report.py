@@ -56,10 +56,7 @@ def describe(
 
 
 def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str, str]]:
-    """Describe a tensor that the stage hands over, with the inputs it is computed from and the reason.
-
-    It is keys of a table, rows of embeddings that are not a table, or other columns.
-    """
+    """Describe a tensor that the stage hands over (keys of a table, rows of embeddings, other columns), and why."""
     filled = {row.target for row in draft.stage.rows} if draft.stage else set()
     above, names = shapes.graph.ancestors([port.ref], filled), weight_names(shapes.graph)
     inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
@@ -127,7 +124,6 @@ def _flops(node: ForeignNode, shapes: Shapes) -> int:
 
 
 def _last(ref: Ref, node: ForeignNode, shapes: Shapes) -> int:
-    """Return the inner dimension of a product."""
     attr = node.definition.attr
     transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)
     rows = shapes.rows(ref)

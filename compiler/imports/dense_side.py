@@ -158,10 +158,9 @@ class _DenseCopy:
 
 
 def weight_names(graph: ForeignGraph) -> dict[str, str]:
-    """Return the name of each variable's weight.
+    """Return the name of each variable's weight: its own.
 
-    It is the variable's own, with one exception: if a model holds an unused copy of a variable (as Keras's exports do),
-    the one in use is called "name_1" and gets the original name back.
+    If a model holds an unused copy of a variable (as Keras's exports do), the used one, "name_1", gets its name back.
     """
     used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]
     names: dict[str, str] = {}

@@ -53,8 +53,6 @@ class Draft:
 
 
 class DraftBuilder:
-    """Turns ports into features, one after another."""
-
     def __init__(
         self,
         cut: GraphCut,
@@ -139,7 +137,6 @@ class DraftBuilder:
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
 
     def _add_rows(self) -> None:
-        """Have the engine look up the rows that the stage reads."""
         if any(output.spec.dtype != "float32" for output in self._stage.outputs):
             # Its keys are needed before rows can be looked up (processor.package.stage_entries).
             return
@@ -171,7 +168,6 @@ class DraftBuilder:
             self._stage.weights[name] = StageLookup(label, "", table)
 
     def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
-        """Add a tensor that the stage computes, and record the reason."""
         self._draft.staged[port.ref] = self._deriver.reasons.get(refs[0], "")
         return self._stage.add(spec, *refs)
 
@@ -184,7 +180,6 @@ class DraftBuilder:
         )
 
     def _new(self, ref: Ref) -> str:
-        """Return a name for an output of the stage, derived from the operation and different from all inputs."""
         taken = (
             {i.name for i in self._draft.inputs}
             | {t.name for t in self._deriver.transforms}
@@ -194,7 +189,6 @@ class DraftBuilder:
         return unused_name(plain(".".join(["stage", *parts[-2:]])), taken)
 
     def _table(self, lookup: Lookup, source: str) -> str:
-        """Return the table of a lookup: new, or one of the same variable with the same rows under the same keys."""
         strings = isinstance(lookup.keys, list)
         default = [float(v) for v in lookup.default] if lookup.default is not None and lookup.default.any() else []
         # Identify the rows by a digest: tables may be large.

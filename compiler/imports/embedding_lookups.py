@@ -107,11 +107,9 @@ class LookupFinder:
         return [ref for ref in refs if self._runner.tensor(ref).dtype in (tf.string, tf.int64, tf.int32)]
 
     def lookup(self, steps: Sequence[tuple[Ref, Ref]]) -> Lookup | None:
-        """Return the table of a chain of functions, or None.
+        """Return the table of a chain of functions [(target, source), ...], the first of which comes last, or None.
 
-        Args:
-            steps: [(target, source), ...]; the first function is applied last, and the source of each is fed with the
-                values of the next one's target.
+        The source of each is fed with the values of the next one's target.
         """
         target, source = steps[0][0], steps[-1][1]
         met: list[Any] = []
@@ -159,7 +157,6 @@ class LookupFinder:
         return [(n.name, 0) for n in nodes if n.op == "GatherV2" and n.name not in self._shapes.constant]
 
     def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
-        """Return the row of any other key; None if the model refuses other keys."""
         try:
             row: NDArray[np.float32] = self._evaluate(steps, self._other(keys))[0]
         except BadInput:
@@ -303,7 +300,6 @@ class LookupFinder:
         return np.ascontiguousarray(values.reshape(count, -1).astype(np.float32))
 
     def holds(self, lookup: Lookup) -> bool:
-        """Return whether the table gives what the model does, on every sample."""
         for values in self._shapes.values:
             expected, rows = np.asarray(values[lookup.target], np.float32), lookup.values(values[lookup.source])
             if rows.size != expected.size:
@@ -315,12 +311,10 @@ class LookupFinder:
 
 @dataclass(slots=True)
 class _KeyDependency:
-    """The way in which a target depends on keys.
+    """The way in which a target depends on keys: the values that matter, and the variables that rows are read from.
 
     Attributes:
-        keys: Values that matter.
         bounds: Number of rows of each indexed tensor.
-        variables: Variables that rows are read from.
         passing: Whether the target is the keys themselves.
     """
 

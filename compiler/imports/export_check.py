@@ -1,7 +1,4 @@
-"""Compare a retrained model's export with the version that its predecessor was imported as.
-
-An export fits if everything but rows and weights is the same.
-"""
+"""Compare a retrained model's export with the served version: all but rows and weights must be the same."""
 
 from __future__ import annotations
 
@@ -33,17 +30,14 @@ class RetrainedExport:
 
 
 def other_model(why: str) -> BadInput:
-    """Return the error of an export that is another model than the served one."""
     return BadInput(f"export: {why}; import it as a new version: freshet import")
 
 
 def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
-    """Return the entries of every table: of the served version, and of the export."""
     return [(served.table(table.name), table) for table in new.tables]
 
 
 def check_same(served: Manifest, new: Manifest) -> None:
-    """Raise BadInput for the first difference between the manifests."""
     for what, old_names, new_names in (
         ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
         ("dense weights", [*served.dense], [*new.dense]),

@@ -1,7 +1,4 @@
-"""The state that loaded stages of every runtime share: how their inputs are fed, and what they give.
-
-Needs no TensorFlow.
-"""
+"""The state that loaded stages of every runtime share: how their inputs are fed. Needs no TensorFlow."""
 
 from __future__ import annotations
 

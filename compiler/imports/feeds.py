@@ -69,11 +69,7 @@ class FeedSpec:
         return [f"input/{self.name}{part}" for part in COMPONENTS[self.kind]]
 
     def feeds(self, column: Column, rows: int) -> Feeds:
-        """Return the tensors to feed, by node; a single row is repeated.
-
-        Raises:
-            BadInput: The model cannot accept the values.
-        """
+        """Return the tensors to feed, by node; a single row is repeated. Raise BadInput for unacceptable values."""
         if isinstance(column, Ragged):
             return self._rows(column, rows)
         values = self._values(column).reshape(-1, *self.dims)

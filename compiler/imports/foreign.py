@@ -86,7 +86,6 @@ def open_source(
     """Open a SavedModel folder, a Keras file or an ONNX file, ready to inspect and run.
 
     Args:
-        signature: Signature of a SavedModel.
         ragged: Input -> names of its values and row splits among the signature's tensors.
         sparse: Input -> names of its indices, values and dense shape.
 
@@ -250,7 +249,6 @@ def _init_op(meta: Any) -> str:
 
 
 def _assets(folder: Path, meta: Any) -> dict[str, str]:
-    """Return the path of each asset by tensor; raise BadInput for a path outside the folder."""
     listed = list(meta.asset_file_def)
     old = "saved_model_assets"
     for packed in meta.collection_def[old].any_list.value if not listed and old in meta.collection_def else ():

@@ -1,10 +1,8 @@
 """Convert a model's signature to one flat graph.
 
-Functions are inlined, identities and bookkeeping are removed, and variables and tables become sources.
-
-Nodes are TensorFlow's, except for sources of our own: INPUT, a tensor that is fed; VARIABLE, the value of a variable;
-TABLE, the handle of a lookup table. Control edges are dropped: the import keeps what the outputs are computed from,
-without checks and side effects (asserts, counters).
+Functions are inlined, identities and bookkeeping are removed. Nodes are TensorFlow's, except for sources of our own:
+INPUT, a tensor that is fed; VARIABLE, the value of a variable; TABLE, the handle of a lookup table. Control edges are
+dropped: the import keeps what the outputs are computed from, without checks and side effects (asserts, counters).
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignNode:
-    """An operation of a foreign graph.
-
-    `definition` is the original NodeDef, with attributes but stale names; None for INPUT.
-    """
+    """An operation; `definition` is the original NodeDef, with attributes but stale names, or None for INPUT."""
 
     name: str
     op: str
@@ -79,10 +74,7 @@ class ForeignGraph:
         return ordered
 
     def graph_def(self, refs: Iterable[Ref], given: Mapping[Ref, str]) -> Any:
-        """Return a GraphDef that computes `refs`. All sources (VARIABLE, TABLE, INPUT) on the way must be given.
-
-        Given are tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the caller adds.
-        """
+        """Return a GraphDef that computes `refs`; all sources on the way must be given by name, others may be."""
         definition = tf.compat.v1.GraphDef()
         definition.versions.producer = PRODUCER
         if self.library is not None:

@@ -47,8 +47,6 @@ class Shortfall(BadInput):
 
 
 class ModelImporter(Protocol):
-    """An opened and tried model."""
-
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader: ...
 
     def analyse(self) -> dict[str, Any]:
@@ -80,13 +78,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import.
-
-    Attributes:
-        report: The report, as in the manifest's notes.
-        passes: Effects of the passes on the dense graph (compiler.building.parts).
-        unjudged: What no gate has judged, and why.
-    """
+    """Result of an import: report and passes' effects, as in the manifest's notes, and what no gate has judged."""
 
     folder: Path
     report: dict[str, Any]
@@ -104,11 +96,8 @@ def import_model(
 ) -> ImportResult:
     """Import a model as <repository>/<model>/<version>, by default the next one; return it and its report.
 
-    The source may lie in that very folder: the package is then written beside it.
-
-    Raises:
-        BadInput: The model cannot be imported; other FreshetErrors are possible, each with one line that says what is
-            wrong.
+    The source may lie in that very folder: the package is then written beside it. Raise a FreshetError, with one line
+    that says what is wrong, if the model cannot be imported.
     """
     options = options or ImportOptions()
     check_name(model, "model")

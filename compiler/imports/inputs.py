@@ -20,10 +20,8 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
     """Group a SignatureDef's inputs into the inputs of a package; raise BadInput for one that cannot be in a package.
 
     Groups that are not given are found by the way TensorFlow flattens them: a sparse X is X [?, 2], X_1 and X_2 [2]; a
-    ragged X is X and X_1, if X_1 is used as row splits.
-
-    Returns:
-        The inputs by ascending name; and node -> tensor of the model for each of their nodes.
+    ragged X is X and X_1, if X_1 is used as row splits. Return the inputs by ascending name, and node -> tensor of the
+    model for each of their nodes.
     """
     infos = dict(signature)
     fed: list[FeedSpec] = []
@@ -104,10 +102,7 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
 
 
 def _is_splits(info: Any, graph_def: Any) -> bool:
-    """Return whether an int64 vector is used as row splits.
-
-    It is if both its tail and its head are sliced, or if a ragged operation reads it.
-    """
+    """Return whether an int64 vector is row splits: its tail and head are sliced, or a ragged operation reads it."""
     if _shape(info) != [-1] or info.dtype != tf.int64.as_datatype_enum:
         return False
     nodes = [(graph_def.node, {info.name.partition(":")[0]})]

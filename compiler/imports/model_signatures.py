@@ -40,11 +40,7 @@ def other_outputs(meta: Any, chosen: str) -> dict[str, dict[str, str]]:
 
 
 def shared_inputs(meta: Any, chosen: str, fed: Mapping[str, str]) -> dict[str, str]:
-    """Return Tensor -> node for inputs of other signatures that are fed what one of the chosen signature's is.
-
-    Args:
-        fed: Node -> tensor that is fed.
-    """
+    """Return tensor -> node for inputs of other signatures that are fed what one of the chosen signature's is."""
     nodes = {tensor: node for node, tensor in fed.items()}
     chosen_inputs = meta.signature_def[chosen].inputs
     nodes_by_tensor = {}

@@ -94,13 +94,11 @@ class PackageDraft(Generic[Graph]):
 
 
 def label_of(name: str) -> str:
-    """Return the name that an output has in the package."""
     label = plain(name)
     return f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
 
 
 def unused_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number appended if it is taken."""
     number, unused = 1, name
     while unused in taken:
         number += 1

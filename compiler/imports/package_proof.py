@@ -1,8 +1,7 @@
-"""Verify a package against the model's own numbers: the same for every framework.
+"""Verify a package against the model's own numbers: the same for every framework. Needs no TensorFlow.
 
 The package's tables, stage and dense graph, run by the code that serves them, must give what the framework gives for
 the samples; and a row's outputs must not depend on the other rows, since requests could not be batched otherwise.
-Needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -41,12 +40,7 @@ class TriedSample:
 
 
 class TriedModel(Protocol):
-    """A model that a framework has run on samples: what differs between frameworks.
-
-    Attributes:
-        whose: Whose numbers they are, for messages: "TensorFlow's".
-        precision: The least precise type that it computes with.
-    """
+    """A model that a framework has run on samples; messages say `whose` numbers they are: "TensorFlow's"."""
 
     @property
     def whose(self) -> str: ...

@@ -24,7 +24,6 @@ class Precision:
 
     @classmethod
     def of(cls, dtypes: Iterable[str]) -> Precision:
-        """Return the precision of a model, given the names of its tensors' types."""
         names = set(dtypes)
         return cls(next((name for name in EPSILONS if name in names), ""))
 

@@ -11,10 +11,7 @@ from freshet_serving.processor.repository import GRAPH, VersionReader
 
 
 def read_retrained(source: Path, version: VersionReader, options: ImportOptions) -> RetrainedExport:
-    """Read an export as tables and weights of the version that its predecessor was imported as.
-
-    Raise BadInput if it does not fit the version, or cannot be imported.
-    """
+    """Read an export as tables and weights of the version of its predecessor; raise BadInput if it does not fit."""
     if OnnxDenseGraph.stored(version.folder / GRAPH):
         from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 

@@ -1,8 +1,7 @@
 """Read a retrained model's export as tables and weights for the version that its predecessor was imported as.
 
-The importer's own code reads it, as an import would, but compiles nothing. The export fits if everything else is the
-same: inputs, features, tables, stage, and the dense graph, which is verified by running the served one with the new
-weights.
+The importer's own code reads it, but compiles nothing. All else must be the same: inputs, features, tables, stage, and
+the dense graph, which is verified by running the served one with the new weights.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def _same_stage(served: bytes, new: bytes) -> bool:
 
 
 def stage_digest(data: bytes) -> str:
-    """Return a digest of what a stage's graph computes from its inputs.
-
-    It does not depend on the names of inner nodes, which Keras numbers anew in every process.
-    """
+    """Return a digest of what a stage's graph computes, without names of inner nodes, which Keras numbers anew."""
     definition = tf.compat.v1.GraphDef.FromString(data)
     nodes = {node.name: node for node in definition.node}
     filled = {node.input[0]: node.input[1:] for node in definition.node if node.name.startswith("init/")}

@@ -86,7 +86,6 @@ class Runner:
         return values
 
     def constant(self, ref: Ref) -> NDArray[Any]:
-        """Return the value of a tensor that depends on no input."""
         if ref not in self._constants:
             (value,) = self.run([ref], {})
             array = np.asarray(value)
@@ -96,7 +95,6 @@ class Runner:
         return self._constants[ref]
 
     def table(self, ref: Ref) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return keys and values of a lookup table."""
         definition = self.graph.nodes[ref[0]].definition
         keys, values = tf.as_dtype(definition.attr["key_dtype"].type), tf.as_dtype(definition.attr["value_dtype"].type)
         if ref not in self._exports:

@@ -1,7 +1,4 @@
-"""The rows of samples: how large generated numbers are, rows that a user gave, and some rows of many.
-
-Needs no TensorFlow.
-"""
+"""The rows of samples: limits of generated numbers, rows that a user gave, and some rows of many. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -58,7 +58,6 @@ class Shapes:
         return self.runner.tensor(ref).dtype
 
     def size(self, ref: Ref) -> int:
-        """Return the number of values per row."""
         each, dims = self._rows[ref]
         return each * int(np.prod(dims, dtype=np.int64))
 
@@ -75,10 +74,7 @@ class Shapes:
             self._rows[ref] = (each, tuple(int(d) for d in shapes[0][1:]))
 
     def _free(self) -> set[str]:
-        """Return the nodes that depend on the number of rows alone, as far as a dense graph can compute them.
-
-        It has the values of constants, however they are computed.
-        """
+        """Return the nodes that depend on the number of rows alone, as far as a dense graph can compute them."""
         free: set[str] = set()
         for node in self.order:
             of_rows = node.op == "Shape" and self.rows(node.inputs[0]) is not None

@@ -94,7 +94,6 @@ class TensorFlowStage(FedStage):
         return self._compute(inputs, rows, found, options)
 
     def traced(self, data: bytes) -> TracedTensorFlowStage:
-        """Return a twin that counts; see EndableStage."""
         return TracedTensorFlowStage(self, sizing_inputs(data, self.fed.values()))
 
     def _compute(
@@ -157,7 +156,6 @@ class TracedTensorFlowStage:
         return columns
 
     def made(self) -> list[int]:
-        """Return the bytes that operations wrote in each run."""
         return self._nbytes
 
     def close(self) -> None:

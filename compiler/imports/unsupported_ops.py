@@ -42,10 +42,7 @@ def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
 
 
 def _kind(node: ForeignNode, shapes: Shapes) -> bytes:
-    """Return a key that is equal for nodes that compile alike.
-
-    It covers operation, attributes, shapes of operands and values of small constants.
-    """
+    """Return a key of operation, attributes, shapes and small constants, equal for nodes that compile alike."""
     definition = type(node.definition)()
     definition.CopyFrom(node.definition)
     for stale in ("_class", "_output_shapes"):

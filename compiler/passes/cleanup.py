@@ -153,7 +153,6 @@ def _neutral(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _axis(graph: Graph, ref: Ref) -> int | None:
-    """Return the axis of a ConcatV2, counted from 0."""
     axis = graph.constant(graph.producer(ref).inputs[-1])
     return int(axis) % len(graph.shape(ref)) if axis is not None and graph.ranked(ref) else None
 
@@ -170,7 +169,6 @@ def _joined(graph: Graph, edit: Edit, ref: Ref, parts: Sequence[Ref], axis: int)
 
 
 def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
-    """Merge nodes with equal operation, attributes and inputs."""
     edit = Edit(graph)
     same: dict[Ref, Ref] = {}
     seen: dict[Any, str] = {}

@@ -74,7 +74,6 @@ def _root(graph: Graph, ref: Ref) -> Ref:
 
 
 def _flat(graph: Graph, edit: Edit, ref: Ref) -> Ref:
-    """Return [rows, F, d] as [rows, F * d]."""
     fields, dim = _vectors(graph, ref) or (0, 0)
     root = _root(graph, ref)
     return root if graph.shape(root)[1:] == (fields * dim,) else edit.reshape(ref, (-1, fields * dim))
@@ -92,13 +91,11 @@ def _machine(graph: Graph, edit: Edit, vectors: Ref) -> Ref:
 
 
 def _shaped(graph: Graph, edit: Edit, new: Ref, ref: Ref) -> Ref:
-    """Reshape [rows, 1] to the shape of another tensor with one number a row."""
     shape = graph.shape(ref)
     return new if shape[1:] == (1,) else edit.reshape(new, [-1, *(n or 1 for n in shape[1:])])
 
 
 def _one_number(graph: Graph, ref: Ref) -> bool:
-    """Return whether a tensor holds one number a row, rows first."""
     return graph.ranked(ref) and graph.shape(ref)[:1] == (None,) and all(n == 1 for n in graph.shape(ref)[1:])
 
 

@@ -31,12 +31,7 @@ MAX_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimisedGraph:
-    """A dense graph after all passes, with the FLOPs of one row.
-
-    Attributes:
-        effects: The effect of each pass, summed over its rounds, or the effect that it would have had.
-        layers: Number of dense layers that a backend can run as one kernel each.
-    """
+    """A dense graph after all passes, with each pass's effect, dense layers of one kernel, and FLOPs of a row."""
 
     graph: DenseGraph
     effects: list[PassEffect]

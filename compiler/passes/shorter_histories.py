@@ -47,10 +47,9 @@ REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min"})
 
 
 def shortened(dense: DenseGraph, sequences: Sequence[SequenceEntry], length: int) -> DenseGraph | None:
-    """Return the graph for histories of at most `length` events.
+    """Return the graph for histories of at most `length` events, or None.
 
-    None if a rule is missing or the graph computes something else without the other places. A sequence with fewer
-    places keeps all.
+    There is none if a rule is missing or the graph computes something else without the other places.
     """
     graph = Graph.of_dense(dense)
     kept = {s.name: kept_columns(s, length) for s in sequences}

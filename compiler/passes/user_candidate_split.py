@@ -52,11 +52,7 @@ BINARY = frozenset({"Add", "AddV2", "Maximum", "Minimum", "Mul", "Pow", "RealDiv
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserCandidateSplit:
-    """Both graphs of a split.
-
-    Attributes:
-        flops: FLOPs of one row of the whole graph, of a candidate, of a user.
-    """
+    """Both graphs of a split, and the FLOPs of one row of the whole graph, of a candidate, of a user."""
 
     user: DenseGraph
     candidate: DenseGraph

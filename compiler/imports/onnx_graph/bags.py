@@ -104,7 +104,6 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
 
 
 def splits_of(ids: str) -> str:
-    """Return the name of the value with the row splits of a ragged input."""
     return f"{ids}/row_splits"
 
 
@@ -126,7 +125,6 @@ class _Scope:
         return name in self._makers or name in self.body.inputs or self.body.value(name) is not None
 
     def through(self, name: str, *ops: str) -> str:
-        """Return the source of `name`, skipping these operators."""
         while (node := self.maker(name, *ops)) is not None:
             name = node.inputs[0]
         return name
@@ -137,7 +135,6 @@ class _Scope:
         return self._around.constant(name) if value is None and self._around is not None else value
 
     def number(self, name: str) -> int | None:
-        """Return the integer that a value holds, if it is a single one."""
         value = self.constant(name)
         return int(value.ravel()[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
@@ -156,7 +153,6 @@ class _BagFinder:
         return None
 
     def inputs(self, bag: Bag) -> Offsets | None:
-        """Return the pair of inputs that a bag's ids and splits come from, or None."""
         if not bag.ids:
             return None
         ids = self._sent(bag.ids)
@@ -251,7 +247,6 @@ class _BagFinder:
         return self._made(joined.outputs[0], mode, table, ids, next(iter(others)), weights, padding)
 
     def _rows(self, name: str) -> tuple[str, str, str] | None:
-        """Return (table, ids, weights) of the rows of all entries."""
         graph, weights = self._graph, ""
         name = graph.through(name, *SAME)
         weighing = graph.maker(name, "Mul")

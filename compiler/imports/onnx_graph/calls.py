@@ -22,8 +22,7 @@ Translator = Callable[["Call"], Any]
 class BatchLast:
     """A tensor whose batch dimension an exporter has moved to the end.
 
-    It is kept with the batch in front, so that requests can be computed side by side, until an operator needs the
-    original form.
+    It is kept in front, so that requests can be computed side by side, until an operator needs the original form.
     """
 
     batch_first: Any
@@ -65,7 +64,6 @@ class Call:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def constant(self, i: int) -> Array:
-        """Return the value of input i, which must be constant."""
         value = self.x(i)
         if not isinstance(value, np.ndarray):
             value = tf.get_static_value(value)
@@ -101,7 +99,6 @@ class Call:
         return f"{self.node.op[:64]} {self.node.name[:64]!r}"
 
     def bounded(self, count: Any) -> None:
-        """Refuse to produce an excessive number of values from constants."""
         if isinstance(count, int | np.integer) and int(count) > MAX_MADE:
             raise TooLarge(f"graph: {self.label}: expected at most {MAX_MADE} numbers, got {int(count)}")
 

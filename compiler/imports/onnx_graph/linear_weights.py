@@ -13,8 +13,7 @@ ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 def linear_names(body: OnnxBody) -> dict[str, str]:
     """Return the original PyTorch name by initialiser, for weights of nn.Linear that an exporter has transposed.
 
-    The name follows from the bias that is added to the product, which has the name of the module that contains the
-    product.
+    It follows from the bias that is added to the product, which has the name of the module.
     """
     uses: dict[str, int] = {}
     adds: dict[str, OnnxNode] = {}

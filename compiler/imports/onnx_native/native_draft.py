@@ -16,12 +16,7 @@ from freshet_serving.compiler.imports.import_report import described_pair, impor
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
 from freshet_serving.compiler.imports.onnx_native.native_samples import Outputs
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE
-from freshet_serving.compiler.imports.onnx_native.served_graph import (
-    MatrixSlot,
-    output_labels,
-    package_name,
-    rewrite,
-)
+from freshet_serving.compiler.imports.onnx_native.served_graph import MatrixSlot, output_labels, package_name, rewrite
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, rows_names
@@ -57,8 +52,6 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class NativeDraftBuilder:
-    """Turns one file into a package."""
-
     def __init__(
         self,
         model: NativeModel,
@@ -198,7 +191,6 @@ class NativeDraftBuilder:
         return tables
 
     def _features(self, slot: MatrixSlot) -> Iterable[tuple[Feature, str]]:
-        """Yield the features of a slot, each with the input that it is of."""
         if slot.given is not None:
             fed = self._feeds[slot.given.name]
             column = 0 if fed.input.columns else -1
@@ -243,7 +235,6 @@ class NativeDraftBuilder:
         return keys
 
     def _key_transform(self, op: str, source: str, integers: Sequence[int] = ()) -> str:
-        """Return the name of a transform of keys; it is made if there is none."""
         for transform in self._key_transforms:
             if (transform.op, transform.inputs, transform.integers) == (op, [source], [*integers]):
                 return transform.name
@@ -259,7 +250,6 @@ class NativeDraftBuilder:
         return replace(feature, name=label, side="user" if source in self._user else feature.side)
 
     def _output(self, name: str) -> Output:
-        """Return an output of the file in the shape and type that the file gives it."""
         size, labels = self._sizes[name], self._model.labels.get(name)
         exact = size if name in self._exact and labels is None else 0
         dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
@@ -280,7 +270,6 @@ def _columns(outputs: Sequence[Output]) -> list[Output]:
 
 
 def _sides(dense: Sequence[str], stage: Sequence[str], lookups: int) -> dict[str, dict[str, int]]:
-    """Return the operators on each side, the most frequent first."""
     sides = {name: dict(Counter(ops).most_common()) for name, ops in (("dense", dense), ("stage", stage))}
     return {**sides, "tables": {"Gather": lookups} if lookups else {}}
 

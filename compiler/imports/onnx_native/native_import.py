@@ -1,8 +1,7 @@
 """Import an ONNX file that ONNX Runtime computes as it is: lookups are cut out, the rest is one dense graph.
 
-What the package's tables and dense graph give, run by the code that serves them, must be what ONNX Runtime gives for
-the file, and a row's outputs must not depend on other rows (compiler.imports.package_proof). TensorFlow is not
-imported.
+What the package's tables and dense graph give must be what ONNX Runtime gives for the file, and a row's outputs must
+not depend on other rows (package_proof). TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ class NativeImporter:
     def __init__(
         self, path: Path, why: str, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        """Read the file, find its lookups and try it, on generated inputs or on rows of every input.
+        """Read the file, find its lookups and try it on samples; raise BadInput or TooLarge if it is refused.
 
-        `why` says for the report why it is not translated; "" if it need not be. Raise BadInput if the file is refused,
-        TooLarge if it exceeds a limit.
+        `why` says for the report why it is not translated; "" if it need not be.
         """
         self._model = read_native(path)
         self._feeds = feeds_by_name(self._model)
@@ -106,7 +104,6 @@ class NativeImporter:
         return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
 
     def analyse(self) -> dict[str, Any]:
-        """Return the report of the import without compiling anything."""
         return self.draft().report
 
     def draft(self) -> PackageDraft[OnnxDenseGraph]:

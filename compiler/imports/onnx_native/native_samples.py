@@ -66,7 +66,6 @@ class NativeSamples:
         raise BadInput(f"source: ONNX Runtime runs the model on no inputs tried: {advice}: {reason_of(refused)}")
 
     def run(self, columns: Mapping[str, Column], rows: int) -> Outputs:
-        """Return the file's own outputs for a request."""
         feeds = feeds_of(self._inputs, columns, rows)
         fed: dict[str, Any] = {}
         for name, spec in self._inputs.items():

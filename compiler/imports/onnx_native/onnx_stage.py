@@ -49,10 +49,9 @@ TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float3
 
 
 class OnnxStage(FedStage):
-    """A processor.features.stage.EndableStage in a session of ONNX Runtime.
+    """A processor.features.stage.EndableStage in a session of ONNX Runtime, in the arena's bounded memory.
 
     Attributes:
-        bounded: Its memory is the arena's.
         single: Inputs whose one row is not repeated for the rows of the others.
     """
 
@@ -98,7 +97,6 @@ class OnnxStage(FedStage):
         return {o.name: self._column(o, values, rows) for o, values in zip(self._outputs, call.made)}
 
     def traced(self, data: bytes) -> TracedOnnxStage:
-        """Return a twin that counts; see EndableStage."""
         return TracedOnnxStage(data, self)
 
     def _column(self, output: Input, values: Any, rows: int) -> Column:
@@ -147,20 +145,16 @@ class TracedOnnxStage:
         return runs
 
     def close(self) -> None:
-        """Remove what ONNX Runtime wrote down."""
         self._end()
         self._folder.cleanup()
 
     def _end(self) -> Path:
-        """Have ONNX Runtime finish its file; return the file."""
         if self._written is None:
             self._written = Path(self._session.end_profiling())
         return self._written
 
 
 class _StageRun(EndableRun):
-    """One run of a session; `made` are its outputs."""
-
     __slots__ = ("_feeds", "_names", "_options", "_session", "made")
 
     def __init__(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> None:
@@ -189,7 +183,6 @@ class _StageRun(EndableRun):
 
 @cache
 def _bound_memory(nbytes: int) -> None:
-    """Bound the memory of all sessions of this process that use the process's arena."""
     kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
     arena = onnxruntime.OrtArenaCfg({"max_mem": nbytes, "arena_extend_strategy": GROW_AS_REQUESTED})
     onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)

@@ -74,12 +74,10 @@ def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[St
 
 
 def weight_input(weight: StagedWeight) -> Any:
-    """Return the stage's input that holds a weight's rows."""
     return helper.make_tensor_value_info(ROWS + weight.name, TensorProto.FLOAT, list(weight.rows.shape))
 
 
 def weight_nodes(weight: StagedWeight, rename: Callable[[str], str]) -> list[Any]:
-    """Return the nodes of the stage that make the weight of its rows."""
     shape, shaped = f"{WEIGHT}{weight.name}/shape", f"{WEIGHT}{weight.name}"
     target = rename(weight.tensor)
     dims = numpy_helper.from_array(np.array(weight.value.shape, np.int64))
