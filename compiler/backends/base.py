@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.running.bounded import row_errors
 
 MAX_ERROR = 2e-3
 
 
+def check_outputs(got: Mapping[str, Matrix], expected: Mapping[str, Matrix], limit: float, where: str) -> float:
+    """Return the largest difference from TensorFlow's outputs; raise BadInput if an output exceeds the limit."""
+    worst = 0.0
+    for name, array in got.items():
+        error = float(row_errors({name: array}, expected).max(initial=0.0))
+        if error > limit:
+            raise BadInput(f"{where}: output {name!r} differs by {error:.3g} from TensorFlow's")
+        worst = max(worst, error)
+    return worst
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """A graph compiled for one bucket.
+    """A graph compiled for one bucket; library, features and frozen are those of ExecutableEntry, for machine code.
 
     Attributes:
-        suffix: Suffix of the file's name.
         weights: Names of the weights, in the executable's order.
-        library: As features and frozen: see ExecutableEntry; for machine code only.
         origin: The portable form that data was compiled from.
     """
 
@@ -30,7 +44,6 @@ class CompiledGraph:
 
     @property
     def machine_code(self) -> bool:
-        """True if data must be wrapped in a capsule."""
         return bool(self.library)
 
 
@@ -43,10 +56,7 @@ class LoweredGraph(Protocol):
 
     @property
     def definition(self) -> bytes:
-        """Everything besides the bucket that determines a compiled file.
-
-        Equal only for equal graphs, frozen weights, libraries and processors.
-        """
+        """All that determines a compiled file besides the bucket: graph, frozen weights, library and processor."""
 
     def compile(self, bucket: int) -> CompiledGraph: ...
 

@@ -1,12 +1,11 @@
 """Rewrite an ONNX model to int8 matrix products: quantise and dequantise around each, in the form that libraries fuse.
 
 A weight [K, N] stays outside the file in float32. Nodes of the graph compute its scales, one a column, and its int8
-values; libraries evaluate them once, when they load the weights. So new weights are quantised wherever float32 ones are
-loaded, and no code outside this module has to know about int8.
+values; libraries evaluate them once, when they load the weights. So no code outside this module knows about int8.
 
 The input of a product is quantised to uint8 by a constant scale and zero point, measured on rows beforehand. They never
-depend on the batch, so a score depends on its own row alone. Values beyond the measured range saturate. Of a few
-candidate ranges the one with the least square error is used, so that single outliers cost no precision.
+depend on the batch, so a score depends on its own row alone. Values beyond the range saturate. Of a few ranges the one
+with the least square error is used, so that single outliers cost no precision.
 
 Products of uint8 by int8 are exact if the processor has VNNI (processor.machine.Machine.int8).
 """
@@ -36,10 +35,9 @@ KEPT = (1.0, 0.9999, 0.999, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A matrix product of a value of the graph and a weight.
+    """A matrix product of a value and a weight, at the index of its node.
 
     Attributes:
-        node: Index of the product's node.
         result: Name of the result that libraries compute in one step with it: after its bias and a ReLU.
     """
 
@@ -88,8 +86,7 @@ def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
 def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
     """Choose the quantisation of a value, float32 [n, k], from its values on some rows.
 
-    With the weight [k, _] that it is multiplied by, columns may have scales of their own: an embedding may be next to a
-    number a hundred times as large.
+    With the weight [k, _] that it is multiplied by, columns may have scales of their own.
     """
     values = np.where(np.isfinite(values), values, np.float32(0))
     if weight is None:
@@ -226,7 +223,6 @@ def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
 
 
 def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
-    """Return the range with the least square error."""
     finite = values.reshape(-1).astype(np.float64)
     ends = (np.quantile(finite, [1 - share, share]).tolist() for share in KEPT)
     ranges = [_range(low, high, columns) for low, high in ends]
@@ -234,7 +230,6 @@ def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
 
 
 def _range(low: float, high: float, columns: Matrix | None) -> QuantParams:
-    """Return the parameters for values from low to high, including 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / LEVELS, SMALLEST_SCALE)
     return QuantParams(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
@@ -252,5 +247,4 @@ def _rounded_weight(weight: Matrix) -> Matrix:
 
 
 def _bytes(model: Any) -> bytes:
-    serialised: bytes = model.SerializeToString(deterministic=True)
-    return serialised
+    return bytes(model.SerializeToString(deterministic=True))

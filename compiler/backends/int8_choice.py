@@ -68,10 +68,8 @@ class _ReferenceRunner:
         self._library = OnnxRuntime().module
         self._values = {WEIGHT_PREFIX + name: np.asarray(graph.weights[name], order="C") for name in weights}
         self._names = [output.name for output in graph.outputs]
-        examples = graph.examples
-        self._inputs = (
-            graph.sample(ROWS) if examples is None else graph.resized(examples, min(ROWS, graph.rows(examples)))
-        )
+        rows = graph.examples
+        self._inputs = graph.sample(ROWS) if rows is None else graph.resized(rows, min(ROWS, graph.rows(rows)))
 
     def outputs(self, model: bytes) -> dict[str, Matrix]:
         return self._run(model, self._names)

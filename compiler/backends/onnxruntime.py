@@ -85,24 +85,17 @@ def with_inputs(model: bytes) -> bytes:
             constants.append(tensor)
     del parsed.graph.initializer[:]
     parsed.graph.initializer.extend(constants)
-    serialised: bytes = parsed.SerializeToString(deterministic=True)
-    return serialised
+    return bytes(parsed.SerializeToString(deterministic=True))
 
 
 def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
-    """Return the model with the weights' values inside.
-
-    Args:
-        model: The ONNX model.
-        weights: The weights by name.
-    """
+    """Return the model with the weights' values inside."""
     parsed = onnx.load_from_string(model)
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-    serialised: bytes = parsed.SerializeToString(deterministic=True)
-    return serialised
+    return bytes(parsed.SerializeToString(deterministic=True))
 
 
 @contextmanager
@@ -237,7 +230,6 @@ def _placeholder(shape: tuple[int, ...]) -> Any:
 
 
 def _ordered(outputs: list[str], producers: dict[str, Any]) -> list[Any]:
-    """Return the nodes that the outputs need, each after its inputs: depth first, inputs in order."""
     ordered: list[Any] = []
     seen: set[int] = set()
     stack = [(producers[name], False) for name in reversed(outputs)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant, check_outputs
 from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
@@ -19,7 +19,6 @@ from freshet_serving.processor.backends import Artefact, Program
 from freshet_serving.processor.backends.xla import Xla, device, stablehlo_dialects
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.running.bounded import row_errors
 from freshet_serving.processor.running.given_rows import outputs_of
 
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
@@ -119,16 +118,10 @@ class AheadGraph:
 
     def prove(self, bucket: int, origin: bytes) -> float:
         """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
-        spec, given = self._graph.spec, self._graph.sample(bucket)
-        program = self.on_cpu(bucket, origin)
-        got = outputs_of(program.with_weights(self._graph.weights)[bucket], given, spec)
-        wanted, worst = self._graph.run(given), 0.0
-        for name, array in got.items():
-            error = float(row_errors({name: array}, wanted).max(initial=0.0))
-            if error > MAX_ERROR:
-                raise BadInput(f"StableHLO b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
-            worst = max(worst, error)
-        return worst
+        rows = self._graph.sample(bucket)
+        executable = self.on_cpu(bucket, origin).with_weights(self._graph.weights)[bucket]
+        got = outputs_of(executable, rows, self._graph.spec)
+        return check_outputs(got, self._graph.run(rows), MAX_ERROR, f"StableHLO b{bucket}")
 
 
 def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> bytes:

@@ -10,21 +10,14 @@ from numpy.typing import NDArray
 Float64s = NDArray[np.float64]
 
 
-def auc(labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[Any] | None = None) -> float:
-    """Return the probability that a positive outranks a negative, with ties counting half; NaN if a class is missing.
-
-    Args:
-        labels: float32 [n], 0 or 1.
-        scores: float32 [n].
-        weights: [n]; a pair counts as the product of its rows' weights. None: every pair counts 1.
-    """
+def auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
+    """Return the probability that a positive (label 1) outranks a negative (0), ties counting half, or NaN."""
     if not len(labels):
         return float("nan")
     positive = labels > 0.5
-    pair_weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     distinct, place = np.unique(scores, return_inverse=True)
-    ones: Any = np.bincount(place, np.where(positive, pair_weights, 0.0), len(distinct))
-    zeros: Any = np.bincount(place, np.where(positive, 0.0, pair_weights), len(distinct))
+    ones: Any = np.bincount(place, positive, len(distinct))
+    zeros: Any = np.bincount(place, ~positive, len(distinct))
     return float(aucs(ones, zeros, np.zeros(1, np.int64))[0])
 
 

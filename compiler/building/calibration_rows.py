@@ -36,13 +36,13 @@ CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"
 
 
-def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> dict[str, Matrix]:
+def random_inputs(reader: VersionReader, rows: int) -> dict[str, Matrix]:
     """Return random inputs of the undivided subgraph.
 
     Features have embeddings of random ids of each table; everything else has floats of a standard normal distribution.
     An empty table gives small numbers.
     """
-    random, m = np.random.default_rng(seed), reader.manifest
+    random, m = np.random.default_rng(0), reader.manifest
     x = random.standard_normal((rows, m.width), np.float32)
     files = {t.name: reader.tensors(table_file(t.name)) for t in m.tables if t.rows}
     for feature in m.features:
@@ -91,13 +91,10 @@ def _joined(parts: Sequence[Tensors]) -> dict[str, Matrix]:
 
 
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
-    """Read the first rows of a Parquet file as a request of the model would bring them.
+    """Read the first rows of a Parquet file as a request of the model would bring them; raise BadInput without.
 
     Its columns are the model's inputs, or else its features, by name. The output to compare with the labels is the one
-    that the version's notes map to the column `label`.
-
-    Raises:
-        BadInput: The file does not fit the model, or a label is neither 0 nor 1.
+    that the version's notes map to the column `label`, 0 or 1.
     """
     table = _parquet(path, most)
     if label not in table.column_names:
@@ -116,8 +113,6 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
 
 
 class _InputBuilder:
-    """Builds the inputs of the undivided subgraph from requests as a server does."""
-
     def __init__(self, reader: VersionReader) -> None:
         m = self._manifest = reader.manifest
         self._version = ServedVersion(reader, 0, SystemClock())
@@ -156,7 +151,6 @@ def _parquet(path: Path, most: int | None) -> Any:
 
 
 def _column(table: Any, spec: Input, m: Manifest) -> Column:
-    """Return one input's values, from its features' columns if the file has none of its own name."""
     if spec.name in table.column_names:
         return _values(table.column(spec.name).combine_chunks(), spec)
     parts = sorted((f for f in m.features if f.input == spec.name and f.column >= 0), key=lambda f: f.column)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 
 from freshet_serving.compiler.backends import native_onnx
-from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
+from freshet_serving.compiler.backends.base import CompilerBackend, LoweredGraph, Variant, check_outputs
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph, Tensors
 from freshet_serving.processor.backends import builtin, pack, sha256
 from freshet_serving.processor.errors import BadInput
@@ -56,14 +56,11 @@ def compile_graph(
     The caller adds the files to manifest.files. Every executable is run once against TensorFlow.
 
     Args:
-        buckets: Batch sizes.
         backend: Backend and optional precision.
         progress: progress(done, total), called after every bucket.
-        subgraph: processor.package.subgraphs.
 
     Raises:
-        BadInput: The backend or a bucket is unknown, or the backend cannot express the graph or computes something
-            else.
+        BadInput: A backend or bucket is unknown, or the backend cannot express the graph or computes something else.
     """
     buckets = checked_buckets(buckets)
     entries: list[ExecutableEntry] = []
@@ -107,15 +104,7 @@ def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
 
 
 def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precision: str = "float32") -> LoweredGraph:
-    """Translate a graph to be compiled for a kind of GPU that need not be here.
-
-    Args:
-        target: One that compiler.backends.gpu_targets.prepare() has seen.
-        backend: One of AHEAD.
-
-    Raises:
-        BadInput: The backend cannot express the graph, or does not compile for the target.
-    """
+    """Translate a graph, by one of AHEAD, for a kind of GPU that gpu_targets.prepare() has seen, or raise BadInput."""
     if isinstance(graph, OnnxDenseGraph):
         return native_onnx.lower(graph, Variant(backend, precision, target))
     lowered: LoweredGraph = _backend_module(backend).lower_ahead(graph, target, precision)  # type: ignore[attr-defined]
@@ -123,11 +112,7 @@ def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precisi
 
 
 def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: str = SCORE) -> ExecutableEntry:
-    """Compile one bucket and write its files.
-
-    A file's name contains a digest of its content, so a file that a reader of an older manifest may be reading is never
-    replaced.
-    """
+    """Compile one bucket and write its files, with digests in their names: no file of an older manifest is replaced."""
     compiled = lowered.compile(bucket)
     precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
     relative = f"compiled/{lowered.backend}-{lowered.target}{precision}/{subgraph}"
@@ -145,7 +130,9 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
         features=list(compiled.features),
         sha256=sha256(data) if compiled.machine_code else "",
         frozen=compiled.frozen,
-        origin=_write_origin(version_folder, relative, compiled),
+        origin=_write(version_folder, f"{relative}-origin", compiled.origin_suffix, compiled.origin)
+        if compiled.origin
+        else "",
         subgraph=subgraph,
     )
 
@@ -176,22 +163,17 @@ def load(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[Executabl
 
 
 def largest_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """Return the largest difference of any output (processor.running.bounded.row_errors)."""
     return float(row_errors(got, expected).max(initial=0.0))
 
 
 def _prove(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
     """Raise BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
-    rows = max(e.bucket for e in entries)
-    given = graph.sample(rows)
-    wanted = graph.run(given)
+    rows = graph.sample(max(e.bucket for e in entries))
+    expected = graph.run(rows)
     for program in load(graph, version_folder, entries).programs:
         for bucket, executable in program.with_weights(graph.weights).items():
-            got = outputs_of(executable, graph.resized(given, bucket), graph.spec)
-            for name in got:
-                error = largest_error({name: got[name]}, wanted)
-                if error > TOLERANCE:
-                    raise BadInput(f"executable b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
+            got = outputs_of(executable, graph.resized(rows, bucket), graph.spec)
+            check_outputs(got, expected, TOLERANCE, f"executable b{bucket}")
 
 
 def write_rows(version_folder: Path, subgraph: str, inputs: Tensors) -> str:
@@ -203,12 +185,6 @@ def write_rows(version_folder: Path, subgraph: str, inputs: Tensors) -> str:
 
 def _backend_module(backend: str) -> CompilerBackend:
     return cast(CompilerBackend, importlib.import_module(f"freshet_serving.compiler.backends.{backend}"))
-
-
-def _write_origin(version_folder: Path, relative: str, compiled: CompiledGraph) -> str:
-    return (
-        _write(version_folder, f"{relative}-origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
-    )
 
 
 def _write(version_folder: Path, stem: str, suffix: str, data: bytes) -> str:

@@ -1,10 +1,8 @@
 """Split a dense graph into the parts to compile.
 
 These are the whole after all passes, and both parts of the user/candidate split; of a graph with sequences, both parts
-for some shorter histories, too.
-
-Every part is a DenseGraph with its weights under their names, so a backend compiles each like any other and a delta's
-weights fit all of them.
+for some shorter histories, too. Every part is a DenseGraph with its weights under their names, so a backend compiles
+each like any other and a delta's weights fit all of them.
 """
 
 from __future__ import annotations
@@ -60,8 +58,6 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DensePart:
-    """A dense graph, and the batch sizes to compile it for."""
-
     graph: AnyDenseGraph
     buckets: list[int]
 
@@ -104,11 +100,7 @@ class GraphParts:
         return SCORE if self.user_split is None else name
 
     def described(self, manifest: Manifest, executables: Sequence[ExecutableEntry]) -> Manifest:
-        """Return a manifest with these executables and the subgraphs that they are of.
-
-        Args:
-            executables: Of all parts, or of the undivided one alone.
-        """
+        """Return a manifest with executables, of all parts or of the undivided one alone, and their subgraphs."""
         compiled = {e.subgraph for e in executables}
         if self.user_split is not None and USER in compiled:
             more = more_inputs(manifest, self.by_subgraph[WHOLE].graph.inputs)
@@ -123,7 +115,6 @@ class GraphParts:
         return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables), notes=notes)
 
     def _flops(self, graphs: Collection[str]) -> dict[str, int]:
-        """Return the FLOPs of one row of each subgraph that is counted; `graphs` is empty for one alone."""
         undivided_one = WHOLE if USER in graphs else SCORE
         counted = {} if self.row_flops is None else {undivided_one: self.row_flops}
         for length, split in {0: self.user_split, **self.shorter}.items():
@@ -133,7 +124,6 @@ class GraphParts:
         return counted
 
     def lines(self) -> list[str]:
-        """Return the passes' effects, the split and the notes, as lines for people."""
         lengths = [f"histories of at most {n} events: {split}" for n, split in sorted(self.shorter.items())]
         of_user = [str(each) for each in (self.user_split, self.state) if each is not None]
         return [*map(str, self.effects), *of_user, *lengths, *self.notes]
@@ -148,7 +138,6 @@ def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInp
 
 
 def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str, Subgraph]:
-    """Return Manifest.graphs of a version that is not divided."""
     more = more_inputs(manifest, inputs)
     return {SCORE: undivided(manifest, more)} if more else {}
 
@@ -159,12 +148,8 @@ def parts(
     """Derive the parts of a model's dense graph.
 
     The optimised graph is verified on its examples, or on random rows; if it computes something else, the original
-    graph is used.
-
-    Args:
-        buckets: Batch sizes.
-        sequences: The model's sequences, which are the user's. Copying one to each candidate costs more than another
-            run, so such a model is divided for any number of candidates.
+    graph is used. Sequences are the user's: copying one to each candidate costs more than another run, so such a model
+    is divided for any number of candidates.
     """
     if isinstance(dense, OnnxDenseGraph):
         whole = DensePart(dense, sorted(set(buckets)))
@@ -184,10 +169,7 @@ def parts(
     may_split = many and (user or histories)
     user_split = split_user_candidate(graph, columns(user), histories) if may_split else None
     if user_split is not None:
-        users, candidates = user_split.user, user_split.candidate
-        if dense.examples is not None:
-            of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
-            users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
+        users, candidates = _with_examples(user_split, dense.examples, columns(user))
         of_row, _, of_request = user_split.flops
         by_subgraph |= {
             WHOLE: replace(by_subgraph[WHOLE], buckets=_light(by_subgraph[WHOLE].buckets, of_row)),
@@ -214,7 +196,6 @@ def parts(
 
 
 def _with_shorter(result: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
-    """Add the parts for shorter histories; `user` are the user's columns of x."""
     histories = [s.name for s in result.sequences]
     for length in lengths(result.sequences):
         short = shortened(graph, result.sequences, length)
@@ -222,13 +203,20 @@ def _with_shorter(result: GraphParts, graph: DenseGraph, buckets: list[int], use
         if short is None or split is None:
             result.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
             break
-        assert short.examples is not None
-        of_user, of_candidates = split.inputs(short.examples, user)
-        users, candidates = replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
+        users, candidates = _with_examples(split, short.examples, user)
         result.shorter[length] = split
         result.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
         result.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
     return result
+
+
+def _with_examples(
+    split: UserCandidateSplit, examples: Tensors | None, user: Sequence[int]
+) -> tuple[DenseGraph, DenseGraph]:
+    if examples is None:
+        return split.user, split.candidate
+    of_user, of_candidates = split.inputs(examples, user)
+    return replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
 
 
 def _light(buckets: Sequence[int], flops: int) -> list[int]:

@@ -170,17 +170,13 @@ def compile_version(
         graph = _graph(reader)
         labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
         buckets = _buckets(graph, reader, options)
-        calibration_inputs = calibration_set(reader, labelled)
-        tried, skipped = _wanted(options, calibration_inputs is not None)
+        recorded = calibration_set(reader, labelled)
+        tried, skipped = _wanted(options, recorded is not None)
         old_files = _files(folder)
         try:
             graph_parts = parts(graph, before.features, buckets, dense_sequences(before.sequences))
-            rows = (
-                _rows(graph, reader, max(*buckets, GENERATED_ROWS))
-                if calibration_inputs is None
-                else calibration_inputs
-            )
-            notes = [] if calibration_inputs is not None else _unchecked(options)
+            rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if recorded is None else recorded
+            notes = [] if recorded is not None else _unchecked(options)
             compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)
             calibrations = compiling.all(graph_parts, before.features, tried, rows, labelled)
             allowed = (AUTO, *options.ahead_precision, *(e.precision for e in calibrations[WHOLE].measured))

@@ -1,11 +1,9 @@
 """Derive columns that a model computes from its inputs, as hash buckets and crosses, by the engine's own transforms.
 
-The transforms are those of processor.package.transforms. What is derived needs no stage.
-
-A tensor is followed upwards, operation by operation, to the inputs that clients send. One table here maps each
-operation to a transform; whether the transforms give what the model gives is verified by computing both, on the samples
-and on probes with edge values: empty strings, long ones, -1, 0, the largest integers. If they differ, or an operation
-has no transform, the import report states the reason.
+What is derived (processor.package.transforms) needs no stage. A tensor is followed upwards, operation by operation, to
+the inputs that clients send. One table here maps each operation to a transform; whether these give what the model gives
+is verified by computing both, on the samples and on probes with edge values: empty strings, long ones, -1, 0, the
+largest integers. If they differ, or an operation has no transform, the import report states the reason.
 """
 
 from __future__ import annotations
@@ -33,6 +31,8 @@ from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 WHOLE = (tf.int32, tf.int64)
 THROUGH = words("Reshape Squeeze Cast")
+Same = Callable[[Column, Mapping[Ref, Any]], bool]
+"""Reports whether a derived column equals the model's tensors."""
 
 
 class NotDerived(Exception):
@@ -65,7 +65,7 @@ class TransformDeriver:
 
     def column(self, ref: Ref) -> str:
         """Return the name of a column [n] or [n, size] equal to the tensor."""
-        return self._checked(ref, lambda: self._dense(ref), lambda name, got, values: self._is_column(got, values[ref]))
+        return self._checked(ref, lambda: self._dense(ref), lambda got, values: _is_column(got, values[ref]))
 
     def places(self, ref: Ref) -> tuple[str, list[int]]:
         """Return the column that contains the tensor's columns, and their indices; none for a column [n]."""
@@ -77,7 +77,6 @@ class TransformDeriver:
         return name, list(range(self._draft().shapes[name].columns)) if name else []
 
     def needed(self, names: Iterable[str]) -> list[Transform]:
-        """Return these transforms and all that they depend on."""
         names_needed = set(names)
         for transform in reversed(self.transforms):
             if transform.name in names_needed:
@@ -87,7 +86,7 @@ class TransformDeriver:
     def rows(self, entries: Ref, segments: Ref) -> str:
         """Return the name of ragged rows made of entries, each in the row that its segment gives."""
 
-        def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
+        def same(got: Column, values: Mapping[Ref, Any]) -> bool:
             order = np.argsort(values[segments], kind="stable")
             if not isinstance(got, Ragged) or len(got.values) != len(order):
                 return False
@@ -100,7 +99,7 @@ class TransformDeriver:
     def values(self, ref: Ref) -> str:
         """Return the name of lists whose values are the tensor's, in its order."""
 
-        def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
+        def same(got: Column, values: Mapping[Ref, Any]) -> bool:
             return isinstance(got, Ragged) and _listed(got.values) == _listed(values[ref])
 
         return self._checked(ref, lambda: self._flat(ref), same)
@@ -125,7 +124,7 @@ class TransformDeriver:
             name = self._dense(self._whole(ref))
             return self._add("float32", [name]) if self._draft().shapes[name].dtype == "int64" else name
 
-        return self._checked(ref, derive, lambda name, got, values: self._is_column(got, values[ref]))
+        return self._checked(ref, derive, lambda got, values: _is_column(got, values[ref]))
 
     def pieces(self, ref: Ref) -> list[str]:
         """Return the names of columns of floats, one for each piece of the tensor's whole numbers, or none."""
@@ -135,9 +134,7 @@ class TransformDeriver:
     def is_matrix(self, name: str) -> bool:
         return self._draft().shapes[name].columns > 0
 
-    def _checked(
-        self, ref: Ref, derive: Callable[[], str], same: Callable[[str, Column, Mapping[Ref, Any]], bool], *more: Ref
-    ) -> str:
+    def _checked(self, ref: Ref, derive: Callable[[], str], same: Same, *more: Ref) -> str:
         """Return a derived column if it equals the model's on all samples and probes; otherwise undo the derivation."""
         before, names = len(self.transforms), dict(self._names)
         try:
@@ -153,7 +150,7 @@ class TransformDeriver:
         self._names = names
         return ""
 
-    def _holds(self, name: str, refs: Sequence[Ref], same: Callable[[str, Column, Mapping[Ref, Any]], bool]) -> bool:
+    def _holds(self, name: str, refs: Sequence[Ref], same: Same) -> bool:
         if not self._probed:
             self._samples += probes(self._runner, list(self._fed.values()))
             self._probed = True
@@ -169,14 +166,9 @@ class TransformDeriver:
                 got = transforms.run(sample)[name]
             except BadInput:
                 return False
-            if not same(name, got, dict(zip(refs, expected))):
+            if not same(got, dict(zip(refs, expected))):
                 return False
         return checked > 0
-
-    def _is_column(self, got: Column, value: Any) -> bool:
-        if isinstance(got, Ragged):
-            return False
-        return _listed(got) == _listed(value)
 
     def _add(self, op: str, inputs: list[str], **numbers: Any) -> str:
         key = (op, *inputs, repr(sorted(numbers.items())))
@@ -189,12 +181,10 @@ class TransformDeriver:
         return self._names[key]
 
     def _draft(self, end: int | None = None) -> Manifest:
-        """Return a manifest with the inputs and the transforms before `end` only."""
         inputs = [fed.input for fed in self._fed.values()]
         return Manifest("derived", 1, "", 0.0, inputs, [], [], [], 1, {}, {}, transforms=self.transforms[:end])
 
     def _dense(self, ref: Ref) -> str:
-        """Derive the column of a tensor that has entries for every row."""
         node = self._graph.nodes[ref[0]]
         if self._shapes.rows(ref) is None:
             raise NotDerived(f"{_op(node)} has no fixed number of values per row")
@@ -233,7 +223,6 @@ class TransformDeriver:
         return self._dense(ref)
 
     def _ragged(self, ref: Ref) -> str:
-        """Derive the values of any tensor as ragged rows."""
         name = self._flat(ref)
         return name if self._draft().shapes[name].ragged else self._add("rows", [name])
 
@@ -347,7 +336,6 @@ class TransformDeriver:
         return self._add("mask", names, integers=[_integer(word), number])
 
     def _limited(self, node: ForeignNode, condition: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive a constant in place of values outside a range."""
         parts = {self._graph.nodes[ref[0]].op: self._graph.nodes[ref[0]] for ref in condition.inputs}
         if parts.keys() != {"Less", "GreaterEqual"}:
             raise NotDerived("LogicalOr chooses among values")
@@ -369,7 +357,6 @@ class TransformDeriver:
         return self._add(op, [operand(node.inputs[0])], integers=[_attr(node, "num_buckets", 0), *key])
 
     def written(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive AsString, as a printf format."""
         dtype = self._runner.tensor(node.inputs[0]).dtype
         fill, width, precision = (
             _attr(node, "fill", b"").decode(),
@@ -493,6 +480,10 @@ def _text(word: bytes) -> str:
         return word.decode()
     except UnicodeDecodeError:
         raise NotDerived("a constant string that is not UTF-8") from None
+
+
+def _is_column(got: Column, value: Any) -> bool:
+    return not isinstance(got, Ragged) and _listed(got) == _listed(value)
 
 
 def _listed(values: Any) -> list[Any]:

@@ -28,6 +28,7 @@ from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import Feeds, by_input, feeds_of, user_inputs
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.output_labels import LabelledOutput, labelled_output
 from freshet_serving.compiler.imports.package_draft import (
     COMPUTED,
@@ -59,17 +60,7 @@ ONNX = "ONNX"
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
 EXACT = 1 << 24
-MOVING = (
-    "BroadcastTo",
-    "ExpandDims",
-    "GatherNd",
-    "GatherV2",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "StridedSlice",
-    "Transpose",
-)
+MOVING = words("BroadcastTo ExpandDims GatherNd GatherV2 Reshape Slice Squeeze StridedSlice Transpose")
 """Operations whose values are those of their first input."""
 
 
@@ -104,7 +95,6 @@ class Importer:
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, samples)
 
     def _leave_single_out(self) -> None:
-        """Leave out outputs of one number for the whole batch, if there are others."""
         samples = self.shapes.values
         single = [n for n, ref in self.outputs.items() if all(ref in v and np.ndim(v[ref]) == 0 for v in samples)]
         for name in single if len(single) < len(self.outputs) else ():
@@ -112,10 +102,7 @@ class Importer:
             del self.outputs[name]
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Cut, verify and commit the model.
-
-        If that fails and the model gives NaN for generated samples, try again without empty lists.
-        """
+        """Cut, verify and commit the model; if that fails and it gives NaN for samples, again without empty lists."""
         try:
             return self._cut_and_publish(repository, writer, buckets)
         except BadInput:
@@ -128,7 +115,6 @@ class Importer:
         return self._cut_and_publish(repository, writer, buckets)
 
     def _undefined(self) -> bool:
-        """Report whether the model gives NaN for a sample with an empty list."""
         return any(
             np.isnan(np.asarray(values[ref], np.float64)).any()
             for sample, values in zip(self.samples, self.shapes.values)
@@ -161,10 +147,10 @@ class Importer:
             return self._publish(cut, repository, writer, buckets, [*notes, f"its rows are constants: {error}"])
 
     def analyse(self) -> dict[str, Any]:
-        """Return the report of the import without compiling anything."""
         cut = self.cutter.cut()
         graph, draft = build_dense(cut, self.shapes, self.outputs), self.draft(cut)
-        return self.report(cut, draft, graph, notes_of(self.copies(cut, draft, graph)))
+        copies = duplicated_tables(cut, draft, self.shapes, graph.weights)
+        return describe(self.source, self.shapes, cut, draft, graph, notes_of(copies))
 
     def draft(self, cut: GraphCut) -> Draft:
         draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples, self._rows).draft
@@ -188,17 +174,11 @@ class Importer:
             return {}, [line] if (line := hint(read)) else []
         return vector_ranking_note(vectors.user, vectors.item), [vectors.line]
 
-    def copies(self, cut: GraphCut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
-        return duplicated_tables(cut, draft, self.shapes, graph.weights)
-
-    def report(self, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
-        return describe(self.source, self.shapes, cut, draft, graph, notes)
-
     def package(self, cut: GraphCut, notes: Sequence[str]) -> PackageDraft[DenseGraph]:
-        """Return the package before anything is compiled."""
         draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)
-        copies = self.copies(cut, draft, graph)
-        ranking, lines = self.ranking(graph.outputs)
+        copies = duplicated_tables(cut, draft, self.shapes, graph.weights)
+        ranking, ranked = self.ranking(graph.outputs)
+        lines = [*notes, *ranked, *self._rounded(cut), *notes_of(copies)]
         return PackageDraft(
             inputs=self.source.inputs,
             features=draft.features,
@@ -206,7 +186,7 @@ class Importer:
             outputs=self._declared(graph.outputs, cut),
             graph=graph,
             width=cut.width,
-            report=self.report(cut, draft, graph, [*notes, *lines, *self._rounded(cut), *notes_of(copies)]),
+            report=describe(self.source, self.shapes, cut, draft, graph, lines),
             transforms=draft.transforms,
             stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
             stage_data=draft.stage.write() if draft.stage else b"",
@@ -307,7 +287,6 @@ class Importer:
                     stack += node.inputs[:1] if node.op in MOVING else node.inputs
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
-        """Return for every sample the model's feeds and outputs."""
         fed = {f.name: f for f in self.source.inputs}
         return [
             (feeds_of(fed, sample, rows), {n: values[ref] for n, ref in self.source.outputs.items() if ref in values})
@@ -315,7 +294,6 @@ class Importer:
         ]
 
     def _check_rows(self) -> None:
-        """Raise BadInput if outputs depend on other rows of a batch."""
         rows = SIZES[-1]
         last = {name: rows_of(column, np.arange(rows)[-TAIL:], rows) for name, column in self.samples[-1].items()}
         refs = {name: ref for name, ref in self.outputs.items() if self.shapes.rows(ref) is not None}

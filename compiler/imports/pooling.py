@@ -99,7 +99,7 @@ class PoolFinder:
     def _unmasked(self, pool: PooledLookup) -> PooledLookup:
         """Return the pool over the rows that are gathered, without the ids whose rows a mask makes zero.
 
-        So the table is the one that other lookups of these rows read, and a delta of it reaches them all.
+        So its table is the one that other lookups of these rows read.
         """
         lookup = pool.lookup
         if pool.combiner != "sum" or not lookup.variable or isinstance(lookup.keys, list):
@@ -117,7 +117,6 @@ class PoolFinder:
         return pool
 
     def _gives(self, pool: PooledLookup, target: Ref) -> bool:
-        """Return whether pooling a matrix of ids gives what the model does, on every sample."""
         for rows, values in zip(SIZES, self._shapes.values):
             ids = values[pool.entries]
             segments = np.repeat(np.arange(rows), ids.shape[1])
@@ -176,9 +175,4 @@ class PoolFinder:
         total = np.zeros((rows, pool.lookup.dim), np.float32)
         counts = np.maximum(np.bincount(segments, minlength=rows)[:rows, None], 1).astype(np.float32)
         np.add.at(total, segments, pool.lookup.values(entries))
-        shares: dict[str, NDArray[np.float32]] = {
-            "sum": np.ones_like(counts),
-            "mean": counts,
-            "sqrtn": np.sqrt(counts),
-        }
-        return total / shares[pool.combiner]
+        return total if pool.combiner == "sum" else total / (counts if pool.combiner == "mean" else np.sqrt(counts))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.compiler.imports.boundary import boundary_of
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import Manifest
 from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
@@ -63,7 +63,6 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return the report of a package that was trained here: features on one side, graph/ on the other."""
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())
@@ -77,7 +76,7 @@ def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     features = {f.name: f for f in manifest.features}
     pairs = [
         {**pair.to_json(), "op": features[pair.tensor].kind, "input": features[pair.tensor].input, "features": 1}
-        for pair in Boundary.of(manifest).pairs
+        for pair in boundary_of(manifest)
     ]
     files = manifest.files
     return {

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
+from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, given_samples
 from freshet_serving.compiler.imports.samples_required import SamplesRequired
@@ -41,25 +42,12 @@ TEXT_EDGES = (
 FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e10, 123456.789)
 # By operation: the inputs whose values come out unchanged, each with the output.
 THROUGH = {
-    "Cast": {0: 0},
-    "Reshape": {0: 0},
-    "ExpandDims": {0: 0},
-    "Squeeze": {0: 0},
-    "StridedSlice": {0: 0},
-    "Unique": {0: 0},
-    "GatherV2": {0: 0},
-    "SelectV2": {1: 0, 2: 0},
-    "Select": {1: 0, 2: 0},
-    "RaggedTensorToSparse": {1: 1},
-    "SparseFillEmptyRows": {1: 1},
-    "SparseReorder": {1: 1},
-    "SparseToDense": {2: 0},
+    **{op: {0: 0} for op in words("AddV2 Cast DynamicPartition ExpandDims GatherV2 Reshape Squeeze StridedSlice")},
+    **{op: {0: 0} for op in words("StringLower StringStrip Transpose Unique")},
+    **{op: {1: 0, 2: 0} for op in words("Select SelectV2")},
+    **{op: {1: 1} for op in words("RaggedTensorToSparse SparseFillEmptyRows SparseReorder")},
     "RaggedTensorToTensor": {1: 0},
-    "DynamicPartition": {0: 0},
-    "Transpose": {0: 0},
-    "StringLower": {0: 0},
-    "StringStrip": {0: 0},
-    "AddV2": {0: 0},
+    "SparseToDense": {2: 0},
 }
 
 
@@ -91,11 +79,9 @@ def make_samples(
     given: Mapping[str, Any] | None = None,
     empty_lists: bool = True,
 ) -> list[dict[str, Column]]:
-    """Return columns that the model accepts for each batch size, as a client would send them; raise BadInput without.
+    """Return columns that the model accepts for each batch size, as a client would send them.
 
-    Args:
-        given: Rows of every input to repeat instead, as in a JSON request.
-        empty_lists: False to generate no empty list.
+    Given rows of every input, as in a JSON request, are repeated. Raise BadInput if no accepted inputs were found.
     """
     by_name = {f.name: f for f in inputs}
 
@@ -124,15 +110,10 @@ def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, C
 
 
 class SampleGenerator:
-    """Generates a model's inputs, deterministically."""
-
     def __init__(self, runner: Runner, scale: int, edges: bool = False, empty_lists: bool = True) -> None:
         """Prepare the generator.
 
-        Args:
-            scale: Limit of unbounded integers; also the seed.
-            edges: Replace one value in three by an edge value.
-            empty_lists: Make some lists empty.
+        `scale` is the limit of unbounded integers and the seed; with `edges`, one value in three is an edge value.
         """
         self._runner, self._scale, self._edges, self._empty_lists = runner, scale, edges, empty_lists
         self._random = np.random.default_rng(scale)
@@ -142,10 +123,7 @@ class SampleGenerator:
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
     def columns(self, inputs: Sequence[FeedSpec], rows: int) -> dict[str, Column]:
-        """Return the columns of one request.
-
-        The longest ragged row grows with the number of rows; the last row is never empty.
-        """
+        """Return one request. The longest ragged row grows with the number of rows; the last is never empty."""
         columns: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
@@ -207,7 +185,6 @@ class SampleGenerator:
     def _edged(
         self, fed: FeedSpec, hints: InputHints, values: NDArray[Any] | list[bytes]
     ) -> NDArray[Any] | list[bytes]:
-        """Replace one value in three by one of the edge values that the input can hold."""
         if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
             return values
         edges: list[Any] = list(FLOAT_EDGES if fed.floats else TEXT_EDGES)
@@ -248,7 +225,6 @@ class SampleGenerator:
         ]
 
     def _example(self, name: str) -> bytes:
-        """Return a serialised tf.Example with the features that the node parses."""
         features = {}
         for key, dtype, length, ref in self._parsed(name):
             values = self._values({tf.string: "O", tf.float32: "f"}.get(dtype, "i"), self.hints(ref), length)

@@ -49,7 +49,7 @@ class StageWriter:
 
     Attributes:
         rows: Tensors that the engine fills, and that the stage does not compute.
-        weights: Lookup of each variable that the engine hands over whole, by the variable.
+        weights: By variable, the lookup by which the engine hands it over whole.
     """
 
     def __init__(self, runner: Runner, inputs: Sequence[FeedSpec]) -> None:
@@ -60,11 +60,7 @@ class StageWriter:
         self.weights: dict[str, StageLookup] = {}
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
-        """Add an output, unless the same tensors have one already; return its name.
-
-        Args:
-            segments: For ragged rows, the row of each value.
-        """
+        """Add an output, unless its tensors have one; return its name. `segments` has the row of each ragged value."""
         for output in self.outputs:
             if (output.values, output.segments, output.spec.dtype) == (values, segments, spec.dtype):
                 return output.spec.name
@@ -94,7 +90,6 @@ class StageWriter:
 
     @property
     def constants(self) -> list[str]:
-        """The variables whose values the stage holds itself."""
         return [node.name for node in self.nodes if node.op == VARIABLE and node.name not in self.weights]
 
     def write(self) -> bytes:
@@ -128,16 +123,14 @@ class StageWriter:
                 self._identity(definition, f"output/{output.spec.name}", output.values, names)
             if output.segments is not None:
                 self._identity(definition, f"output/{output.spec.name}/segments", output.segments, names)
-        data: bytes = definition.SerializeToString(deterministic=True)
-        return data
+        return bytes(definition.SerializeToString(deterministic=True))
 
     def _handled(self, variable: ForeignNode, nodes: Sequence[ForeignNode]) -> bool:
         return any((variable.name, HANDLE) in node.inputs for node in nodes)
 
     def _placeholder(self, definition: Any, name: str) -> None:
         fed = self._inputs[name]
-        node = definition.node.add(name=name, op="Placeholder")
-        node.attr["dtype"].type = self._runner.tensor((name, 0)).dtype.as_datatype_enum
+        node = _node(definition, name, "Placeholder", dtype=self._runner.tensor((name, 0)).dtype)
         if fed.kind in (DENSE, PADDED):
             for size in (-1, *(fed.dims if fed.kind == DENSE else (-1,))):
                 node.attr["shape"].shape.dim.add(size=size)
@@ -145,8 +138,7 @@ class StageWriter:
             node.attr["shape"].shape.unknown_rank = True
 
     def _rows_of(self, definition: Any, name: str, dim: int) -> None:
-        node = definition.node.add(name=f"{ROWS}{name}", op="Placeholder")
-        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node = _node(definition, f"{ROWS}{name}", "Placeholder", dtype=tf.float32)
         for size in (-1, dim):
             node.attr["shape"].shape.dim.add(size=size)
 
@@ -154,16 +146,13 @@ class StageWriter:
         """Add the nodes that bring rows into the shape of their keys."""
         source, shaped = rows.lookup.source, given[rows.target]
         name = shaped.removesuffix("/shaped")
-        shape = definition.node.add(name=f"{name}/keys", op="Shape", input=[given.get(source, text(source))])
-        shape.attr["T"].type = self._runner.tensor(source).dtype.as_datatype_enum
-        shape.attr["out_type"].type = tf.int32.as_datatype_enum
+        keys, dtype = given.get(source, text(source)), self._runner.tensor(source).dtype
+        shape = _node(definition, f"{name}/keys", "Shape", [keys], T=dtype, out_type=tf.int32)
         dims = self._constant(definition, f"{name}/dims", np.array(rows.dims, np.int32))
         axis = self._constant(definition, f"{name}/axis", np.int32(0))
-        whole = definition.node.add(name=f"{name}/shape", op="ConcatV2", input=[shape.name, dims, axis])
+        whole = _node(definition, f"{name}/shape", "ConcatV2", [shape.name, dims, axis], T=tf.int32, Tidx=tf.int32)
         whole.attr["N"].i = 2
-        whole.attr["T"].type = whole.attr["Tidx"].type = tf.int32.as_datatype_enum
-        reshape = definition.node.add(name=shaped, op="Reshape", input=[f"{ROWS}{rows.spec.name}", whole.name])
-        reshape.attr["T"].type, reshape.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
+        _node(definition, shaped, "Reshape", [f"{ROWS}{rows.spec.name}", whole.name], T=tf.float32, Tshape=tf.int32)
 
     def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
@@ -172,15 +161,20 @@ class StageWriter:
             return 0
         given[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
         if handled:
-            given[node.name, HANDLE] = node.name
-            handle = definition.node.add(name=node.name, op="VarHandleOp")
-            for key in ("dtype", "shape"):
-                handle.attr[key].CopyFrom(node.definition.attr[key])
-            handle.attr["shared_name"].s = node.name.encode()
-            assign = definition.node.add(name=f"init/{len(definition.node)}", op="AssignVariableOp")
-            assign.input.extend([node.name, given[node.name, 0]])
-            assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
+            given[node.name, HANDLE] = self._handle(definition, node, node.name, node.name.encode())
+            self._assign(definition, node, f"init/{len(definition.node)}", [node.name, given[node.name, 0]])
         return int(value.nbytes)
+
+    def _handle(self, definition: Any, node: ForeignNode, name: str, shared_name: bytes) -> str:
+        handle = definition.node.add(name=name, op="VarHandleOp")
+        for key in ("dtype", "shape"):
+            handle.attr[key].CopyFrom(node.definition.attr[key])
+        handle.attr["shared_name"].s = shared_name
+        return name
+
+    def _assign(self, definition: Any, node: ForeignNode, name: str, inputs: Sequence[str]) -> None:
+        assign = definition.node.add(name=name, op="AssignVariableOp", input=inputs)
+        assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
 
     def _weight(
         self, definition: Any, node: ForeignNode, shape: tuple[int, ...], given: dict[Ref, str], handled: bool
@@ -189,20 +183,14 @@ class StageWriter:
         spec = self.weights[node.name]
         self._rows_of(definition, spec.name, weight_rows(shape)[1])
         dims = self._constant(definition, f"{node.name}/dims", np.array(shape, np.int32))
-        value = definition.node.add(name=f"{node.name}/value", op="Reshape", input=[f"{ROWS}{spec.name}", dims])
-        value.attr["T"].type, value.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
-        given[node.name, 0] = value.name
+        value, assign = f"{node.name}/value", f"{node.name}/assign"
+        _node(definition, value, "Reshape", [f"{ROWS}{spec.name}", dims], T=tf.float32, Tshape=tf.int32)
+        given[node.name, 0] = value
         if handled:
-            handle = definition.node.add(name=f"{node.name}/own", op="VarHandleOp")
-            for key in ("dtype", "shape"):
-                handle.attr[key].CopyFrom(node.definition.attr[key])
-            handle.attr["shared_name"].s = ANONYMOUS
-            assign = definition.node.add(name=f"{node.name}/assign", op="AssignVariableOp")
-            assign.input.extend([handle.name, value.name])
-            assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
-            ready = definition.node.add(name=node.name, op="Identity", input=[handle.name, f"^{assign.name}"])
-            ready.attr["T"].type = tf.resource.as_datatype_enum
-            given[node.name, HANDLE] = ready.name
+            handle = self._handle(definition, node, f"{node.name}/own", ANONYMOUS)
+            self._assign(definition, node, assign, [handle, value])
+            _node(definition, node.name, "Identity", [handle, f"^{assign}"], T=tf.resource)
+            given[node.name, HANDLE] = node.name
 
     def _table(self, definition: Any, node: ForeignNode, given: dict[Ref, str]) -> int:
         keys, values = self._runner.table((node.name, 0))
@@ -215,8 +203,7 @@ class StageWriter:
             table.attr.pop(key, None)
         table.attr["shared_name"].s = node.name.encode()
         table.attr["container"].s = b""
-        number = len(definition.node)
-        fill = definition.node.add(name=f"init/{number}", op="LookupTableImportV2")
+        fill = definition.node.add(name=f"init/{len(definition.node)}", op="LookupTableImportV2")
         fill.input.append(node.name)
         fill.input.append(self._constant(definition, f"{node.name}/keys", keys))
         fill.input.append(self._constant(definition, f"{node.name}/values", values))
@@ -236,9 +223,7 @@ class StageWriter:
         nodes: list[Any] = []
 
         def add(op: str, *inputs: str, **types: Any) -> str:
-            nodes.append(definition.node.add(name=f"{name}/{len(nodes)}", op=op, input=inputs))
-            for key, dtype in types.items():
-                nodes[-1].attr[key].type = dtype.as_datatype_enum
+            nodes.append(_node(definition, f"{name}/{len(nodes)}", op, inputs, **types))
             return str(nodes[-1].name)
 
         def constant(value: Any) -> str:
@@ -255,14 +240,19 @@ class StageWriter:
         pieces.append(add("FloorDiv", above, size, T=tf.int64))
         pieces = [add("Cast", part, SrcT=tf.int64, DstT=tf.float32) for part in pieces]
         axis = constant(np.int32(1))
-        joined = definition.node.add(name=name, op="ConcatV2", input=[*pieces, axis])
+        joined = _node(definition, name, "ConcatV2", [*pieces, axis], T=tf.float32, Tidx=tf.int32)
         joined.attr["N"].i = PIECES
-        joined.attr["T"].type, joined.attr["Tidx"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
 
     def _identity(self, definition: Any, name: str, ref: Ref, given: Mapping[Ref, str]) -> None:
-        node = definition.node.add(name=name, op="Identity")
-        node.input.append(given.get(ref, text(ref)))
-        node.attr["T"].type = self._runner.tensor(ref).dtype.as_datatype_enum
+        _node(definition, name, "Identity", [given.get(ref, text(ref))], T=self._runner.tensor(ref).dtype)
+
+
+def _node(definition: Any, name: str, op: str, inputs: Sequence[str] = (), **types: Any) -> Any:
+    """Add a node with these dtypes as attributes, and return it."""
+    node = definition.node.add(name=name, op=op, input=inputs)
+    for key, dtype in types.items():
+        node.attr[key].type = dtype.as_datatype_enum
+    return node
 
 
 def _nbytes(array: Any) -> int:

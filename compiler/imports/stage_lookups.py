@@ -35,10 +35,8 @@ def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) ->
             rows = next(_filled((node.name, 0), shapes, finder, derived), None)
             filled += [rows] if rows is not None else []
     while True:
-        left = variables_of(graph, refs, stop=[row.target for row in filled])
-        cut_out = [
-            row for row in filled if left.isdisjoint(variables_of(graph, [row.target], stop=[row.lookup.source]))
-        ]
+        left = variables_of(graph, refs, stop=[r.target for r in filled])
+        cut_out = [r for r in filled if left.isdisjoint(variables_of(graph, [r.target], stop=[r.lookup.source]))]
         if len(cut_out) == len(filled):
             return filled
         filled = cut_out

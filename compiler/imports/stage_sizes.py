@@ -17,15 +17,10 @@ from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignGraph, 
 from freshet_serving.compiler.imports.ops import words
 
 # By operation, the inputs that say how large its output is.
-SIZING = {
-    "BroadcastTo": (1,),
+SIZING: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(words("BroadcastTo MirrorPad OneHot Pad PadV2 Tile"), (1,)),
     "Fill": (0,),
-    "MirrorPad": (1,),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "PadV2": (1,),
     "Range": (0, 1, 2),
-    "Tile": (1,),
 }
 BY_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 PARTS = ("/row_splits", "/indices", "/shape")
@@ -39,13 +34,9 @@ SPLITTING = words(
 """Operations that make as many values of a string as it is long."""
 MORE_SIZING = {
     **SIZING,
-    "Bincount": (1,),
-    "DenseBincount": (1,),
-    "LinSpace": (2,),
-    "RaggedBincount": (2,),
+    **dict.fromkeys(words("Bincount DenseBincount SparseToDense"), (1,)),
+    **dict.fromkeys(words("LinSpace RaggedBincount ScatterNd"), (2,)),
     "RaggedRange": (0, 1, 2),
-    "ScatterNd": (2,),
-    "SparseToDense": (1,),
 }
 
 
@@ -71,10 +62,7 @@ def sizing_inputs(data: bytes, fed: Iterable[FeedSpec]) -> list[str]:
 
 
 def _reaches(nodes: Iterable[Any], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
-    """Report whether values of these nodes say how large a tensor is; add to them what depends on them.
-
-    GraphDefs need not be in order, so it looks until nothing is added.
-    """
+    """Report whether values of nodes, in any order, say how large a tensor is; add to them what depends on them."""
     ordered, before = list(nodes), -1
     while len(reached) != before:
         before = len(reached)

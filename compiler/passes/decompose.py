@@ -106,10 +106,7 @@ class Formula:
     def where(self, condition: Ref, a: Ref | float, b: Ref | float) -> Ref:
         return self.edit.add("SelectV2", condition, self.number(a), self.number(b), T=tf.float32)
 
-    def is_zero(self, a: Ref) -> Ref:
-        return self.equal(a, 0.0)
-
-    def equal(self, a: Ref, b: float) -> Ref:
+    def equal(self, a: Ref, b: Ref | float) -> Ref:
         return self.edit.add("Equal", a, self.number(b), T=tf.float32, incompatible_shape_error=True)
 
     def polynomial(self, x: Ref, coefficients: Sequence[float]) -> Ref:
@@ -160,10 +157,8 @@ def ndtri(f: Formula, p: Ref) -> Ref:
     # Giles' last polynomial ends where 1 - x has no smaller float32; p has many more values near 0.
     s = f.op("Sqrt", f.mul(f.op("Log", f.op("Maximum", p, SMALLEST)), -2.0))
     deep = f.mul(f.op("Neg", s), f.polynomial(f.div(1.0, s), NDTRI_DEEP))
-    quantile = f.where(f.less(p, DEEP), f.where(f.is_zero(p), -math.inf, deep), quantile)
-    return f.where(
-        f.edit.add("Equal", p, f.number(1.0), T=tf.float32, incompatible_shape_error=True), math.inf, quantile
-    )
+    quantile = f.where(f.less(p, DEEP), f.where(f.equal(p, 0.0), -math.inf, deep), quantile)
+    return f.where(f.equal(p, 1.0), math.inf, quantile)
 
 
 def _erfinv(f: Formula) -> Ref:
@@ -198,7 +193,7 @@ def _lgamma(f: Formula) -> Ref:
     fraction = f.where(f.less(0.5, fraction), f.sub(1.0, fraction), fraction)
     sine = f.op("Sin", f.mul(fraction, math.pi))
     reflected = f.sub(f.sub(math.log(math.pi), f.op("Log", sine)), log_y)
-    value = f.where(low, f.where(f.is_zero(sine), math.inf, reflected), log_y)
+    value = f.where(low, f.where(f.equal(sine, 0.0), math.inf, reflected), log_y)
     return f.where(f.edit.add("IsInf", x, T=tf.float32), math.inf, value)
 
 
@@ -211,7 +206,7 @@ def _digamma(f: Formula) -> Ref:
     nearest = f.add(x, f.op("Abs", f.op("Floor", f.add(x, 0.5))))
     angle = f.mul(nearest, math.pi)
     reflected = f.sub(y, f.div(f.mul(math.pi, f.op("Cos", angle)), f.op("Sin", angle)))
-    whole = f.edit.add("Equal", x, f.op("Floor", x), T=tf.float32, incompatible_shape_error=True)
+    whole = f.equal(x, f.op("Floor", x))
     poles = f.edit.add("LogicalAnd", whole, f.less(x, 0.5))
     return f.where(poles, math.nan, f.where(low, reflected, y))
 
@@ -221,7 +216,7 @@ def _where_zero(of: int, write: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
 
     def rule(f: Formula) -> Ref | None:
         x, y = f.inputs
-        return f.where(f.is_zero(f.inputs[of]), 0.0, write(f, x, y)) if f.floats else None
+        return f.where(f.equal(f.inputs[of], 0.0), 0.0, write(f, x, y)) if f.floats else None
 
     return rule
 

@@ -17,34 +17,9 @@ PROOF_FLOPS, LEAST_PROOF_ROWS = 20_000_000_000, 4
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})
 MOVES = frozenset(
-    {
-        "BroadcastTo",
-        "Cast",
-        "ConcatV2",
-        "Const",
-        "ExpandDims",
-        "Fill",
-        "GatherNd",
-        "GatherV2",
-        "Identity",
-        "IdentityN",
-        "Pack",
-        "Pad",
-        "PadV2",
-        "Placeholder",
-        "Reshape",
-        "Shape",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Squeeze",
-        "StopGradient",
-        "StridedSlice",
-        "Tile",
-        "Transpose",
-        "Unpack",
-        "ZerosLike",
-    }
+    {"BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Identity", "IdentityN"}
+    | {"Pack", "Pad", "PadV2", "Placeholder", "Reshape", "Shape", "Slice", "Split", "SplitV", "Squeeze"}
+    | {"StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike"}
 )
 
 

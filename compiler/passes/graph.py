@@ -40,12 +40,7 @@ IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation.
-
-    Attributes:
-        attrs: TensorFlow AttrValues by name, those that affect the result.
-        value: Value of a constant.
-    """
+    """One operation: TensorFlow AttrValues by name, those that affect the result, and the value of a constant."""
 
     op: str
     inputs: tuple[Ref, ...] = ()
@@ -53,18 +48,12 @@ class Node:
     value: NDArray[Any] | None = None
 
     def attr(self, name: str) -> Any:
-        """Return a flag, number or dtype; None if the node has no attribute of that name."""
         value = (self.attrs or {}).get(name)
         return None if value is None else getattr(value, value.WhichOneof("value"))
 
 
 class Graph:
-    """A graph from named inputs and weights to named outputs.
-
-    Attributes:
-        weights: Shapes by name.
-        nodes: By name, in topological order.
-    """
+    """A graph from named inputs and weights, whose shapes it has, to named outputs; nodes are in topological order."""
 
     def __init__(
         self,
@@ -79,7 +68,6 @@ class Graph:
         Args:
             nodes: In any order, with a placeholder for each input, of its name, and "w<i>" for weight number i by name.
             inputs: Dimensions by name, None for the rows.
-            weights: Shapes of the weights by name.
             library: Functions that nodes refer to (branches and loops), in TensorFlow's format.
         """
         self.inputs, self.weights, self.library = dict(inputs), dict(weights), library
@@ -139,7 +127,7 @@ class Graph:
     def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
         """Compute tensors by name from tensors of the placeholders, inside a function or eagerly."""
         through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
-        needed = _reachable(self.nodes, through.values())
+        needed = set(_ordered(self.nodes, through.values()))
         message = self._message(n for n in self.nodes if n in needed and n not in feeds)
         used = {f"{name}:0": tensor for name, tensor in feeds.items() if name in needed}
         computed = tf.graph_util.import_graph_def(message, used, [f"{n}:{i}" for n, i in through.values()], name="")
@@ -179,7 +167,7 @@ class Graph:
         return self.nodes[ref[0]]
 
     def outputs_of(self, name: str) -> int:
-        return self._numbers[name]
+        return self._imported[1][name]
 
     @cached_property
     def varying(self) -> frozenset[str]:
@@ -192,7 +180,6 @@ class Graph:
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Deterministic nodes that depend on constants alone."""
         names: set[str] = set()
         for name, node in self.nodes.items():
             inputs = all(source in names for source, _ in node.inputs)
@@ -223,7 +210,7 @@ class Graph:
     def stateful(self, name: str) -> bool:
         return name in self._stateful
 
-    @cached_property
+    @property
     def _inferred(self) -> dict[Ref, Inferred]:
         return self._imported[0]
 
@@ -233,10 +220,6 @@ class Graph:
         definitions: dict[str, Any] = {op: op_def_registry.get(op) for op in {node.op for node in self.nodes.values()}}
         stateful = {op for op, definition in definitions.items() if definition is None or definition.is_stateful}
         return frozenset(name for name, node in self.nodes.items() if node.op in stateful)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return self._imported[1]
 
     @cached_property
     def _imported(self) -> tuple[dict[Ref, Inferred], dict[str, int]]:
@@ -307,7 +290,6 @@ class Edit:
         return name, 0
 
     def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
-        """Copy a node with other inputs; return its name."""
         name = f"+{len(self._nodes)}"
         self._nodes[name] = replace(node, inputs=tuple(inputs))
         return name
@@ -331,17 +313,14 @@ class Edit:
         return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
 
     def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
-        """Concatenate tensors; a single one is returned unchanged."""
         if len(parts) == 1:
             return parts[0]
         return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)
 
     def slice(self, a: Ref, rank: int, axis: int, start: int, stop: int, dtype: Any = tf.float32) -> Ref:
-        """Take [start, stop) along one axis of a tensor."""
         return self.slices(a, rank, {axis: (start, stop)}, dtype)
 
     def slices(self, a: Ref, rank: int, spans: Mapping[int, tuple[int, int]], dtype: Any = tf.float32) -> Ref:
-        """Take [start, stop) along several axes of a tensor."""
         begin = [spans.get(i, (0, 0))[0] for i in range(rank)]
         end = [spans.get(i, (0, 0))[1] for i in range(rank)]
         mask = sum(1 << i for i in range(rank) if i not in spans)
@@ -427,12 +406,7 @@ def _attr(value: Any) -> Any:
 
 
 def _common(a: Shape | None, b: Shape) -> Shape | None:
-    """Return the dimensions that two shapes of one tensor agree on."""
     return tuple(n if n == m else None for n, m in zip(a, b)) if a is not None and len(a) == len(b) else None
-
-
-def _reachable(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> set[str]:
-    return set(_ordered(nodes, refs))
 
 
 def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:

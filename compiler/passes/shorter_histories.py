@@ -321,26 +321,24 @@ class _Shortening:
         return tuple(cut for axis, cut in enumerate(cuts) if axis not in reduced)
 
     def _slice(self, ref: Ref, node: Node) -> Cuts:
-        range_of_axis = part(self._graph, ref)
-        if range_of_axis is None:
+        cut_range = part(self._graph, ref)
+        if cut_range is None:
             strides = self._graph.constant(node.inputs[-1])
             if node.op == "StridedSlice" and strides is not None and (strides == 1).all():
                 # All of it with further axes of size 1, or else a reshape of another size, which has no rule.
                 return self._reshape(ref, node)
             raise _NoRule
-        source, cuts, edit = range_of_axis.source, self._all(range_of_axis.source), self._edit
-        cut = cuts[range_of_axis.axis]
+        source, cuts, edit = cut_range.source, self._all(cut_range.source), self._edit
+        cut = cuts[cut_range.axis]
         if cut is None:
             self._copied(ref, node, [self._moved(source), *node.inputs[1:]])
             return tuple(cuts)
-        inside = [n for n, index in enumerate(cut.kept) if range_of_axis.start <= index < range_of_axis.stop]
-        if not inside or cut.period != self._graph.shape(source)[range_of_axis.axis]:
+        inside = [n for n, index in enumerate(cut.kept) if cut_range.start <= index < cut_range.stop]
+        if not inside or cut.period != self._graph.shape(source)[cut_range.axis]:
             raise _NoRule
-        span = {range_of_axis.axis: (inside[0], inside[-1] + 1)}
+        span = {cut_range.axis: (inside[0], inside[-1] + 1)}
         self._new[ref] = edit.slices(self._moved(source), len(cuts), span, self._graph.dtype(ref))
-        cuts[range_of_axis.axis] = _cut(
-            range_of_axis.stop - range_of_axis.start, [cut.kept[n] - range_of_axis.start for n in inside]
-        )
+        cuts[cut_range.axis] = _cut(cut_range.stop - cut_range.start, [cut.kept[n] - cut_range.start for n in inside])
         return tuple(cuts)
 
     def _reshape(self, ref: Ref, node: Node) -> Cuts:

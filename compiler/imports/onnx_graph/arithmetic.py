@@ -41,10 +41,6 @@ def _power(call: Call) -> Any:
     return tf.pow(x, tf.cast(y, tf.as_dtype(x.dtype)))
 
 
-def _modulo(call: Call) -> Any:
-    return (tf.truncatemod if call.attr("fmod", 0) else tf.math.floormod)(call.x(), call.x(1))
-
-
 def _clipped(call: Call) -> Any:
     x = call.x()
     low = call.x(1) if call.has(1) else call.attr("min")
@@ -79,14 +75,6 @@ def _gelu(call: Call) -> Any:
 def _prelu(call: Call) -> Any:
     x, slope = call.x(), call.x(1)
     return tf.where(x > 0, x, slope * x)
-
-
-def _hard_sigmoid(call: Call) -> Any:
-    return tf.clip_by_value(call.attr("alpha", 0.2) * call.x() + call.attr("beta", 0.5), 0.0, 1.0)
-
-
-def _hard_swish(call: Call) -> Any:
-    return call.x() * tf.clip_by_value(call.x() / 6 + 0.5, 0.0, 1.0)
 
 
 def _softmax(function: Any) -> Translator:
@@ -126,10 +114,6 @@ def _reduced(function: Any) -> Translator:
 
 def _folded(function: Any) -> Translator:
     return lambda call: reduce(function, [call.x(i) for i in range(len(call.inputs))])
-
-
-def _mean(call: Call) -> Any:
-    return reduce(tf.add, [call.x(i) for i in range(len(call.inputs))]) / len(call.inputs)
 
 
 def _one(function: Any) -> Translator:
@@ -182,7 +166,7 @@ TRANSLATORS: dict[str, Translator] = {
     "And": _two(tf.logical_and),
     "Or": _two(tf.logical_or),
     "Xor": _two(tf.math.logical_xor),
-    "Mod": _modulo,
+    "Mod": lambda call: (tf.truncatemod if call.attr("fmod", 0) else tf.math.floormod)(call.x(), call.x(1)),
     "Equal": _two(tf.equal),
     "Less": _two(tf.less),
     "LessOrEqual": _two(tf.less_equal),
@@ -191,7 +175,7 @@ TRANSLATORS: dict[str, Translator] = {
     "Max": _folded(tf.maximum),
     "Min": _folded(tf.minimum),
     "Sum": _folded(tf.add),
-    "Mean": _mean,
+    "Mean": lambda call: _folded(tf.add)(call) / len(call.inputs),
     "Clip": _clipped,
     "Elu": _elu,
     "Selu": _selu,
@@ -202,8 +186,8 @@ TRANSLATORS: dict[str, Translator] = {
     "ThresholdedRelu": lambda call: tf.where(call.x() > call.attr("alpha", 1.0), call.x(), tf.zeros_like(call.x())),
     "Mish": lambda call: call.x() * tf.tanh(tf.nn.softplus(call.x())),
     "Swish": lambda call: call.x() * tf.sigmoid(call.attr("alpha", 1.0) * call.x()),
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
+    "HardSigmoid": lambda call: tf.clip_by_value(call.attr("alpha", 0.2) * call.x() + call.attr("beta", 0.5), 0.0, 1.0),
+    "HardSwish": lambda call: call.x() * tf.clip_by_value(call.x() / 6 + 0.5, 0.0, 1.0),
     "Softmax": _softmax(_along),
     "LogSoftmax": _softmax(lambda x, axis: x - tf.reduce_logsumexp(x, axis, keepdims=True)),
     "ReduceSum": _reduced(tf.reduce_sum),

@@ -7,6 +7,7 @@ offsets have an end) as branches on constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,7 @@ FOLDS: dict[str, Callable[[Array, Array], Any]] = {
 
 
 def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBody:
-    """Return a body without branches on constants, including its loops and branches.
-
-    Args:
-        known: Constant values of the graph around it.
-    """
+    """Return a body without branches on constants, its own or `known` ones around it, also in loops and branches."""
     values = {**(known or {}), **body.constants}
     values.update((name, array) for name, array in body.weights.items() if array.size <= MAX_SIZE)
     nodes: list[OnnxNode] = []
@@ -39,7 +36,7 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
     waiting = list(reversed(body.nodes))
     while waiting:
         node = _with(waiting.pop(), renamed)
-        chosen = _chosen(node, values)
+        chosen = chosen_branch(node, values)
         if chosen is not None:
             inner = _prefixed(chosen, f"{node.outputs[0]}/")
             values |= inner.constants | inner.weights
@@ -53,28 +50,25 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
             values[node.outputs[0]] = constants[node.outputs[0]] = folded
             continue
         bodies = {n: decided(v, values) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
-        nodes.append(_replaced(node, bodies) if bodies else node)
+        nodes.append(replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
     outputs = [_now(name, renamed) for name in body.outputs]
     return OnnxBody(body.inputs, outputs, nodes, weights, constants)
 
 
-def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
-    """Return the branch that an If takes, if it is known."""
+def chosen_branch(node: OnnxNode, values: Mapping[str, Any]) -> OnnxBody | None:
+    """Return the branch that an If takes, if its condition is one of the arrays among the values."""
     if node.op != "If" or node.domain or len(node.inputs) != 1:
         return None
     condition = values.get(node.inputs[0])
-    if condition is None or condition.size != 1:
+    if not isinstance(condition, np.ndarray) or condition.size != 1:
         return None
     branch = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
     return branch if isinstance(branch, OnnxBody) and len(branch.outputs) == len(node.outputs) else None
 
 
 def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
-    """Return the value of a node that conditions are computed from, or None."""
     inputs = [values.get(name) for name in node.inputs]
-    constants = [
-        value for value in inputs if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"
-    ]
+    constants = [v for v in inputs if v is not None and v.size <= MAX_SIZE and v.dtype.kind in "iub"]
     if node.domain or len(constants) != len(inputs) or not constants or len(node.outputs) != 1:
         return None
     if node.op == "Cast" and node.attributes.get("to") in CODES:
@@ -92,13 +86,12 @@ def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
 
 
 def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> OnnxNode:
-    """Return a node with renamed values, including the bodies inside it."""
     if not renamed:
         return node
     bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
     inputs = tuple(_now(name, renamed) for name in node.inputs)
     results = tuple((outputs or {}).get(name, name) for name in node.outputs)
-    return OnnxNode(node.op, node.domain, node.name, inputs, results, {**node.attributes, **bodies})
+    return replace(node, inputs=inputs, outputs=results, attributes={**node.attributes, **bodies})
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:
@@ -122,7 +115,3 @@ def _prefixed(body: OnnxBody, prefix: str) -> OnnxBody:
     outputs = [names.get(name, name) for name in body.outputs]
     weights = {names[name]: value for name, value in body.weights.items()}
     return OnnxBody([], outputs, nodes, weights, {names[name]: value for name, value in body.constants.items()})
-
-
-def _replaced(node: OnnxNode, bodies: Mapping[str, OnnxBody]) -> OnnxNode:
-    return OnnxNode(node.op, node.domain, node.name, node.inputs, node.outputs, {**node.attributes, **bodies})

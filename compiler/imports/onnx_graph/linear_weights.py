@@ -31,17 +31,11 @@ def linear_names(body: OnnxBody) -> dict[str, str]:
             continue
         bias = next(name for name in add.inputs if name != node.outputs[0] or add.inputs[0] == add.inputs[1])
         module = bias.removesuffix(".bias")
-        original = f"{module}.weight"
+        label = f"{module}.weight"
         fits = bias in body.weights and body.weights[bias].shape == weight.shape[1:] and module != bias
         scoped = _scope(node.name) in (module, "") and _scope(add.name) in (module, "")
-        if (
-            fits
-            and scoped
-            and uses[node.inputs[1]] == 1
-            and original not in body.weights
-            and original not in names.values()
-        ):
-            names[node.inputs[1]] = original
+        if fits and scoped and uses[node.inputs[1]] == 1 and label not in body.weights and label not in names.values():
+            names[node.inputs[1]] = label
     return names
 
 

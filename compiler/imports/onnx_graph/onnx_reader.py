@@ -44,12 +44,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
-    """One operator.
-
-    Attributes:
-        inputs: Names of its inputs; "" for one left out.
-        attributes: Numbers, lists, bytes, arrays and bodies.
-    """
+    """One operator; a left out input is "", attributes are numbers, lists, bytes, arrays and bodies."""
 
     op: str
     domain: str
@@ -70,7 +65,6 @@ class OnnxBody:
     constants: dict[str, Array]
 
     def value(self, name: str) -> Array | None:
-        """Return a value that is known before anything runs, or None."""
         return self.weights[name] if name in self.weights else self.constants.get(name)
 
 
@@ -103,9 +97,7 @@ def read_onnx(path: Path) -> OnnxModel:
 def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
     """Return the inputs and the graph of load_proto()'s message as plain data.
 
-    Raises:
-        BadInput: The graph is broken or circular, or its data are outside the folder.
-        TooLarge: It exceeds a limit.
+    Raise BadInput if the graph is broken or circular, or its data are outside the folder; TooLarge beyond a limit.
     """
     try:
         body = _Reader(folder.resolve()).body(proto.graph, set(), 0)
@@ -135,7 +127,6 @@ def load_proto(path: Path) -> Any:
 
 
 def every_node(graph: Any) -> Iterator[Any]:
-    """Iterate over the nodes of a message's graph, including those of bodies inside them."""
     yield from _every(graph.node, 0)
 
 
@@ -210,7 +201,6 @@ def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
 
 
 def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: int) -> int:
-    """Return the number of nodes after functions are inlined."""
     count = sum(sizes.get((node.domain, node.op_type), 1) for node in _every(nodes, depth))
     if count > MAX_NODES:
         raise TooLarge(f"graph: expected at most {MAX_NODES} operators")
@@ -360,8 +350,24 @@ class _Reader:
         return path
 
 
+def needed_messages(graph: Any, outputs: Iterable[str]) -> list[Any]:
+    """Return the nodes of a message's graph that some values are computed from, in order."""
+    values, nodes = set(outputs), []
+    for node in reversed(graph.node):
+        if not values.isdisjoint(node.output):
+            nodes.append(node)
+            values.update(taken(node))
+    return nodes[::-1]
+
+
+def refill(field: Any, messages: Iterable[Any]) -> None:
+    """Replace the messages of a repeated field, by copies: some may lie in it."""
+    copies = [type(message).FromString(message.SerializeToString()) for message in messages]
+    del field[:]
+    field.extend(copies)
+
+
 def needed_nodes(body: OnnxBody) -> list[OnnxNode]:
-    """Return the nodes that the outputs of a body are computed from, in order."""
     values, nodes = set(body.outputs), []
     for node in reversed(body.nodes):
         if not values.isdisjoint(node.outputs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,18 +58,11 @@ def _flatten(call: Call) -> Any:
     moved = call.raw.get(0)
     if moved is not None and axis == rank - 1:
         inner = sizes(moved.batch_first)[1:]
-        return BatchLast(tf.reshape(moved.batch_first, [-1, _product(inner)]))
+        return BatchLast(tf.reshape(moved.batch_first, [-1, math.prod(inner)]))
     parts = sizes(call.x())
     if all(isinstance(size, int) for size in parts[axis:]):
-        return tf.reshape(call.x(), [-1, _product(parts[axis:])])
-    return tf.reshape(call.x(), tf.stack([tf.cast(_product(parts[:axis]), tf.int64), tf.constant(-1, tf.int64)]))
-
-
-def _product(parts: list[Any]) -> Any:
-    total: Any = 1
-    for part in parts:
-        total = total * part
-    return total
+        return tf.reshape(call.x(), [-1, math.prod(parts[axis:])])
+    return tf.reshape(call.x(), tf.stack([tf.cast(math.prod(parts[:axis]), tf.int64), tf.constant(-1, tf.int64)]))
 
 
 def _squeeze(call: Call) -> Any:
@@ -103,7 +97,6 @@ def _slice(call: Call) -> Any:
 
 
 def _numbers(call: Call, i: int) -> list[Any]:
-    """Return the entries of a list: each a value, or a tensor that computes it."""
     value = call.x(i)
     if isinstance(value, np.ndarray):
         return [int(v) for v in value.ravel()]
@@ -113,7 +106,6 @@ def _numbers(call: Call, i: int) -> list[Any]:
 
 
 def _near(bound: Any) -> Any:
-    """Return a bound of a slice, None for one at or beyond the maximum."""
     return None if isinstance(bound, int) and abs(bound) >= FAR else bound
 
 
@@ -195,11 +187,7 @@ def _counted(indices: Any, size: Any) -> Any:
     """Return constant indices counted from the front."""
     if (indices >= 0).all():
         return indices
-    return (
-        np.where(indices < 0, indices + size, indices)
-        if isinstance(size, int)
-        else tf.where(indices < 0, indices + size, indices)
-    )
+    return (np if isinstance(size, int) else tf).where(indices < 0, indices + size, indices)
 
 
 def _gather_elements(call: Call) -> Any:
@@ -219,7 +207,7 @@ def _gather_nd(call: Call) -> Any:
     if indices.ndim != 2 or not all(isinstance(size, int) for size in inner):
         return tf.gather_nd(call.x(), indices)
     flat = np.ravel_multi_index(tuple(np.mod(indices, inner).T), inner)
-    return BatchLast(tf.gather(tf.reshape(moved.batch_first, [-1, _product(inner)]), flat, axis=1))
+    return BatchLast(tf.gather(tf.reshape(moved.batch_first, [-1, math.prod(inner)]), flat, axis=1))
 
 
 def _scatter_nd(call: Call) -> Any:

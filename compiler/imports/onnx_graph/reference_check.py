@@ -19,7 +19,13 @@ import onnxruntime
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto, taken, types_held
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    OnnxModel,
+    load_proto,
+    needed_messages,
+    refill,
+    types_held,
+)
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.errors import BadInput
 
@@ -31,21 +37,15 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
 class OnnxReference:
-    """The reference of one file, opened on first use."""
-
     def __init__(self, path: Path, model: OnnxModel, offsets: Sequence[Offsets]) -> None:
         self._path, self._model = path, model
         self._offsets = {pair.ids: pair for pair in offsets}
         self._precision = Precision()
 
     def check(self, samples: Sequence[tuple[Feeds, Feeds]]) -> list[str]:
-        """Compare outputs with the file's own; raise BadInput if they differ.
+        """Compare outputs with the file's own on samples (feeds by node, outputs by name); BadInput if they differ.
 
-        Args:
-            samples: (feeds by node, outputs by name) of each sample.
-
-        Returns:
-            Notes: that the outputs could not be compared, if ONNX Runtime does not accept the file.
+        Return notes: that the outputs could not be compared, if ONNX Runtime does not accept the file.
         """
         try:
             session = self._session()
@@ -99,14 +99,7 @@ class OnnxReference:
     def _session(self) -> Any:
         proto = load_proto(self._path)
         self._precision = Precision.of(types_held(proto.graph))
-        needed, reversed_nodes = {info.name for info in proto.graph.output}, []
-        for node in reversed(proto.graph.node):
-            if not needed.isdisjoint(node.output):
-                reversed_nodes.append(node)
-                needed.update(taken(node))
-        nodes = [type(node).FromString(node.SerializeToString()) for node in reversed(reversed_nodes)]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
+        refill(proto.graph.node, needed_messages(proto.graph, (info.name for info in proto.graph.output)))
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads, options.log_severity_level = 2, FATAL

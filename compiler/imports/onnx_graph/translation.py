@@ -19,6 +19,7 @@ from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph import arithmetic, networks, rearranging
 from freshet_serving.compiler.imports.onnx_graph.bags import DOMAIN
+from freshet_serving.compiler.imports.onnx_graph.branches import chosen_branch
 from freshet_serving.compiler.imports.onnx_graph.calls import BatchLast, Call
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS, linear_names
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
@@ -40,12 +41,7 @@ Sizes = list[int | None]
 
 @dataclass(slots=True, eq=False)
 class Weights:
-    """The weights of a graph.
-
-    Attributes:
-        variables: By the initialiser's name.
-        flipped: By initialiser that an exporter has transposed, the weight's original name.
-    """
+    """The weights of a graph by initialiser; `flipped` has original names of those an exporter has transposed."""
 
     variables: dict[str, Any] = field(default_factory=dict)
     flipped: dict[str, str] = field(default_factory=dict)
@@ -95,22 +91,16 @@ class Translation:
             self._add(node)
         return {name: tf.convert_to_tensor(_whole(self._values[name])) for name in self._body.outputs}
 
-    def _branch(self, node: OnnxNode) -> bool:
-        """Translate the branch that an If takes, if known sizes decide it; return whether it was."""
-        condition = self._values[node.inputs[0]] if node.inputs else None
-        if not isinstance(condition, np.ndarray) or condition.size != 1:
-            return False
-        body = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
-        if not isinstance(body, OnnxBody) or len(body.outputs) != len(node.outputs):
-            return False
+    def _branch(self, node: OnnxNode, body: OnnxBody) -> None:
         self._values |= body.weights | body.constants
         for inner in needed_nodes(body):
             self._add(inner)
         self._values.update((name, self._values[result]) for name, result in zip(node.outputs, body.outputs))
-        return True
 
     def _add(self, node: OnnxNode) -> None:
-        if node.op == "If" and not node.domain and self._branch(node):
+        # Known sizes may decide a branch.
+        if (body := chosen_branch(node, self._values)) is not None:
+            self._branch(node, body)
             return
         translate = TRANSLATORS.get(node.op) if node.domain in ("", DOMAIN) else None
         if translate is None:
@@ -168,13 +158,11 @@ def _whole(value: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    """Return the number of values, per row if there are rows."""
     shape = () if value is None or getattr(value.shape, "rank", 0) is None else tuple(value.shape)
     return math.prod(size for size in shape if size is not None)
 
 
 def _small(inputs: Sequence[Any]) -> bool:
-    """Return whether all inputs are constants of a few integers."""
     values = [value for value in inputs if value is not None]
     return bool(values) and all(
         isinstance(v, np.ndarray) and v.dtype.kind in "iub" and v.size <= MAX_FOLDED for v in values

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, Offsets, find_bags, splits_of
+from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, MODES, Offsets, find_bags, splits_of
 from freshet_serving.compiler.imports.onnx_graph.branches import decided
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OURS,
@@ -27,6 +27,7 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
 )
 
 LEAST = float(np.finfo(np.float32).min)
+REDUCTIONS = {mode: op for op, mode in MODES.items()}
 AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMean": 18, "ReduceMax": 18, "Unsqueeze": 13}
 """By operator, the first opset whose axes are an input."""
 
@@ -42,25 +43,21 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
     simple, offsets = find_bags(OnnxModel(list(inputs), decided(body), opset))
     nodes = needed_nodes(simple)
     bags = [node for node in nodes if node.op == BAG and node.domain == DOMAIN]
-    originals = {tuple(node.output): node for node in proto.graph.node}
+    file_nodes = {tuple(node.output): node for node in proto.graph.node}
     inner = [node for node in nodes if any(isinstance(value, OnnxBody) for value in node.attributes.values())]
     splits = {splits_of(pair.ids) for pair in offsets} | {""}
     # A bag of computed ids, such as the values of a matrix under a mask, stays the loop that it is.
     if (
         not bags
         or any(node.inputs[2] not in splits for node in bags)
-        or any(node.outputs not in originals for node in inner)
+        or any(node.outputs not in file_nodes for node in inner)
     ):
         return [], []
-    initialiser_types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-    constants = {
-        name: array for name, array in (simple.constants | simple.weights).items() if name not in initialiser_types
-    }
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    constants = {name: array for name, array in (simple.constants | simple.weights).items() if name not in types}
     written: list[Any] = []
     for node in nodes:
-        written += (
-            _pooled(node, opset) if node in bags else [_message(node, originals.get(node.outputs), initialiser_types)]
-        )
+        written += _pooled(node, opset) if node in bags else [_message(node, file_nodes.get(node.outputs), types)]
     for info, name in zip(proto.graph.output, simple.outputs):
         # The result of a branch that is no branch any more.
         written += [helper.make_node("Identity", [name], [info.name])] if name != info.name else []
@@ -72,16 +69,16 @@ def without_loops(proto: Any, inputs: Sequence[OnnxInput], body: OnnxBody) -> tu
     return [*(_constant(name, constants[name]) for name in constants if name in read), *written], pairs
 
 
-def _message(node: OnnxNode, original: Any, initialiser_types: Mapping[str, int]) -> Any:
+def _message(node: OnnxNode, file_node: Any, types: Mapping[str, int]) -> Any:
     """Return the message of a node: the file's, if it is there, with inputs as they are called now."""
-    if node.op == "CastLike" and not node.domain and node.inputs[1] in initialiser_types:
+    if node.op == "CastLike" and not node.domain and node.inputs[1] in types:
         # Dynamo's exporter casts what a bag gives to the type of its table; that is no lookup.
-        return helper.make_node("Cast", node.inputs[:1], node.outputs, node.name, to=initialiser_types[node.inputs[1]])
-    if original is None:
+        return helper.make_node("Cast", node.inputs[:1], node.outputs, node.name, to=types[node.inputs[1]])
+    if file_node is None:
         values = node.attributes.items()
         attributes = {n: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for n, v in values}
         return helper.make_node(node.op, node.inputs, node.outputs, node.name, domain=node.domain, **attributes)
-    message = type(original).FromString(original.SerializeToString())
+    message = type(file_node).FromString(file_node.SerializeToString())
     message.input[:] = node.inputs
     return message
 
@@ -102,7 +99,7 @@ def _pooled(node: OnnxNode, opset: int) -> list[Any]:
     if weights:
         rows = bag.add("Mul", rows, bag.along("Unsqueeze", 2, weights))
     if padding is None:
-        bag.along(_reduction(mode), 1, rows, out=out)
+        bag.along(REDUCTIONS[mode], 1, rows, out=out)
         return bag.nodes
     valid = bag.add("Not", bag.add("Equal", whole, bag.constant(np.int64(padding))))
     # [n, entries, 1], beside rows [n, entries, dim].
@@ -122,10 +119,6 @@ def _pooled(node: OnnxNode, opset: int) -> list[Any]:
     return bag.nodes
 
 
-def _reduction(mode: str) -> str:
-    return {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax"}[mode]
-
-
 class _Made:
     """Nodes that are made for one bag, whose values have names of their own."""
 
@@ -134,13 +127,11 @@ class _Made:
         self._prefix, self._opset = prefix, opset
 
     def add(self, op: str, *inputs: str, out: str = "", **attributes: Any) -> str:
-        """Add a node and return the name of its result, `out` or a new one."""
         out = out or f"{self._prefix}/{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [out], **attributes))
         return out
 
     def along(self, op: str, axis: int, source: str, out: str = "") -> str:
-        """Add a node that has one axis, which a reduction drops."""
         more = {} if op == "Unsqueeze" else {"keepdims": 0}
         if self._opset < AXES_AS_INPUT[op]:
             return self.add(op, source, out=out, axes=[axis], **more)

@@ -20,11 +20,11 @@ def feeds_by_name(model: NativeModel) -> dict[str, FeedSpec]:
     """
     bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
     return {
-        info.name: FeedSpec(plain(info.name), RAGGED, info.dtype, (), _own(info.name))
-        if info.name in bags
-        else _fed(info)
-        for info in model.inputs
-        if info.name not in offsets
+        each.name: FeedSpec(plain(each.name), RAGGED, each.dtype, (), _own(each.name))
+        if each.name in bags
+        else _fed(each)
+        for each in model.inputs
+        if each.name not in offsets
     }
 
 

@@ -58,9 +58,7 @@ class NativeImporter:
         inputs = list(self._feeds.values())
         for name, count in Counter(fed.name for fed in inputs).items():
             if count > 1:
-                same = ", ".join(
-                    repr(name_in_file[:64]) for name_in_file, fed in self._feeds.items() if fed.name == name
-                )
+                same = ", ".join(repr(label[:64]) for label, fed in self._feeds.items() if fed.name == name)
                 raise BadInput(f"signature: expected inputs whose names differ in letters and digits, got {same}")
         self._user = user_inputs(user, inputs)
         self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]

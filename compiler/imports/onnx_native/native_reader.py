@@ -1,14 +1,13 @@
 """Read an ONNX file that ONNX Runtime is to run as it is.
 
-The file is checked by onnx_reader as every ONNX file is: what its tensors claim, where its data lie, how its functions
-grow. Here is added what matters because the graph itself is kept: only operators of ONNX and of ONNX Runtime's own
-domains, since others are code that a server does not have; data outside the file only for initialisers of the graph
-itself, which are read here; and none of the operators that read files.
+onnx_reader checks it as every ONNX file: what its tensors claim, where its data lie, how its functions grow. Because
+the graph itself is kept, three more rules hold: only operators of ONNX and of ONNX Runtime's own domains, since others
+are code that a server does not have; data outside the file only for initialisers of the graph itself, which are read
+here; and none of the operators that read files.
 
 An nn.EmbeddingBag, which exporters write as a loop, is written anew (native_bags). The session is one of the file, with
-its loops, and all that is made of the rest is compared with what it gives.
-
-ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced by the matrix.
+its loops, and all that is made of the rest is compared with what it gives. ZipMap, which makes a dictionary a row, is
+replaced by its matrix of probabilities.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OnnxInput,
     every_node,
     load_proto,
+    needed_messages,
     read_graph,
+    refill,
     taken,
 )
 from freshet_serving.compiler.imports.onnx_native.loop_growth import check_loops
@@ -77,23 +78,18 @@ class NativeModel:
 
     @property
     def opset(self) -> int:
-        """Version of ONNX's own operators."""
         return int(first_of(entry.version for entry in self.proto.opset_import if entry.domain in OURS))
 
 
 def read_native(path: Path) -> NativeModel:
-    """Read a file and open a session of it.
-
-    Raises:
-        BadInput: The file is broken or unsafe, or ONNX Runtime refuses it.
-        TooLarge: It exceeds a limit.
-    """
+    """Read a file and open a session of it; raise BadInput if it is refused, TooLarge beyond a limit."""
     proto = load_proto(path)
     _check_operators(proto)
     labels = number_strings(proto)
     inputs, body = read_graph(proto, path.parent)
     notes = _without_dictionaries(proto)
-    _prune(proto)
+    refill(proto.graph.node, needed_messages(proto.graph, (info.name for info in proto.graph.output)))
+    del proto.graph.value_info[:]
     for tensor in proto.graph.initializer:
         # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
         if body.weights[tensor.name].nbytes <= HELD_NBYTES:
@@ -124,15 +120,11 @@ def read_native(path: Path) -> NativeModel:
 
 
 def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = True) -> Any:
-    """Return a session of a message, on two threads and in bounded memory.
+    """Return a session of a message, on two threads and in bounded memory; raise BadInput or TooLarge if it is refused.
 
     Args:
         weights: Its initialisers, for those whose data are outside the file.
         optimised: Whether ONNX Runtime may compute constants while it opens the graph.
-
-    Raises:
-        BadInput: ONNX Runtime refuses it.
-        TooLarge: It is larger than a message can be.
     """
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
@@ -154,20 +146,9 @@ def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = Tru
 
 
 def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
-    """Return an initialiser's message with its values inside."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
-
-
-def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
-    """Return the graph's nodes that some values are computed from, in order."""
-    values, nodes = set(outputs), []
-    for node in reversed(proto.graph.node):
-        if not values.isdisjoint(node.output):
-            nodes.append(node)
-            values.update(taken(node))
-    return nodes[::-1]
 
 
 def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
@@ -200,7 +181,6 @@ def _check_operators(proto: Any) -> None:
 
 
 def _without_dictionaries(proto: Any) -> list[str]:
-    """Replace every ZipMap by its input; return notes."""
     notes = []
     for node in proto.graph.node:
         if node.op_type != "ZipMap" or node.domain != ML or len(node.input) != 1:
@@ -214,10 +194,3 @@ def _without_dictionaries(proto: Any) -> list[str]:
             if info.name == node.output[0]:
                 info.ClearField("type")
     return notes
-
-
-def _prune(proto: Any) -> None:
-    nodes = needed_nodes(proto, {info.name for info in proto.graph.output})
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del proto.graph.node[:], proto.graph.value_info[:]
-    proto.graph.node.extend(copies)

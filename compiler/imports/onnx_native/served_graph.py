@@ -17,13 +17,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, bodies_of, every_node, taken
-from freshet_serving.compiler.imports.onnx_native.native_reader import (
-    MAX_NBYTES,
-    NativeModel,
-    held,
-    needed_nodes,
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    OURS,
+    OnnxInput,
+    bodies_of,
+    every_node,
+    needed_messages,
+    taken,
 )
+from freshet_serving.compiler.imports.onnx_native.native_reader import MAX_NBYTES, NativeModel, held
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs, put_together, taken_apart
 from freshet_serving.compiler.imports.package_draft import label_of
@@ -43,15 +45,7 @@ SHAPED_BY_VALUE = ("Resize", "Upsample")
 
 @dataclass(frozen=True, slots=True)
 class MatrixSlot:
-    """Columns of x: of an input that the graph reads as it is, or of a lookup.
-
-    Attributes:
-        offset: First column.
-        width: Number of columns.
-        given: The input, or None.
-        lookups: The lookups of these rows, or ().
-        exact: Whether the input's whole numbers come in pieces (compiler.imports.onnx_native.whole_outputs).
-    """
+    """Columns of x: of an input that the graph reads, exact ones in pieces, or of lookups of the same rows."""
 
     offset: int
     width: int
@@ -65,12 +59,11 @@ class ServedGraph:
     """The rewritten graph.
 
     Attributes:
-        model: Its bytes.
         slots: What lies in the columns of x.
         width: Columns of x.
         columns: Columns of each output, by its name in the package.
         names: The file's name of each output.
-        weights: Weights by their names in the package.
+        weights: By their names in the package.
         operators: Operators that remain, in order.
     """
 
@@ -84,20 +77,13 @@ class ServedGraph:
 
 
 def package_name(name: str) -> str:
-    """Return the name that the table or weight of an initialiser has in the package."""
     return plain(name.replace("/", ".")).lstrip("_") or "weight"
 
 
 def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mapping[str, int]) -> ServedGraph:
-    """Return the dense graph.
+    """Return the dense graph, without the lookups; `columns` are those of each output, by the file's name.
 
-    Args:
-        lookups: The lookups to cut out.
-        columns: Columns of each output, by the file's name.
-
-    Raises:
-        BadInput: Two weights or outputs would have the same name, or no input is read.
-        TooLarge: Constants, which stay inside, exceed a limit.
+    Raise BadInput if names clash or no input is read, TooLarge if constants, which stay inside, exceed a limit.
     """
     cut = {lookup.output for lookup in lookups}
     proto = type(model.proto)()
@@ -105,7 +91,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     nodes_left = [node for node in proto.graph.node if cut.isdisjoint(node.output)]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes_left)
-    nodes = needed_nodes(proto, set(columns))
+    nodes = needed_messages(proto.graph, columns)
     read = {name for node in nodes for name in taken(node)} | set(columns)
     exact, pieced = exact_outputs(model)
     slots = _slots(model, lookups, read, pieced)
@@ -243,20 +229,19 @@ def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) ->
         else:
             names = [f"{start}/first", f"{start}/last", f"{MADE}axis"]
             nodes.append(helper.make_node("Slice", [MATRIX, *names], [part]))
-    if slot.given is not None and slot.exact:
-        parts = [f"{start}/piece{number}" for number in range(PIECES)]
-        # Without sizes it splits evenly, which version 18 wants to be told.
-        split: dict[str, Any] = {"num_outputs": PIECES} if opset >= SPLIT_TOLD else {}
-        nodes.append(helper.make_node("Split", [part], parts, axis=1, **split))
-        sum_nodes, held_by = put_together(parts, f"{start}/whole")
-        constants += held_by
-        kind = helper.np_dtype_to_tensor_dtype(slot.given.dtype)
-        nodes += [*sum_nodes, helper.make_node("Reshape", [f"{start}/whole", f"{start}/dims"], [f"{start}/shaped"])]
-        return [*nodes, helper.make_node("Cast", [f"{start}/shaped"], [INNER + slot.given.name], to=kind)]
     if slot.given is not None:
         name = INNER + slot.given.name
         shaped = f"{start}/shaped" if slot.given.dtype != np.float32 else name
-        if len(slot.given.dims) == 2:
+        if slot.exact:
+            parts = [f"{start}/piece{number}" for number in range(PIECES)]
+            # Without sizes it splits evenly, which version 18 wants to be told.
+            split: dict[str, Any] = {"num_outputs": PIECES} if opset >= SPLIT_TOLD else {}
+            nodes.append(helper.make_node("Split", [part], parts, axis=1, **split))
+            part = f"{start}/whole"
+            sum_nodes, held_by = put_together(parts, part)
+            nodes += sum_nodes
+            constants += held_by
+        if len(slot.given.dims) == 2 and not slot.exact:
             nodes.append(helper.make_node("Identity", [part], [shaped]))
         else:
             nodes.append(helper.make_node("Reshape", [part, f"{start}/dims"], [shaped]))

@@ -1,14 +1,14 @@
 """Find embeddings in an ONNX graph: initialisers that only Gather reads, at ids that an input holds.
 
 A delta of a table must reach every use of it. So an initialiser is a table only if all that reads it can be cut out:
-each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of one or more
-inputs, only moved, or with a constant added to each column (fields that share a table). Any other initialiser stays a
-dense weight, which a delta replaces as a whole in all its uses.
+each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of inputs,
+only moved, or with a constant added to each column (fields that share a table). Any other initialiser stays a dense
+weight, which a delta replaces as a whole in all its uses.
 
-Which ids a Gather reads is not derived from its operators but observed: the nodes above it, if all of them only move
-values or add constants, are run on inputs of zeros, which gives what is added, and on inputs whose values are numbers
-of places, for two numbers of rows. What comes out beyond what is added tells for each position the column it comes
-from, and where the rows lie. Ids may come as floats, as some libraries keep all features in one matrix.
+Which ids a Gather reads is observed, not derived: the nodes above it, if they only move values or add constants, are
+run on inputs of zeros, which gives what is added, and on inputs whose values are numbers of places, for two numbers of
+rows. What comes out tells for each position the column it comes from, and where the rows lie. Ids may come as floats,
+as some libraries keep all features in one matrix.
 """
 
 from __future__ import annotations
@@ -23,14 +23,8 @@ import onnx
 from onnx import helper
 
 from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, splits_of
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
-from freshet_serving.compiler.imports.onnx_native.native_reader import (
-    NativeModel,
-    held,
-    needed_nodes,
-    open_session,
-    weight_readers,
-)
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import needed_messages, taken
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, held, open_session, weight_readers
 from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.errors import BadInput, FreshetError
 
@@ -129,14 +123,13 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
         if node.op_type == "MatMul" and read and hot.intersection(node.input):
             return str(read[0])
         if node.op_type == "Gather" and read == [node.input[0]] and read[0] not in tables:
-            above = needed_nodes(model.proto, {node.input[1]})
+            above = needed_messages(model.proto.graph, [node.input[1]])
             if inputs & {node.input[1], *(name for lookup in above for name in taken(lookup))}:
                 return str(read[0])
     return ""
 
 
 def plain_gather(node: Any, name: str) -> bool:
-    """Return whether a node gathers rows of the initialiser `name`."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
@@ -183,8 +176,6 @@ def _only_moves(above: Sequence[Any], inputs: Sequence[str]) -> bool:
 
 
 class _Probe:
-    """Observes which columns of the inputs a tensor holds."""
-
     def __init__(self, model: NativeModel) -> None:
         self._proto, self._weights = model.proto, model.weights
         bags = {name for pair in model.offsets for name in (pair.ids, pair.offsets)}
@@ -198,7 +189,7 @@ class _Probe:
 
     def lookup(self, node: Any, table: str, dim: int) -> ServedLookup | None:
         """Return the lookup of a Gather of rows of `dim` numbers, or None if its ids are not values of inputs."""
-        above = needed_nodes(self._proto, {node.input[1]})
+        above = needed_messages(self._proto.graph, [node.input[1]])
         read = {name for maker in above for name in maker.input} | {node.input[1]}
         inputs = [name for name in self._ids if name in read]
         others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()

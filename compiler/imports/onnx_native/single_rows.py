@@ -32,12 +32,13 @@ def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
     assert spec is not None, "the manifest has a stage"
     stage = OnnxStage(data, manifest.inputs, spec.outputs, spec.lookups)
     names = [name for name in stage.reads if _alike(manifest, stage, {name})]
-    if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - {_last(stage, names)})):
+    # One input keeps its rows, so that there are rows to broadcast to.
+    last = set(names[:1]) if set(names) == set(stage.reads) else set()
+    if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - last)):
         return data
     model = onnx.load_from_string(data)
     model.metadata_props.add(key=SINGLE_KEY, value=SEPARATOR.join(names))
-    marked: bytes = model.SerializeToString(deterministic=True)
-    return marked
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def without_marks(data: bytes) -> bytes:
@@ -46,13 +47,7 @@ def without_marks(data: bytes) -> bytes:
     others = [entry for entry in model.metadata_props if entry.key != SINGLE_KEY]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
-    plain: bytes = model.SerializeToString(deterministic=True)
-    return plain
-
-
-def _last(stage: OnnxStage, names: Collection[str]) -> str:
-    """Return an input that keeps its rows, so that there are rows to broadcast to; "" if one is left already."""
-    return next(iter(names)) if set(names) == set(stage.reads) else ""
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _alike(manifest: Manifest, stage: OnnxStage, single: Collection[str]) -> bool:

@@ -85,8 +85,7 @@ def stage_model(
         proto.metadata_props.add(key=RECURRENT_KEY, value="yes")
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"stage: expected at most {MAX_NBYTES} bytes, got {proto.ByteSize()}")
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def passing_model(columns: Mapping[str, int]) -> bytes:
@@ -103,5 +102,4 @@ def passing_model(columns: Mapping[str, int]) -> bytes:
     graph = helper.make_graph(nodes, "dense", x, out, constants)
     opsets = [helper.make_opsetid("", DEFAULT_OPSET)]
     model = helper.make_model(graph, producer_name="freshet", ir_version=IR_VERSION, opset_imports=opsets)
-    data: bytes = model.SerializeToString(deterministic=True)
-    return data
+    return bytes(model.SerializeToString(deterministic=True))

@@ -19,7 +19,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.fed_stage import ROWS
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes, weight_readers
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import needed_messages
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, weight_readers
 from freshet_serving.compiler.imports.onnx_native.served_graph import package_name, renamed_node
 from freshet_serving.compiler.imports.onnx_native.served_lookups import MOVING, SHAPES, SIZING, plain_gather
 from freshet_serving.compiler.imports.package_draft import MAX_DIM
@@ -34,13 +35,7 @@ MOVED = "places/"
 
 @dataclass(frozen=True, slots=True)
 class StagedLookup:
-    """One Gather of a stage whose rows the engine looks up.
-
-    Attributes:
-        output: Name of its result.
-        table: Name of the initialiser.
-        inputs: The inputs that its ids are values of.
-    """
+    """One Gather of a stage at ids that are values of `inputs`, whose rows the engine looks up in a table."""
 
     output: str
     table: str
@@ -48,7 +43,6 @@ class StagedLookup:
 
     @property
     def columns(self) -> list[tuple[str, int]]:
-        """The inputs as columns, as ServedLookup has them."""
         return [(name, 0) for name in self.inputs]
 
     @property
@@ -87,11 +81,10 @@ def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[st
 
 
 def _lookup(model: NativeModel, node: Any, table: str) -> StagedLookup | None:
-    """Return the lookup of a Gather, or None if its ids are not values of inputs."""
     ids = {item.name for item in model.inputs if item.dtype in (np.int64, np.int32)}
     others = {item.name for item in model.inputs} - ids
     moved, read = set(ids), set[str]()
-    for item in needed_nodes(model.proto, {node.input[1]}):
+    for item in needed_messages(model.proto.graph, [node.input[1]]):
         data = set(item.input) if item.op_type == "Concat" else {item.input[0]} if item.input else set()
         rest = set(item.input) - data
         kind = next((a.i for a in item.attribute if a.name == "to"), 0) if item.op_type == "Cast" else TensorProto.INT64
@@ -136,14 +129,9 @@ def lookup_inputs(model: NativeModel, rows: Mapping[tuple[str, str], str]) -> li
 def lookup_nodes(
     model: NativeModel, lookup: StagedLookup, rows: Mapping[tuple[str, str], str], rename: Callable[[str], str]
 ) -> list[Any]:
-    """Return the nodes of the stage that give the result of a lookup.
-
-    Args:
-        rows: Name of the rows of each table and input.
-        rename: Returns the stage's name of a value of the model.
-    """
+    """Return the nodes of the stage that give the result of a lookup; `rows` names those of each table and input."""
     (node,) = [n for n in model.proto.graph.node if lookup.output in n.output]
-    above = needed_nodes(model.proto, {node.input[1]})
+    above = needed_messages(model.proto.graph, [node.input[1]])
     moved = {name for n in above for name in n.output} | set(lookup.inputs)
     prefix = f"{MOVED}{lookup.output}/"
     first, step = f"{prefix}first", f"{prefix}step"

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import refill
 from freshet_serving.processor.package import labels_of
 
 TENSOR = onnx.TensorProto
@@ -85,15 +86,12 @@ def _replace(graph: Any, chain: list[Any]) -> list[str] | None:
 
 
 def _renamed(node: Any, name: str, other: str) -> list[str] | None:
-    """Replace an attribute of strings by one of their positions; return the strings."""
     strings = next((a for a in node.attribute if a.name == name and a.strings), None)
     labels = labels_of(np.array(list(strings.strings), object)) if strings is not None else None
     if strings is not None and labels is not None:
         attributes = [a for a in node.attribute if a.name not in (name, other)]
         attributes.append(onnx.helper.make_attribute(other, list(range(len(labels)))))
-        copies = [type(a).FromString(a.SerializeToString()) for a in attributes]
-        del node.attribute[:]
-        node.attribute.extend(copies)
+        refill(node.attribute, attributes)
     return labels
 
 
@@ -103,9 +101,7 @@ def _encoded(node: Any) -> list[str] | None:
     if labels is None:
         return None
     others = [a for a in node.attribute if a.name not in ("default_string", "default_int64")]
-    copies = [type(a).FromString(a.SerializeToString()) for a in others]
-    del node.attribute[:]
-    node.attribute.extend([*copies, onnx.helper.make_attribute("default_int64", len(labels))])
+    refill(node.attribute, [*others, onnx.helper.make_attribute("default_int64", len(labels))])
     return [*labels, default]
 
 

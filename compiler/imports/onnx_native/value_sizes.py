@@ -1,15 +1,13 @@
 """Refuse graphs in which numbers of a request say how much is computed, or end the process.
 
 A graph that is served as it is runs in the server's process, and ONNX Runtime allocates what the graph asks for. So
-sizes and trip counts must follow from constants and shapes, which the server bounds, and not from values: `Range(0, n)`
-with n from an input is gigabytes for one small request. This is decided once, at import: a value is an input's, or is
-computed from one by anything but Shape and Size.
+sizes and trip counts must follow from constants and shapes, which the server bounds, not from values: `Range(0, n)`
+with n from an input is gigabytes for one small request. This is decided at import: a value is an input's, or is
+computed from one by anything but Shape and Size. Constant sizes are bounded too, before ONNX Runtime computes them.
 
-A size that is a constant is bounded too, before ONNX Runtime computes it while it opens the graph.
-
-The smallest integer divided by -1 is a trap of the processor, which ONNX Runtime does not catch: what is computed from
-values is divided by constants other than 0 and -1, or as floats. RoiAlign without a sampling ratio makes as many
-samples as the boxes of a request are large. StringConcat doubles what it joins with itself.
+Two more traps: the smallest integer divided by -1 ends the process, so integers of a request are divided by constants
+other than 0 and -1 alone; RoiAlign without a sampling ratio makes as many samples as the boxes of a request are large.
+StringConcat doubles what it joins with itself.
 
 What may depend on values: branches, indices, masks, lengths of sequences, and sizes that the input's own size bounds
 (NonZero, Compress, Unique, and numbers that bounded_values finds). A loop may end early by a value if its trip count is
@@ -50,36 +48,20 @@ INTEGERS = frozenset(getattr(onnx.TensorProto, f"{sign}INT{bits}") for sign in (
 RANDOM = ("RandomNormal", "RandomUniform")
 # By operator, the inputs that say how large its output is.
 SIZING = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1,),
-    "ConstantOfShape": (0,),
-    "DFT": (1,),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "Col2Im", "DFT", "Expand", "GreedySearch", "OneHot"), (1,)),
+    **dict.fromkeys(("Pad", "Sampling", "Tile", "Upsample"), (1,)),
+    **dict.fromkeys(("BeamSearch", "WhisperBeamSearch"), (1, 2, 3, 4)),
     "MaxUnpool": (2,),
     "MelWeightMatrix": (0, 1),
-    "OneHot": (1,),
-    "Pad": (1,),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
     "STFT": (1, 3),
-    "Tile": (1,),
-    "Upsample": (1,),
-    "BeamSearch": (1, 2, 3, 4),
-    "GreedySearch": (1,),
-    "Sampling": (1,),
-    "WhisperBeamSearch": (1, 2, 3, 4),
 }
 
 
 def check_sizes(model: Any) -> None:
-    """Raise BadInput if a size or a trip count depends on values of a request, or a division could trap.
-
-    Raises TooLarge if a constant size is huge.
-    """
+    """Raise BadInput if a size depends on a request's values or a division could trap, TooLarge for a huge size."""
     graph = model.graph
     constant = {tensor.name for tensor in graph.initializer}
     _check_joined(graph, {}, repeated=False)
@@ -119,12 +101,7 @@ def _integers(model: Any) -> set[str]:
 
 
 def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
-    """Raise BadInput if StringConcat joins a string with itself too often.
-
-    Args:
-        joined: Strings in each value, by name; one where it is not named.
-        repeated: Whether the body runs many times.
-    """
+    """Raise BadInput if StringConcat joins a string with itself too often; `joined` counts strings in each value."""
     joined = dict(joined)
     for node in graph.node:
         counts = [joined.get(name, 1) for name in node.input]
@@ -145,11 +122,9 @@ class _Walk:
         self._divisors: dict[str, Any] = {}
 
     def walk(self, graph: Any, values: set[str], bounds: Bounds, known: Constants, trips: int) -> set[str]:
-        """Return the names that depend on values, those of the graphs around it included.
+        """Return the names that depend on values after a graph or body, those of the graphs around it included.
 
         Args:
-            graph: A graph or a body.
-            values: Names that do, before it.
             bounds: Bounds of those that are no larger than the request, by name.
             known: Short constants, by name.
             trips: How often the body may run, by constants.
@@ -186,7 +161,6 @@ class _Walk:
     def _body(
         self, node: Any, body: Any, values: set[str], bounds: Bounds, known: Constants, touched: bool, trips: int
     ) -> bool:
-        """Check a body; return whether one of its results depends on values."""
         names, results = [info.name for info in body.input], [info.name for info in body.output]
         loop = node.op_type == "Loop"
         # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
