@@ -33,7 +33,9 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 def main() -> None:
     source = SyntheticSource(seed=7, rows=FULL_ROWS + DELTA_ROWS * DELTAS, users=800, items=300, drift_rows=40_000)
-    features = {name: {**section, **_narrow(section)} for name, section in default_features().items()}
+    features = {
+        name: section | ({"dim": DIM} if "dim" in section else {}) for name, section in default_features().items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder, "repository")
         config = parse_config(
@@ -59,10 +61,6 @@ def main() -> None:
     document = {"model": MODEL, "body": {"inputs": inputs}, "scores": {"first": first, "last": last}}
     REQUEST.write_text(json.dumps(document, indent=1) + "\n")
     print(f"{SAMPLE.stat().st_size >> 10} KiB; held-out AUC {run.held_out.auc():.4f}; scores {first} -> {last}")
-
-
-def _narrow(section: dict[str, Any]) -> dict[str, Any]:
-    return {"dim": DIM} if "dim" in section else {}
 
 
 def request(candidates: Batch) -> dict[str, list[Any]]:

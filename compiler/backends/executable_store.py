@@ -56,7 +56,10 @@ class StoredProgram:
 
     def __init__(self, settings: str) -> None:
         folder = _folder() if settings else None
-        self._path = None if folder is None else folder / f"{_digest_of_trace(settings)}{PROGRAM}"
+        self._path: Path | None = None
+        if folder is not None:
+            digest = hashlib.sha256(_code() + settings.encode()).hexdigest()[:40]
+            self._path = folder / f"{digest}{PROGRAM}"
 
     def read(self) -> bytes | None:
         """Return what was written; None if nothing usable is stored."""
@@ -98,10 +101,6 @@ def _code() -> bytes:
     for file in sorted(file for folder in TRACED_BY for file in (root / folder).rglob("*.py")):
         digest.update(file.read_bytes())
     return digest.digest()
-
-
-def _digest_of_trace(settings: str) -> str:
-    return hashlib.sha256(_code() + settings.encode()).hexdigest()[:40]
 
 
 def _remove_oldest(folder: Path, suffix: str) -> None:

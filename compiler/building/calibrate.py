@@ -231,7 +231,7 @@ class _Check:
 
 
 def _auc_change(graph: AnyDenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
-    """Return the executable's AUC minus TensorFlow's for the output that predicts the labels; 0 if these are equal."""
+    """Return the executable's AUC minus TensorFlow's for the labels' output; 0 if all labels are equal."""
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     got = outputs_of(executable, labelled.inputs, graph.spec)[name][:, 0]
     slices = [slice(start, start + AUC_ROWS) for start in range(0, len(labelled.labels), AUC_ROWS)]

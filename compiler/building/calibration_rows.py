@@ -91,7 +91,7 @@ def _joined(parts: Sequence[Tensors]) -> dict[str, Matrix]:
 
 
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
-    """Read the first rows of a Parquet file as a request of the model would bring them; raise BadInput without.
+    """Read the first rows of a Parquet file as a request of the model would bring them, or raise BadInput.
 
     Its columns are the model's inputs, or else its features, by name. The output to compare with the labels is the one
     that the version's notes map to the column `label`, 0 or 1.

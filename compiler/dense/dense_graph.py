@@ -70,7 +70,7 @@ class DenseGraph:
             if variable.dtype == "float32":
                 if variable.path in weights:
                     raise BadInput(f"dense graph: two weights are called {variable.path[:80]!r}: name the layers")
-                weights[variable.path] = _array(variable)
+                weights[variable.path] = np.ascontiguousarray(variable.numpy(), np.float32).reshape(variable.shape)
             elif variable.trainable or "float" in variable.dtype:
                 raise BadInput(f"dense graph: weight {variable.path[:80]!r}: expected float32, got {variable.dtype}")
             else:
@@ -201,7 +201,3 @@ def _concrete(function: Any) -> Any:
     """Return a tf.function's concrete function, whether it was traced here or read from a SavedModel."""
     concrete = getattr(function, "concrete_functions", None)
     return concrete[0] if concrete else function.get_concrete_function()
-
-
-def _array(variable: Any) -> Matrix:
-    return np.ascontiguousarray(variable.numpy(), np.float32).reshape(variable.shape)

@@ -27,7 +27,10 @@ Tensors = Mapping[str, Matrix]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxDenseGraph:
-    """Matrix of features and weights -> outputs float32 [rows, columns], by ascending name; examples are realistic."""
+    """Matrix of features and weights -> outputs float32 [rows, columns].
+
+    Outputs are by ascending name, weights in the model's order, examples realistic.
+    """
 
     model: bytes
     width: int

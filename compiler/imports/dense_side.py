@@ -59,7 +59,8 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
     columns = [Output(name, size) for name, size in sorted(sizes.items())]
     input_dims: dict[str, Dims] = {MATRIX: (None, cut.width)}
     function = tf.function(dense, input_signature=signature(input_dims, weights), autograph=False)
-    return DenseGraph(function, input_dims, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
+    arrays = {n: np.ascontiguousarray(w, np.float32).reshape(np.shape(w)) for n, w in sorted(weights.items())}
+    return DenseGraph(function, input_dims, columns, arrays)
 
 
 class _DenseCopy:
@@ -169,7 +170,3 @@ def weight_names(graph: ForeignGraph) -> dict[str, str]:
         free = shorter in graph.unused and shorter not in names.values()
         names[name] = shorter if free else name
     return names
-
-
-def _matrix(value: Any) -> Any:
-    return np.ascontiguousarray(value, np.float32).reshape(np.shape(value))

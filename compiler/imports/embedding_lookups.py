@@ -37,6 +37,7 @@ PARTITIONED = words("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStit
 STITCHES = ("DynamicStitch", "ParallelDynamicStitch")
 PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
 SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})
+MASKS = ("Equal", "NotEqual", "LogicalNot")
 MAX_ROWS = 2**31 - 1
 # Limit on the numbers in rows that are computed (one-hot, masks) instead of read from a variable.
 MAX_COMPUTED = 1 << 20
@@ -229,7 +230,8 @@ class LookupFinder:
             wrapped.add(node.name)
         elif op in ("SelectV2", "Select") and 0 not in places:
             others = [ref for i, ref in enumerate(node.inputs) if i not in places]
-            if not all(ref[0] in wrapped or ref[0] in self._shapes.constant or self._is_mask(ref) for ref in others):
+            known = wrapped | self._shapes.constant
+            if not all(ref[0] in known or self._graph.nodes[ref[0]].op in MASKS for ref in others):
                 return False
             raw.add(out)
         else:
@@ -240,9 +242,6 @@ class LookupFinder:
         if places != [0] or node.inputs[1][0] not in self._shapes.constant:
             return False
         return not node.op.startswith(("Less", "Greater")) or not self._runner.constant(node.inputs[1]).any()
-
-    def _is_mask(self, ref: Ref) -> bool:
-        return self._graph.nodes[ref[0]].op in ("Equal", "NotEqual", "LogicalNot")
 
     def _plain(self, gather: ForeignNode) -> bool:
         return (

@@ -31,11 +31,8 @@ def read_export(source: Path, version: VersionReader, options: ImportOptions | N
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples, options.user)
         draft = importer.package(importer.cutter.cut(), [])
-        return checked_export(draft, version, _same_stage, "vocabularies", _check_graph)
-
-
-def _same_stage(served: bytes, new: bytes) -> bool:
-    return stage_digest(served) == stage_digest(new)
+        same_stage = lambda served, exported: stage_digest(served) == stage_digest(exported)  # noqa: E731
+        return checked_export(draft, version, same_stage, "vocabularies", _check_graph)
 
 
 def stage_digest(data: bytes) -> str:

@@ -103,7 +103,8 @@ class StageWriter:
                 names[node.name, 0] = node.name
                 self._placeholder(extra, node.name)
             elif node.op == VARIABLE:
-                nbytes += self._variable(extra, node, names, self._handled(node, nodes))
+                handled = any((node.name, HANDLE) in reader.inputs for reader in nodes)
+                nbytes += self._variable(extra, node, names, handled)
             elif node.op == TABLE:
                 nbytes += self._table(extra, node, names)
         if nbytes > MAX_NBYTES:
@@ -124,9 +125,6 @@ class StageWriter:
             if output.segments is not None:
                 self._identity(definition, f"output/{output.spec.name}/segments", output.segments, names)
         return bytes(definition.SerializeToString(deterministic=True))
-
-    def _handled(self, variable: ForeignNode, nodes: Sequence[ForeignNode]) -> bool:
-        return any((variable.name, HANDLE) in node.inputs for node in nodes)
 
     def _placeholder(self, definition: Any, name: str) -> None:
         fed = self._inputs[name]

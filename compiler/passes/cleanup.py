@@ -6,7 +6,7 @@ of concatenations, concatenations of concatenations and of neighbouring slices, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,6 @@ def clean(graph: Graph) -> tuple[Graph, int]:
     cleaned = edit.changes
     merged, twice = _eliminate_common_subexpressions(edit.done())
     return merged, cleaned + twice
-
-
-def _identity(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    return graph.producer(ref).inputs[0]
 
 
 def _cast(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -107,9 +103,8 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     if len(parts) == len(graph.producer(ref).inputs) - 1 > 1:
         return None
     rank = len(graph.shape(ref))
-    return _joined(
-        graph, edit, ref, [_cut(graph, edit, p, rank) if isinstance(p, AxisRange) else p for p in parts], axis
-    )
+    pieces = [_cut(graph, edit, p, rank) if isinstance(p, AxisRange) else p for p in parts]
+    return edit.concat(pieces, axis, graph.dtype(ref))
 
 
 def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -136,7 +131,7 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         if start < stop:
             pieces.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
         at += whole
-    return _joined(graph, edit, ref, pieces, cut.axis) if alone or len(pieces) == 1 else None
+    return edit.concat(pieces, cut.axis, graph.dtype(ref)) if alone or len(pieces) == 1 else None
 
 
 def _neutral(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -164,10 +159,6 @@ def _cut(graph: Graph, edit: Edit, cut: AxisRange, rank: int) -> Ref:
     return edit.slice(cut.source, rank, cut.axis, cut.start, cut.stop, graph.dtype(cut.source))
 
 
-def _joined(graph: Graph, edit: Edit, ref: Ref, parts: Sequence[Ref], axis: int) -> Ref:
-    return edit.concat(parts, axis, graph.dtype(ref))
-
-
 def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
     edit = Edit(graph)
     same: dict[Ref, Ref] = {}
@@ -187,7 +178,7 @@ def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(IDENTITIES, _identity),
+    **dict.fromkeys(IDENTITIES, lambda graph, edit, ref: graph.producer(ref).inputs[0]),
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Slice", "StridedSlice"), _slice),
     **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "RealDiv", "Pow", "BiasAdd"), _neutral),

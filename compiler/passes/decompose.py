@@ -25,24 +25,10 @@ from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
 SMALL_LOG1P, SMALL_EXPM1 = 0.4, 0.5
 LOG1P_TERMS, EXPM1_TERMS = 7, 9
 # Giles' polynomials, in w - 2.5 below 5 and in sqrt(w) - 3 above; highest power first.
-ERFINV_CENTRE: tuple[float, ...] = (
-    2.81022636e-08,
-    3.43273939e-07,
-    -3.5233877e-06,
-    -4.39150654e-06,
-    2.1858087e-04,
-    -1.25372503e-03,
-)
-ERFINV_CENTRE += (-4.17768164e-03, 2.46640727e-01, 1.50140941)
-ERFINV_TAIL: tuple[float, ...] = (
-    -2.00214257e-04,
-    1.00950558e-04,
-    1.34934322e-03,
-    -3.67342844e-03,
-    5.73950773e-03,
-    -7.6224613e-03,
-)
-ERFINV_TAIL += (9.43887047e-03, 1.00167406, 2.83297682)
+ERFINV_CENTRE: tuple[float, ...] = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 2.1858087e-04)
+ERFINV_CENTRE += (-1.25372503e-03, -4.17768164e-03, 2.46640727e-01, 1.50140941)
+ERFINV_TAIL: tuple[float, ...] = (-2.00214257e-04, 1.00950558e-04, 1.34934322e-03, -3.67342844e-03, 5.73950773e-03)
+ERFINV_TAIL += (-7.6224613e-03, 9.43887047e-03, 1.00167406, 2.83297682)
 # Polynomial in 1 / sqrt(-2 log p), for p below DEEP; fitted to 1e-7.
 DEEP, SMALLEST = 1e-3, 1e-38
 NDTRI_DEEP: tuple[float, ...] = (-367.226135, 595.632263, -430.738556, 185.430405, -54.6301842, 12.9638643, -3.76605678)

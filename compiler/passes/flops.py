@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.passes.graph import Graph, Node, Ref
+from freshet_serving.compiler.passes.graph import Graph, Node
 
 PROOF_FLOPS, LEAST_PROOF_ROWS = 20_000_000_000, 4
 """Two forms of a graph are compared on rows of so much work at most, but on a few in any case."""
@@ -80,7 +80,8 @@ def node_flops(graph: Graph, name: str) -> int | None:
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0
-    size = graph.size(_measured(node, name))
+    # An element takes one operation: of a reduction's input, and of any other node's output.
+    size = graph.size(node.inputs[0] if node.op in REDUCTIONS else (name, 0))
     if node.op == "Einsum":
         return _einsum_flops(graph, node)
     if size is None or node.op not in PRODUCTS:
@@ -99,8 +100,3 @@ def _einsum_flops(graph: Graph, node: Node) -> int | None:
             return None
         sizes |= dict(zip(term, graph.shape(ref)))
     return 2 * math.prod(n or 1 for n in sizes.values())
-
-
-def _measured(node: Node, name: str) -> Ref:
-    """Return the tensor whose elements take one operation each: the input of a reduction, else the output."""
-    return node.inputs[0] if node.op in REDUCTIONS else (name, 0)

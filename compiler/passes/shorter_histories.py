@@ -112,12 +112,12 @@ class _Shortening:
         self._new: dict[Ref, Ref] = {}
         self._further: dict[tuple[Ref, Cuts], Ref] = {}
         self._rules: dict[str, Callable[[Ref, Node], Cuts]] = {
-            "BatchMatMul": self._batch_matmul,
-            "BatchMatMulV2": self._batch_matmul,
+            "BatchMatMul": self._product,
+            "BatchMatMulV2": self._product,
             "ConcatV2": self._concat,
             "Einsum": self._einsum,
             "GatherV2": self._gather,
-            "MatMul": self._matmul,
+            "MatMul": self._product,
             "Reshape": self._reshape,
             "Slice": self._slice,
             "StridedSlice": self._slice,
@@ -230,14 +230,11 @@ class _Shortening:
             common.append(present[0] if present else None)
         return tuple(common)
 
-    def _matmul(self, ref: Ref, node: Node) -> Cuts:
-        return self._product(ref, node, bool(node.attr("transpose_a")), bool(node.attr("transpose_b")))
-
-    def _batch_matmul(self, ref: Ref, node: Node) -> Cuts:
-        return self._product(ref, node, bool(node.attr("adj_x")), bool(node.attr("adj_y")))
-
-    def _product(self, ref: Ref, node: Node, turned_a: bool, turned_b: bool) -> Cuts:
+    def _product(self, ref: Ref, node: Node) -> Cuts:
         a, b = node.inputs
+        turned_a, turned_b = (
+            any(map(node.attr, names)) for names in (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
+        )
         rank = len(self._graph.shape(ref))
         left, right = self._spread(a, rank), self._spread(b, rank)
         (row, inner_a), (inner_b, column) = (

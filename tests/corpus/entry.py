@@ -81,7 +81,9 @@ class Entry:
     def scores(self) -> dict[str, Scores]:
         """The stored scores by "<moment>/<request>"."""
         stored = _read(self.folder / SCORES)
-        return {key: {name: _array(made) for name, made in outputs.items()} for key, outputs in stored.items()}
+        return {
+            key: {n: np.array(nested, np.float32) for n, nested in outputs.items()} for key, outputs in stored.items()
+        }
 
     def arrive(self, repository: Path, moment: Moment) -> None:
         """Copy what came with a moment into a repository that lies as of the moment before."""
@@ -155,7 +157,3 @@ def _lines(document: Any) -> Iterator[str]:
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _array(nested: Any) -> np.ndarray:
-    return np.array(nested, np.float32)

@@ -7,26 +7,17 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto, helper
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.onnx_graph.calls import Call, Translator
 from freshet_serving.compiler.imports.ops import words
 
 CAST: dict[int, Any] = {
-    1: tf.float32,
-    2: tf.uint8,
-    3: tf.int8,
-    4: tf.uint16,
-    5: tf.int16,
-    6: tf.int32,
-    7: tf.int64,
-    9: tf.bool,
-    10: tf.float16,
-    11: tf.float64,
-    12: tf.uint32,
-    13: tf.uint64,
-    16: tf.bfloat16,
+    code: tf.as_dtype(helper.tensor_dtype_to_np_dtype(code))
+    for code in (*range(TensorProto.FLOAT, TensorProto.STRING), *range(TensorProto.BOOL, TensorProto.COMPLEX64), 16)
 }
+"""By ONNX's number of a type: all numbers and bool; 16 is bfloat16."""
 
 
 def _divided(call: Call) -> Any:

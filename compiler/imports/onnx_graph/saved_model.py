@@ -69,17 +69,14 @@ def _save(model: OnnxModel, body: OnnxBody, offsets: list[Offsets], folder: Path
         outputs = Translation(body, weights, model.opset, tensor_of).run()
         return {f"output{i}": outputs[name] for i, name in enumerate(body.outputs)}
 
-    specs = [tf.TensorSpec(spec.dims, _dtype(spec), name=f"input{i}") for i, spec in enumerate(fed)]
+    dtypes = [tf.string if spec.dtype.hasobject else tf.as_dtype(spec.dtype) for spec in fed]
+    specs = [tf.TensorSpec(spec.dims, dtypes[i], name=f"input{i}") for i, spec in enumerate(fed)]
     module = tf.Module()
     module.held = list(weights.variables.values())
     module.score = tf.function(score, input_signature=specs, autograph=False)
     tf.saved_model.save(module, str(folder), signatures={SIGNATURE: module.score})
     names = {f"input{i}": spec.name for i, spec in enumerate(fed)}
     return names | {f"output{i}": name for i, name in enumerate(body.outputs)}
-
-
-def _dtype(given: OnnxInput) -> Any:
-    return tf.string if given.dtype.hasobject else tf.as_dtype(given.dtype)
 
 
 def _rename(path: Path, names: Mapping[str, str]) -> None:

@@ -40,7 +40,8 @@ def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | No
     """
     if node.domain not in OURS:
         return None
-    if node.op_type in FLAGS or (node.op_type == "Cast" and _to_bool(node)):
+    to_bool = any(a.name == "to" and a.i == TensorProto.BOOL for a in node.attribute)
+    if node.op_type in FLAGS or (node.op_type == "Cast" and to_bool):
         return FLAG
     if node.op_type in PLACES:
         return 1
@@ -56,7 +57,3 @@ def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | No
         return max(factors)
     total = sum(max(1, bound) for bound in factors)
     return total if total <= MOST else None
-
-
-def _to_bool(node: Any) -> bool:
-    return any(a.name == "to" and a.i == TensorProto.BOOL for a in node.attribute)

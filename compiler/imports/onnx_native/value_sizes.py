@@ -147,7 +147,8 @@ class _Walk:
             for i in SIZING.get(node.op_type, ()):
                 if i < len(node.input) and node.input[i] in values and node.input[i] not in bounds:
                     raise size_by_value(node.op_type, node.name, "a size")
-            if node.op_type == "RoiAlign" and node.input[1] in values and not _attribute(node, "sampling_ratio"):
+            ratio = any(a.i for a in node.attribute if a.name == "sampling_ratio")
+            if node.op_type == "RoiAlign" and node.input[1] in values and not ratio:
                 raise size_by_value(node.op_type, node.name, "a number of samples (sampling_ratio)")
             touched = not values.isdisjoint(node.input)
             for body in bodies_of(node):
@@ -214,10 +215,6 @@ def _divides(constant: Any) -> bool:
         return False
     numbers = np.asarray(constant) if isinstance(constant, list) else numpy_helper.to_array(constant)
     return not ((numbers == 0) | (numbers == -1)).any()
-
-
-def _attribute(node: Any, name: str) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), 0)
 
 
 def _check_constant(node: Any, known: Constants) -> None:
