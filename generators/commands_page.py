@@ -30,8 +30,8 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     if inner is None:
         yield name, command
         return
-    for word, one in inner.items():
-        yield from _commands(f"{name} {word}", one)
+    for word, subcommand in inner.items():
+        yield from _commands(f"{name} {word}", subcommand)
 
 
 def _row(parameter: Any) -> str:
@@ -40,10 +40,10 @@ def _row(parameter: Any) -> str:
     else:
         shown = [*parameter.opts, *(() if parameter.is_flag else parameter.secondary_opts)]
         name = ", ".join(f"`{option}`" for option in shown)
-    what = _cell(parameter.help or "")
+    text = _cell(parameter.help or "")
     if envvar := getattr(parameter, "envvar", None):
-        what = f"{what} Environment variable: `{envvar}`."
-    return f"| {name} | {_default(parameter)} | {what} |\n"
+        text = f"{text} Environment variable: `{envvar}`."
+    return f"| {name} | {_default(parameter)} | {text} |\n"
 
 
 def _default(parameter: Any) -> str:

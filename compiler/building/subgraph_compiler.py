@@ -46,9 +46,9 @@ class SubgraphCompiler:
 
     def all(
         self,
-        found: GraphParts,
+        parts: GraphParts,
         features: Sequence[Feature],
-        wanted: Sequence[Variant],
+        variants: Sequence[Variant],
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
@@ -57,35 +57,35 @@ class SubgraphCompiler:
         The user/candidate split is left out if no backend can express it: requests are then computed whole. BadInput is
         raised if no variant can compute the whole graph.
         """
-        whole = self._subgraph(found.listed(WHOLE), "", found.by_subgraph[WHOLE], wanted, rows, labelled)
-        exact = [v for v in wanted if v.precision == "float32"]
-        if found.user_split is None:
+        whole = self._subgraph(parts.listed(WHOLE), "", parts.by_subgraph[WHOLE], variants, rows, labelled)
+        exact = [v for v in variants if v.precision == "float32"]
+        if parts.user_split is None:
             return {WHOLE: whole}
         if not exact:
-            found.notes.append("user-once: left out, because the user's part is computed in float32 only")
+            parts.notes.append("user-once: left out, because the user's part is computed in float32 only")
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
-        lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
-        tried, inputs = {USER: exact, SCORE: lower_too}, found.given(rows, features)
+        lower_too = [v for v in variants if v in exact or (v.backend, v.precision) in passed]
+        tried, inputs = {USER: exact, SCORE: lower_too}, parts.given(rows, features)
 
         def both(length: int) -> dict[str, Calibration]:
             names = {part: shorter(part, length) if length else part for part in (USER, SCORE)}
-            return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], inputs[n]) for p, n in names.items()}
+            return {n: self._subgraph(n, title(n), parts.by_subgraph[n], tried[p], inputs[n]) for p, n in names.items()}
 
         try:
             done = both(0)
         except FreshetError as error:
-            found.notes.append(f"user-once: left out: {error}")
+            parts.notes.append(f"user-once: left out: {error}")
             return {WHOLE: whole}
         # What is slower at the longest histories is not tried at others.
         for part in (USER, SCORE):
             fastest = {(e.backend, e.precision) for e in done[part].chosen(self.precision)}
             tried[part] = [v for v in tried[part] if (v.backend, v.precision) in fastest]
-        for length in found.shorter:
+        for length in parts.shorter:
             try:
                 done |= both(length)
             except FreshetError as error:
-                found.notes.append(f"histories: not compiled for at most {length} events: {error}")
+                parts.notes.append(f"histories: not compiled for at most {length} events: {error}")
         return {WHOLE: whole, **done}
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
@@ -97,7 +97,7 @@ class SubgraphCompiler:
 
     def ahead(
         self,
-        found: GraphParts,
+        parts: GraphParts,
         names: Iterable[str],
         targets: Sequence[str],
         backends: Sequence[str],
@@ -121,17 +121,17 @@ class SubgraphCompiler:
             if role(name)[1]:
                 # Stages of a GPU run every request at the longest histories.
                 continue
-            part = found.by_subgraph[name]
+            part = parts.by_subgraph[name]
             lower_too = precision != "float32" and name != USER and bool(targets)
             if lower_too:
                 rows = (inputs or {})[name]
                 self._check_ahead(part, precision, rows, labelled if name == WHOLE else None)
-                self.files.setdefault(found.listed(name), write_rows(self.folder, found.listed(name), rows))
+                self.files.setdefault(parts.listed(name), write_rows(self.folder, parts.listed(name), rows))
             for target in targets:
                 for each in (precision, "float32") if lower_too else ("float32",):
                     for backend in backends:
                         try:
-                            entries += self._ahead(part, found.listed(name), target, backend, each)
+                            entries += self._ahead(part, parts.listed(name), target, backend, each)
                         except FreshetError as error:
                             if backend == backends[-1]:
                                 raise
@@ -163,13 +163,13 @@ class SubgraphCompiler:
         name: str,
         title: str,
         part: DensePart,
-        wanted: Sequence[Variant],
+        variants: Sequence[Variant],
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> Calibration:
         """Compile and measure a part of a graph, on rows of its own input; raise BadInput if no variant computes it."""
         named = f"{title} " if title else ""
-        entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
+        entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), variants, named)
         self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
         advance = lambda: self.reporter.advance(1)  # noqa: E731
         calibration = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
@@ -177,9 +177,9 @@ class SubgraphCompiler:
             self.files[name] = write_rows(self.folder, name, rows)
         return calibration
 
-    def _build(self, name: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
+    def _build(self, name: str, part: DensePart, variants: Sequence[Variant], named: str) -> list[ExecutableEntry]:
         entries: list[ExecutableEntry] = []
-        for variant in wanted:
+        for variant in variants:
             self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
             try:
                 lowered = lower(part.graph, variant)

@@ -80,8 +80,8 @@ class DenseGraph:
             return [values[v.path] if v.path in values else tf.constant(frozen[v.path]) for v in variables]
 
         def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-            given = inputs[MATRIX] if len(names) == 1 else [inputs[name] for name in names]
-            result, _ = model.stateless_call(take(values, trainable), take(values, other), given, training=False)
+            arguments = inputs[MATRIX] if len(names) == 1 else [inputs[name] for name in names]
+            result, _ = model.stateless_call(take(values, trainable), take(values, other), arguments, training=False)
             return dict(result) if isinstance(result, Mapping) else {"score": result}
 
         # x, then the others by name: the order of an executable's arguments.

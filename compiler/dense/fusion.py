@@ -59,7 +59,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
         raise BadInput(f"fusion: expected at most {MAX_OUTPUTS} outputs, got {len(expressions)}")
     heads = [o.name for o in dense.outputs if o.columns == 1]
     floats = {f.name: f for f in features if f.kind == "float" and f.scale}
-    known = {*heads, *floats}
+    terms = {*heads, *floats}
     parsed: dict[str, ParsedExpression] = {}
     for output, text in expressions.items():
         where = f"fusion.{output[:64]}"
@@ -67,9 +67,9 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
             raise BadInput(f"{where}: expected a plain name that is no output yet")
         parsed[output] = parse(text, where)
         for name in parsed[output].names:
-            if name not in known:
-                raise BadInput(f"{where}: expected one of {', '.join(sorted(known)) or 'no names'}, got {name[:64]!r}")
-        known.add(output)
+            if name not in terms:
+                raise BadInput(f"{where}: expected one of {', '.join(sorted(terms)) or 'no names'}, got {name[:64]!r}")
+        terms.add(output)
     weights = {**dense.weights, **{PREFIX + o: _values(p) for o, p in parsed.items() if p.constants}}
 
     def fused(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,11 +118,11 @@ class _DenseCopy:
         for node_def in (definition, sub):
             node_def.attr["T"].CopyFrom(node.definition.attr["T"])
         self.graph.nodes[erf] = ForeignNode(erf, "Erf", node.inputs, definition)
-        one = self._constant(f"{node.name}/one", np.float32(1.0))
-        return ForeignNode(node.name, "Sub", (one, (erf, 0)), sub)
+        unit = self._constant(f"{node.name}/one", np.float32(1.0))
+        return ForeignNode(node.name, "Sub", (unit, (erf, 0)), sub)
 
-    def _shape(self, node: ForeignNode, found: tuple[int, tuple[int, ...]]) -> Ref:
-        each, dims = found
+    def _shape(self, node: ForeignNode, rows: tuple[int, tuple[int, ...]]) -> Ref:
+        each, dims = rows
         if node.op == "Reshape":
             return self._constant(f"{node.name}/shape", np.array([-1, *dims], np.int32), node, "Tshape")
         dtype = self._shapes.dtype(node.inputs[SHAPE_OPERAND[node.op]])

@@ -230,8 +230,8 @@ class LookupFinder:
             wrapped.add(node.name)
         elif op in ("SelectV2", "Select") and 0 not in places:
             others = [ref for i, ref in enumerate(node.inputs) if i not in places]
-            known = wrapped | self._shapes.constant
-            if not all(ref[0] in known or self._graph.nodes[ref[0]].op in MASKS for ref in others):
+            settled = wrapped | self._shapes.constant
+            if not all(ref[0] in settled or self._graph.nodes[ref[0]].op in MASKS for ref in others):
                 return False
             raw.add(out)
         else:

@@ -38,13 +38,13 @@ def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
 
 
 def check_same(served: Manifest, new: Manifest) -> None:
-    for what, old_names, new_names in (
+    for part_name, old_names, new_names in (
         ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
         ("dense weights", [*served.dense], [*new.dense]),
     ):
         if sorted(old_names) != sorted(new_names):
             differing = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
-            raise other_model(f"expected the {what} of the served version, found on one side only: {differing}")
+            raise other_model(f"expected the {part_name} of the served version, found on one side only: {differing}")
     for old, table in table_pairs(served, new):
         for part in ("dim", "hash_seed"):
             if getattr(old, part) != getattr(table, part):
@@ -54,9 +54,9 @@ def check_same(served: Manifest, new: Manifest) -> None:
     for name, shape in served.dense.items():
         if new.dense[name] != shape:
             raise other_model(f"dense weight {name!r}: expected shape {shape} as served, got {new.dense[name]}")
-    for what in ("inputs", "outputs", "width"):
-        if getattr(served, what) != getattr(new, what):
-            raise other_model(f"its {what} differ from those of the served version")
+    for part_name in ("inputs", "outputs", "width"):
+        if getattr(served, part_name) != getattr(new, part_name):
+            raise other_model(f"its {part_name} differ from those of the served version")
     # The side of a feature was chosen at import; an export need not repeat it.
     features = [{f.name: replace(f, side="") for f in manifest.features} for manifest in (served, new)]
     if features[0] != features[1]:

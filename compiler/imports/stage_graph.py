@@ -140,11 +140,11 @@ class StageWriter:
         for size in (-1, dim):
             node.attr["shape"].shape.dim.add(size=size)
 
-    def _filled(self, definition: Any, rows: StageRowsTensor, given: Mapping[Ref, str]) -> None:
+    def _filled(self, definition: Any, rows: StageRowsTensor, names: Mapping[Ref, str]) -> None:
         """Add the nodes that bring rows into the shape of their keys."""
-        source, shaped = rows.lookup.source, given[rows.target]
+        source, shaped = rows.lookup.source, names[rows.target]
         name = shaped.removesuffix("/shaped")
-        keys, dtype = given.get(source, text(source)), self._runner.tensor(source).dtype
+        keys, dtype = names.get(source, text(source)), self._runner.tensor(source).dtype
         shape = _node(definition, f"{name}/keys", "Shape", [keys], T=dtype, out_type=tf.int32)
         dims = self._constant(definition, f"{name}/dims", np.array(rows.dims, np.int32))
         axis = self._constant(definition, f"{name}/axis", np.int32(0))
@@ -152,15 +152,15 @@ class StageWriter:
         whole.attr["N"].i = 2
         _node(definition, shaped, "Reshape", [f"{ROWS}{rows.spec.name}", whole.name], T=tf.float32, Tshape=tf.int32)
 
-    def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
+    def _variable(self, definition: Any, node: ForeignNode, names: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
         if node.name in self.weights:
-            self._weight(definition, node, value.shape, given, handled)
+            self._weight(definition, node, value.shape, names, handled)
             return 0
-        given[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
+        names[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
         if handled:
-            given[node.name, HANDLE] = self._handle(definition, node, node.name, node.name.encode())
-            self._assign(definition, node, f"init/{len(definition.node)}", [node.name, given[node.name, 0]])
+            names[node.name, HANDLE] = self._handle(definition, node, node.name, node.name.encode())
+            self._assign(definition, node, f"init/{len(definition.node)}", [node.name, names[node.name, 0]])
         return int(value.nbytes)
 
     def _handle(self, definition: Any, node: ForeignNode, name: str, shared_name: bytes) -> str:
@@ -175,7 +175,7 @@ class StageWriter:
         assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
 
     def _weight(
-        self, definition: Any, node: ForeignNode, shape: tuple[int, ...], given: dict[Ref, str], handled: bool
+        self, definition: Any, node: ForeignNode, shape: tuple[int, ...], names: dict[Ref, str], handled: bool
     ) -> None:
         """Add a weight that a run is given; for bodies of control flow, in a variable that each run has for itself."""
         spec = self.weights[node.name]
@@ -183,16 +183,16 @@ class StageWriter:
         dims = self._constant(definition, f"{node.name}/dims", np.array(shape, np.int32))
         value, assign = f"{node.name}/value", f"{node.name}/assign"
         _node(definition, value, "Reshape", [f"{ROWS}{spec.name}", dims], T=tf.float32, Tshape=tf.int32)
-        given[node.name, 0] = value
+        names[node.name, 0] = value
         if handled:
             handle = self._handle(definition, node, f"{node.name}/own", ANONYMOUS)
             self._assign(definition, node, assign, [handle, value])
             _node(definition, node.name, "Identity", [handle, f"^{assign}"], T=tf.resource)
-            given[node.name, HANDLE] = node.name
+            names[node.name, HANDLE] = node.name
 
-    def _table(self, definition: Any, node: ForeignNode, given: dict[Ref, str]) -> int:
+    def _table(self, definition: Any, node: ForeignNode, names: dict[Ref, str]) -> int:
         keys, values = self._runner.table((node.name, 0))
-        given[node.name, 0] = node.name
+        names[node.name, 0] = node.name
         table = definition.node.add()
         table.CopyFrom(node.definition)
         table.name, table.device = node.name, ""
@@ -216,7 +216,7 @@ class StageWriter:
         node.attr["value"].tensor.CopyFrom(tensor)
         return name
 
-    def _pieces(self, definition: Any, name: str, output: StageOutput, given: Mapping[Ref, str]) -> None:
+    def _pieces(self, definition: Any, name: str, output: StageOutput, names: Mapping[Ref, str]) -> None:
         """Add the pieces of an output's whole numbers (processor.package.replies)."""
         nodes: list[Any] = []
 
@@ -229,7 +229,7 @@ class StageWriter:
             return self._constant(definition, f"{name}/{len(nodes)}/constant", value)
 
         dtype = self._runner.tensor(output.values).dtype
-        whole = add("Cast", given.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)
+        whole = add("Cast", names.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)
         shape = constant(np.array([-1, output.spec.columns // PIECES], np.int32))
         whole = add("Reshape", whole, shape, T=tf.int64, Tshape=tf.int32)
         size = constant(np.int64(1 << PIECE_BITS))
@@ -241,8 +241,8 @@ class StageWriter:
         joined = _node(definition, name, "ConcatV2", [*pieces, axis], T=tf.float32, Tidx=tf.int32)
         joined.attr["N"].i = PIECES
 
-    def _identity(self, definition: Any, name: str, ref: Ref, given: Mapping[Ref, str]) -> None:
-        _node(definition, name, "Identity", [given.get(ref, text(ref))], T=self._runner.tensor(ref).dtype)
+    def _identity(self, definition: Any, name: str, ref: Ref, names: Mapping[Ref, str]) -> None:
+        _node(definition, name, "Identity", [names.get(ref, text(ref))], T=self._runner.tensor(ref).dtype)
 
 
 def _node(definition: Any, name: str, op: str, inputs: Sequence[str] = (), **types: Any) -> Any:

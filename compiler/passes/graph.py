@@ -157,8 +157,8 @@ class Graph:
 
     def size(self, ref: Ref) -> int | None:
         """Return how many elements one more row of x adds to a tensor, along any axis; None if only a run tells."""
-        few, many = self._inferred[ref][2]
-        return None if few is None or many is None else (many - few) // (PROBED_ROWS[1] - PROBED_ROWS[0])
+        first, second = self._inferred[ref][2]
+        return None if first is None or second is None else (second - first) // (PROBED_ROWS[1] - PROBED_ROWS[0])
 
     def constant(self, ref: Ref) -> NDArray[Any] | None:
         return self.nodes[ref[0]].value
@@ -381,8 +381,8 @@ def _inferred_of(*messages: bytes) -> tuple[dict[Ref, Inferred], dict[str, int]]
                         dims = tuple(tensor.shape.as_list())
                         if ref in tensors:
                             dims = _common(tensors[ref][0], dims)
-                    few = tensors[ref][2][0] if ref in tensors else size
-                    tensors[ref] = (dims, tensor.dtype, (few, size))
+                    first = tensors[ref][2][0] if ref in tensors else size
+                    tensors[ref] = (dims, tensor.dtype, (first, size))
     return tensors, numbers
 
 
@@ -430,11 +430,11 @@ def _canonical(
 
     Placeholders keep their names and order, are all present, and come first.
     """
-    wanted = dict(sorted(outputs.items()))
+    ordered_outputs = dict(sorted(outputs.items()))
     nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
     names = {name: name for name in placeholders}
     order: list[str] = []
-    for name in _ordered(nodes, wanted.values()):
+    for name in _ordered(nodes, ordered_outputs.values()):
         if name not in names:
             names[name] = f"n{len(order)}"
             order.append(name)
@@ -442,4 +442,4 @@ def _canonical(
     rest = {
         names[name]: replace(nodes[name], inputs=tuple((names[n], i) for n, i in nodes[name].inputs)) for name in order
     }
-    return {**first, **rest}, {name: (names[n], i) for name, (n, i) in wanted.items()}
+    return {**first, **rest}, {name: (names[n], i) for name, (n, i) in ordered_outputs.items()}

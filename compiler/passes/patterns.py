@@ -33,8 +33,8 @@ def product(graph: Graph, ref: Ref) -> Product | None:
     if node.op != "MatMul" or node.attr("transpose_a") or node.attr("transpose_b"):
         return None
     x, matrix = node.inputs
-    known = graph.dtype(ref) == tf.float32 and not graph.free(x) and graph.free(matrix)
-    return Product(x, matrix) if known else None
+    fits = graph.dtype(ref) == tf.float32 and not graph.free(x) and graph.free(matrix)
+    return Product(x, matrix) if fits else None
 
 
 def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:

@@ -293,10 +293,10 @@ class _Shortening:
 
     def _gather(self, ref: Ref, node: Node) -> Cuts:
         at = self._gathered(node)
-        if at is None or (found := self._all(at[0]))[at[2]] is not None:
+        if at is None or (cuts := self._all(at[0]))[at[2]] is not None:
             raise _NoRule
         self._copied(ref, node, [self._moved(i) for i in node.inputs])
-        return (*found[: at[2]], *self._all(at[1]), *found[at[2] + 1 :])
+        return (*cuts[: at[2]], *self._all(at[1]), *cuts[at[2] + 1 :])
 
     def _transpose(self, ref: Ref, node: Node) -> Cuts:
         order = self._graph.constant(node.inputs[1])

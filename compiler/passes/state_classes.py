@@ -167,12 +167,12 @@ class _Probe:
         original, permuted = run(inputs), run({**inputs, self._name: rows})
         return all(self._moved(original[name][0], permuted[name][0], order) for name in original)
 
-    def _moved(self, one: Rows, other: Rows, order: NDArray[np.int64]) -> bool:
-        if np.array_equal(one, other):
+    def _moved(self, before: Rows, after: Rows, order: NDArray[np.int64]) -> bool:
+        if np.array_equal(before, after):
             return True
-        by_event, by_column = one.reshape(self.length, -1), one.reshape(-1, self.length)
+        by_event, by_column = before.reshape(self.length, -1), before.reshape(-1, self.length)
         moved = by_event[order].reshape(-1), by_column[:, order].reshape(-1)
-        return any(np.allclose(other, rows, rtol=1e-5, atol=1e-6) for rows in moved)
+        return any(np.allclose(after, rows, rtol=1e-5, atol=1e-6) for rows in moved)
 
     def _begin(self, seed: int) -> tuple[np.random.Generator, Callable[[Mapping[str, Rows]], Mapping[str, Rows]]]:
         random = np.random.default_rng(seed)

@@ -565,7 +565,7 @@ def _of_rows(graph: Graph) -> bool:
     return all(graph.ranked(ref) and graph.shape(ref)[:1] == (None,) for ref in products)
 
 
-def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
+def _same(dense: DenseGraph, split: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
     """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
     rows = dense.sample(proof_rows(dense, PROOF_ROWS))
     for first in (0, 1):
@@ -573,7 +573,7 @@ def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int], 
         inputs[X][:, columns] = inputs[X][0, columns]
         for name in histories:
             inputs[name][:] = inputs[name][0]
-        got, expected = found.candidate.run(found.inputs(inputs, columns)[1]), dense.run(inputs)
+        got, expected = split.candidate.run(split.inputs(inputs, columns)[1]), dense.run(inputs)
         for name, values in expected.items():
             if not np.allclose(got[name], values, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 return False

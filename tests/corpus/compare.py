@@ -123,16 +123,14 @@ def compared(entry: str, before: Mapping[str, Any] | None, after: Mapping[str, A
     return Compared(entry, len(pairs), worst, why or ("" if pairs else "nothing was scored"))
 
 
-def table(found: list[Compared], base: Mapping[str, str], head: Mapping[str, str], *names: str) -> str:
-    width = max([5, *(len(result.entry) for result in found)])
+def table(results: list[Compared], base: Mapping[str, str], head: Mapping[str, str], *names: str) -> str:
+    width = max([5, *(len(result.entry) for result in results)])
     lines = [f"{'entry':{width}}  scores  largest difference  to the bit"]
-    for result in found:
+    for result in results:
         verdict = "equal" if not result.why else f"NOT EQUAL: {result.why}"
         lines.append(f"{result.entry:{width}}  {result.scores:6}  {result.worst:18.3g}  {verdict}"[: width + ONE_LINE])
-    equal = sum(not result.why for result in found)
-    lines.append(
-        f"{' and '.join(names)}: {equal} of {len(found)} entries equal, {sum(result.scores for result in found)} scores"
-    )
+    equal, scores = sum(not result.why for result in results), sum(result.scores for result in results)
+    lines.append(f"{' and '.join(names)}: {equal} of {len(results)} entries equal, {scores} scores")
     differing = [
         f"{name} {base.get(name)} and {head.get(name)}"
         for name in sorted({*base, *head})
@@ -147,8 +145,8 @@ def _apart(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
     """The largest difference of two arrays; infinite where they are not alike in shape and type."""
     if before is None or after is None or (before["shape"], before["dtype"]) != (after["shape"], after["dtype"]):
         return float("inf")
-    one, other = (np.frombuffer(bytes.fromhex(x["bytes"]), x["dtype"]).astype(np.float64) for x in (before, after))
-    return float(np.abs(one - other).max(initial=0.0))
+    first, second = (np.frombuffer(bytes.fromhex(x["bytes"]), x["dtype"]).astype(np.float64) for x in (before, after))
+    return float(np.abs(first - second).max(initial=0.0))
 
 
 def _side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

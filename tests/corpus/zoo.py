@@ -119,7 +119,7 @@ class Training:
         once = [name for name in names if name in USER_COLUMNS or name in sent]
 
         def inputs(seed: int, once: Sequence[str] = ()) -> dict[str, Any]:
-            return {sent.get(name, name): made for name, made in inputs_of(rows, names, seed, once).items()}
+            return {sent.get(name, name): column for name, column in inputs_of(rows, names, seed, once).items()}
 
         story.requests += requests_of("rows", inputs(1))
         story.requests += requests_of("one user", inputs(2, once), ways)
@@ -183,7 +183,7 @@ def histories(story: Story) -> None:
     if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
     inputs = story.requests[-1].inputs
-    no_events = {name: made | NO_EVENTS if name.startswith("history.") else made for name, made in inputs.items()}
+    no_events = {name: column | NO_EVENTS if name.startswith("history.") else column for name, column in inputs.items()}
     story.requests += requests_of("user without events", no_events, ("parts",))
     training.tell(story)
     story.roll_back(0, "the first was a mistake")

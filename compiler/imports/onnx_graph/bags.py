@@ -254,8 +254,8 @@ class _BagFinder:
             name = graph.through(weighing.inputs[0], *SAME)
             weights = graph.through(weighing.inputs[1], "Unsqueeze", *SAME)
             spread = graph.maker(weights, "Expand")
-            one = graph.constant(spread.inputs[0]) if spread is not None else None
-            if one is not None and (np.asarray(one) == 1).all():
+            spread_value = graph.constant(spread.inputs[0]) if spread is not None else None
+            if spread_value is not None and (np.asarray(spread_value) == 1).all():
                 weights = ""
         gathered = graph.maker(name, "Gather")
         if gathered is None or gathered.attributes.get("axis", 0):

@@ -208,25 +208,25 @@ def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: in
 
 
 def _input(info: Any) -> OnnxInput:
-    what = f"input {info.name[:64]!r}"
+    where = f"input {info.name[:64]!r}"
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        raise BadInput(f"{what}: expected a tensor with a shape")
+        raise BadInput(f"{where}: expected a tensor with a shape")
     dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
     if not dims or dims[0] is not None:
         got = f"got {dims[0]}" if dims else "got a single number"
-        raise BadInput(f"{what}: expected a first dimension of any size, {got}: {DYNAMIC}")
-    return OnnxInput(info.name, _dtype(tensor.elem_type, what), dims)
+        raise BadInput(f"{where}: expected a first dimension of any size, {got}: {DYNAMIC}")
+    return OnnxInput(info.name, _dtype(tensor.elem_type, where), dims)
 
 
-def _dtype(code: int, what: str) -> np.dtype[Any]:
+def _dtype(code: int, where: str) -> np.dtype[Any]:
     try:
         name = onnx.TensorProto.DataType.Name(code)
         dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     except (ValueError, KeyError, TypeError):
-        raise BadInput(f"{what}: expected a type of ONNX, got number {code}") from None
+        raise BadInput(f"{where}: expected a type of ONNX, got number {code}") from None
     if dtype.name not in NUMBERS and name != "STRING":
-        raise BadInput(f"{what}: expected one of {', '.join(sorted(NUMBERS))}, got {name.lower()}")
+        raise BadInput(f"{where}: expected one of {', '.join(sorted(NUMBERS))}, got {name.lower()}")
     return dtype
 
 
@@ -236,8 +236,8 @@ class _Reader:
         self._sizes: dict[Path, int] = {}
         self._external = 0
 
-    def body(self, graph: Any, known: set[str], depth: int) -> OnnxBody:
-        """Read a graph, which may use the values `known` of the graph around it."""
+    def body(self, graph: Any, values: set[str], depth: int) -> OnnxBody:
+        """Read a graph, which may use the values of the graph around it."""
         if depth > DEPTH:
             raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
         if graph.sparse_initializer:
@@ -248,9 +248,9 @@ class _Reader:
         declared: list[str] = []
 
         def make(name: str) -> None:
-            if name in known:
+            if name in values:
                 raise BadInput(f"graph: two values are called {name[:64]!r}")
-            known.add(name)
+            values.add(name)
             declared.append(name)
 
         for tensor in graph.initializer:
@@ -262,9 +262,9 @@ class _Reader:
                 make(name)
         for proto in graph.node:
             for name in proto.input:
-                if name and name not in known:
+                if name and name not in values:
                     raise BadInput(f"graph: {_label(proto)} uses {name[:64]!r} before any operator outputs it")
-            node = self.node(proto, known, depth)
+            node = self.node(proto, values, depth)
             for name in filter(None, node.outputs):
                 make(name)
             if node.op == "Constant" and not node.domain:
@@ -273,20 +273,20 @@ class _Reader:
                 nodes.append(node)
         outputs = [info.name for info in graph.output]
         for name in outputs:
-            if name not in known:
+            if name not in values:
                 raise BadInput(f"graph: no operator outputs its output {name[:64]!r}")
-        known.difference_update(declared)
+        values.difference_update(declared)
         return OnnxBody(inputs, outputs, nodes, weights, constants)
 
-    def node(self, proto: Any, known: set[str], depth: int) -> OnnxNode:
-        attributes = {a.name: self.attribute(a, proto, known, depth) for a in proto.attribute}
+    def node(self, proto: Any, values: set[str], depth: int) -> OnnxNode:
+        attributes = {a.name: self.attribute(a, proto, values, depth) for a in proto.attribute}
         domain = "" if proto.domain in OURS else proto.domain
         return OnnxNode(proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attributes)
 
-    def attribute(self, proto: Any, owner: Any, known: set[str], depth: int) -> Any:
+    def attribute(self, proto: Any, owner: Any, values: set[str], depth: int) -> Any:
         kinds = onnx.AttributeProto
         if proto.type == kinds.GRAPH:
-            return self.body(proto.g, known, depth + 1)
+            return self.body(proto.g, values, depth + 1)
         if proto.type == kinds.TENSOR:
             return self.tensor(proto.t, _label(owner))
         plain = (kinds.FLOAT, kinds.INT, kinds.STRING, kinds.FLOATS, kinds.INTS, kinds.STRINGS)
@@ -295,56 +295,56 @@ class _Reader:
         value = helper.get_attribute_value(proto)
         return list(value) if proto.type in plain[3:] else value
 
-    def tensor(self, proto: Any, what: str) -> Array:
-        """Return a tensor's array, after a check that its bytes match its shape; `what` names it in messages."""
-        dtype = _dtype(proto.data_type, what)
+    def tensor(self, proto: Any, where: str) -> Array:
+        """Return a tensor's array, after a check that its bytes match its shape."""
+        dtype = _dtype(proto.data_type, where)
         dims, count = list(proto.dims), 1
         for dim in dims:
             if dim < 0:
-                raise BadInput(f"{what}: expected a shape of positive numbers, got {dims[:8]}")
+                raise BadInput(f"{where}: expected a shape of positive numbers, got {dims[:8]}")
             count *= dim
         if proto.data_location == onnx.TensorProto.EXTERNAL:
-            return self._outside(proto, dtype, count, what).reshape(dims)
+            return self._outside(proto, dtype, count, where).reshape(dims)
         present = (
             len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
         )
         if present != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
-            raise BadInput(f"{what}: expected {count} numbers for its shape {dims[:8]}, got {present}")
+            raise BadInput(f"{where}: expected {count} numbers for its shape {dims[:8]}, got {present}")
         try:
             return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(dims)
         except FreshetError:
             raise
         except Exception as error:
-            raise BadInput(f"{what}: its numbers cannot be read: {reason_of(error)}") from None
+            raise BadInput(f"{where}: its numbers cannot be read: {reason_of(error)}") from None
 
     def _held(self, proto: Any, dtype: np.dtype[Any]) -> int:
         fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data)
         return max(*(len(field) for field in fields), len(proto.string_data))
 
-    def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, what: str) -> Array:
+    def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, where: str) -> Array:
         entries = {entry.key: entry.value for entry in proto.external_data}
-        path = self._file(entries.get("location", ""), what)
+        path = self._file(entries.get("location", ""), where)
         nbytes = count * dtype.itemsize
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
         except ValueError:
-            raise BadInput(f"{what}: expected integers as offset and length of its data") from None
+            raise BadInput(f"{where}: expected integers as offset and length of its data") from None
         if dtype.hasobject or length != nbytes or offset < 0 or offset + nbytes > self._sizes[path]:
-            raise BadInput(f"{what}: expected {nbytes} bytes of data inside its file, got {length} at {offset}")
+            raise BadInput(f"{where}: expected {nbytes} bytes of data inside its file, got {length} at {offset}")
         self._external += nbytes
         # Otherwise one file could be referenced over and over.
         if self._external > min(MAX_EXTERNAL_NBYTES, sum(self._sizes.values())):
             raise TooLarge("source: the data of initialisers overlap, or exceed the limit")
         return np.fromfile(path, dtype.newbyteorder("<"), count, offset=offset).astype(dtype, copy=False)
 
-    def _file(self, location: str, what: str) -> Path:
+    def _file(self, location: str, where: str) -> Path:
         try:
             path = (self._folder / location).resolve()
             inside = path.is_relative_to(self._folder) and path.is_file()
         except (OSError, ValueError, RuntimeError):
             inside = False
         if not location or not inside:
-            raise BadInput(f"{what}: its data file is missing or outside the model's folder")
+            raise BadInput(f"{where}: its data file is missing or outside the model's folder")
         if path not in self._sizes:
             self._sizes[path] = path.stat().st_size
         return path

@@ -169,7 +169,7 @@ def _small(inputs: Sequence[Any]) -> bool:
     )
 
 
-def _sizes_of(call: Call, given: list[Sizes | None]) -> Sizes | None:
+def _sizes_of(call: Call, of_inputs: list[Sizes | None]) -> Sizes | None:
     """Return what is known of the numbers that an operator computes from sizes; None if it computes something else."""
     op = call.node.op
     if op == "Shape":
@@ -177,20 +177,20 @@ def _sizes_of(call: Call, given: list[Sizes | None]) -> Sizes | None:
         dims = list(shape) if isinstance(call.x(), np.ndarray) or shape.rank is not None else None
         return None if dims is None else dims[call.attr("start", 0) : call.attr("end")]
     if op == "Concat":
-        parts = [_numbers(value) if known is None else known for value, known in zip(call.inputs, given)]
+        parts = [_numbers(value) if sizes is None else sizes for value, sizes in zip(call.inputs, of_inputs)]
         return None if None in parts else [size for part in parts for size in part or []]
-    known = given[0]
-    if known is None:
+    sizes = of_inputs[0]
+    if sizes is None:
         return None
     if op == "Gather":
         at = call.x(1)
-        fits = isinstance(at, np.ndarray) and all(-len(known) <= i < len(known) for i in at.ravel())
-        return [known[int(i)] for i in at.ravel()] if fits else None
+        fits = isinstance(at, np.ndarray) and all(-len(sizes) <= i < len(sizes) for i in at.ravel())
+        return [sizes[int(i)] for i in at.ravel()] if fits else None
     if op == "Slice":
         bounds = [call.constant(i).ravel() for i in (1, 2)]
         step = int(call.constant(4).ravel()[0]) if call.has(4) else 1
-        return known[int(bounds[0][0]) : int(bounds[1][0]) : step] if len(bounds[0]) == 1 else None
-    return known
+        return sizes[int(bounds[0][0]) : int(bounds[1][0]) : step] if len(bounds[0]) == 1 else None
+    return sizes
 
 
 def _numbers(value: Any) -> Sizes | None:

@@ -51,10 +51,10 @@ def stage_model(
 
     cut = {item.output: lookup_nodes(model, item, rows, rename) for item in lookups}
     proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
-    nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
-    nodes = [made for item in weights for made in weight_nodes(item, rename)] + nodes
-    given = [info for info in graph.input if info.name in inputs]
-    made = {info.name: info for info in graph.output}
+    nodes = [results for replaced, node in proto_nodes for results in replaced or [renamed_node(node, rename)]]
+    nodes = [results for item in weights for results in weight_nodes(item, rename)] + nodes
+    stage_inputs = [info for info in graph.input if info.name in inputs]
+    results = {info.name: info for info in graph.output}
     pieces: list[Any] = []
     for name, label in outputs.items():
         if name in exact:
@@ -62,13 +62,13 @@ def stage_model(
             nodes += apart
             pieces += constants
             columns = exact[name] * PIECES
-            made[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
+            results[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
         else:
             nodes.append(helper.make_node("Identity", [rename(name)], [f"output/{label}"]))
-    for info in given:
+    for info in stage_inputs:
         info.name = rename(info.name)
     for name, label in outputs.items():
-        made[name].name = f"output/{label}"
+        results[name].name = f"output/{label}"
     read = {name for node in nodes for name in taken(node)}
     handed = {item.tensor for item in weights}
     read_tensors = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
@@ -76,8 +76,8 @@ def stage_model(
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
     initialisers += pieces
-    given += lookup_inputs(model, rows) + [weight_input(item) for item in weights]
-    served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
+    stage_inputs += lookup_inputs(model, rows) + [weight_input(item) for item in weights]
+    served = helper.make_graph(nodes, "stage", stage_inputs, [results[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)
     del proto.metadata_props[:]

@@ -160,7 +160,7 @@ class _Walk:
         return values
 
     def _body(
-        self, node: Any, body: Any, values: set[str], bounds: Bounds, known: Constants, touched: bool, trips: int
+        self, node: Any, body: Any, values: set[str], bounds: Bounds, constants: Constants, touched: bool, trips: int
     ) -> bool:
         names, results = [info.name for info in body.input], [info.name for info in body.output]
         loop = node.op_type == "Loop"
@@ -171,16 +171,16 @@ class _Walk:
             if loop
             else set(carried if touched else ())
         )
-        own_trips = max(known.get(node.input[0], [1]), default=1) if loop else 1
+        own_trips = max(constants.get(node.input[0], [1]), default=1) if loop else 1
         for _ in range(MAX_LOOKS):
-            after = self.walk(body, values | inner, bounds, known, trips * max(own_trips, 1))
+            after = self.walk(body, values | inner, bounds, constants, trips * max(own_trips, 1))
             # Results of one trip are inputs of the next.
             dependent = {name for name, result in zip(carried, results[loop:]) if result in after}
             if dependent <= inner:
                 break
             inner |= dependent
         else:
-            after = self.walk(body, values | set(carried), bounds, known, trips * max(own_trips, 1))
+            after = self.walk(body, values | set(carried), bounds, constants, trips * max(own_trips, 1))
         if loop:
             if node.input[0] in values and node.input[0] not in bounds:
                 raise size_by_value(node.op_type, node.name, "a trip count")
@@ -189,13 +189,13 @@ class _Walk:
                 raise size_by_value(node.op_type, node.name, "a number of trips", LOOPED)
         return touched or not after.isdisjoint(results)
 
-    def _note(self, known: Constants, name: str, tensor: Any) -> None:
+    def _note(self, constants: Constants, name: str, tensor: Any) -> None:
         """Remember a tensor if it holds integers of its own, and its numbers if these are a few."""
         if tensor.data_type not in INTEGERS or tensor.data_location != 0:
             return
         self._divisors[name] = tensor
         if len(tensor.dims) <= 1 and math.prod(tensor.dims) <= MAX_NOTED:
-            known[name] = numpy_helper.to_array(tensor).ravel().tolist()
+            constants[name] = numpy_helper.to_array(tensor).ravel().tolist()
 
     def _check_division(self, node: Any, values: set[str]) -> None:
         """Raise BadInput for integers of a request that are divided by something that may be 0 or -1."""
@@ -217,9 +217,9 @@ def _divides(constant: Any) -> bool:
     return not ((numbers == 0) | (numbers == -1)).any()
 
 
-def _check_constant(node: Any, known: Constants) -> None:
+def _check_constant(node: Any, by_name: Constants) -> None:
     """Raise TooLarge if an operator makes too many values of constants."""
-    constants = [known.get(name) for name in node.input]
+    constants = [by_name.get(name) for name in node.input]
     values = 0
     if node.op_type in RANDOM:
         values = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
