@@ -62,7 +62,6 @@ class StoredProgram:
             self._path = folder / f"{digest}{PROGRAM}"
 
     def read(self) -> bytes | None:
-        """Return what was written; None if nothing usable is stored."""
         with suppress(OSError):
             if self._path is not None and self._path.is_file() and is_trusted(self._path):
                 data = self._path.read_bytes()

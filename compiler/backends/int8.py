@@ -74,7 +74,6 @@ def products(model: bytes) -> list[MatrixProduct]:
 
 
 def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
-    """Return the model with these values of its graph as additional outputs."""
     parsed = onnx.load_from_string(model)
     ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
     for value in dict.fromkeys(values):
@@ -150,7 +149,6 @@ def _weights(model: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _result(value: str, graph: Any) -> str:
-    """Return the result after the nodes that are computed together with a product."""
     outputs = {end.name for end in graph.output}
     for kinds in (("Add",), ("Relu",)):
         readers = [node for node in graph.node if value in node.input]

@@ -39,7 +39,6 @@ IN_PLACE = "TF2ONNX_CATCH_ERRORS"
 
 
 def variants() -> list[Variant]:
-    """Return one variant for each supported processor, and int8 if this machine multiplies it."""
     targets = OnnxRuntime().targets()
     lower = [Variant("onnxruntime", "int8")] if "cpu" in targets and this_machine().int8 else []
     return [*(Variant("onnxruntime", target="" if target == "cpu" else target) for target in targets), *lower]
@@ -89,7 +88,6 @@ def with_inputs(model: bytes) -> bytes:
 
 
 def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
-    """Return the model with the weights' values inside."""
     parsed = onnx.load_from_string(model)
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:

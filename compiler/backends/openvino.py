@@ -17,7 +17,6 @@ from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """Return the variants of this machine: bfloat16 and int8 only if the processor multiplies them."""
     OpenVino()
     has = {"float32": True, "bfloat16": this_machine().bfloat16, "int8": bool(this_machine().int8)}
     return [Variant("openvino", precision) for precision in PRECISIONS if has[precision]]

@@ -116,7 +116,6 @@ class _Executable:
         return run
 
     def check(self) -> None:
-        """Run once; raise BadInput unless the outputs have the expected shapes."""
         zeros = [tf.zeros(shape) for shape in self._spec.input_shapes(self.bucket).values()]
         results = self._function(*zeros, *self._weights)
         got = [(result.dtype, tuple(result.shape)) for result in results]

@@ -29,7 +29,6 @@ _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 
 def variants() -> list[Variant]:
-    """Return the variants of this machine: its processor, and CUDA if there is such a device."""
     Xla()
     here = [Variant("xla")]
     try:

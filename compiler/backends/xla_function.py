@@ -134,7 +134,6 @@ class XlaFunction:
         return array, DeviceArray(buffer, ArraySpec.of(array))
 
     def __call__(self, arguments: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """Run the function and return its results when they are computed."""
         try:
             run = self._executable.execute_sharded([argument.buffer for argument in (*arguments, *self._captured)])
             results = run.consume_with_handlers(self._handlers)

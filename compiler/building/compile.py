@@ -74,7 +74,6 @@ def compile_graph(
 
 
 def checked_buckets(buckets: Sequence[int]) -> list[int]:
-    """Return the buckets ascending and distinct; raise BadInput unless all are batch sizes."""
     ascending = sorted(set(buckets))
     if not ascending or ascending[0] < 1:
         raise BadInput(f"buckets: expected positive batch sizes, got {ascending[:8]}")
@@ -92,12 +91,10 @@ def parse_variant(text: str) -> Variant:
 
 
 def variants(backend: str) -> list[Variant]:
-    """Return the variants that a backend can compile on this machine; raise BadInput if its library is missing."""
     return _backend_module(backend).variants()
 
 
 def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
-    """Translate a graph into a backend's language; raise BadInput if it cannot express it."""
     if isinstance(graph, OnnxDenseGraph):
         return native_onnx.lower(graph, variant)
     return _backend_module(variant.backend).lower(graph, variant)
@@ -188,7 +185,6 @@ def _backend_module(backend: str) -> CompilerBackend:
 
 
 def _write(version_folder: Path, stem: str, suffix: str, data: bytes) -> str:
-    """Write a file with its digest in the name; return the name, relative to the folder."""
     name = f"{stem}.{sha256(data)[:DIGEST_DIGITS]}{suffix}"
     path = version_folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

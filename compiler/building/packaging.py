@@ -114,7 +114,6 @@ def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -
 def _measured(
     folder: Path, compiled: GraphParts, draft: Manifest, lower: LowPrecisionOptions
 ) -> tuple[list[ExecutableEntry], dict[str, Any]]:
-    """Compile for ONNX Runtime, which quantises weights when it loads them; return notes on refusals, too."""
     compiler = SubgraphCompiler(folder, [], lower.precision, lower.bound)
     tried = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
     calibrations = compiler.all(compiled, draft.features, tried, lower.rows.inputs, lower.rows)

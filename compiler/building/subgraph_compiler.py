@@ -139,7 +139,6 @@ class SubgraphCompiler:
         return entries
 
     def _check_ahead(self, part: DensePart, precision: str, rows: Tensors, labelled: LabelledRows | None) -> None:
-        """Raise BadInput unless a lower precision of XLA stays within the bounds, as the CPU computes it."""
         lowered: Any = lower_ahead(part.graph, "", precision=precision)
         program = lowered.on_cpu(max(part.buckets))
         checked = check_ahead(part.graph, program, precision, rows, self.bound, labelled, f"xla cuda {precision}")

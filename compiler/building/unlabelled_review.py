@@ -43,7 +43,6 @@ def unlabelled_notes(repository: Repository, version: VersionReader) -> dict[str
 
 
 def _lost_inputs(before: Manifest, after: Manifest) -> list[str]:
-    """Return a line for each input that requests send and the new version does not read, or reads as another type."""
     types = {spec.name: spec.dtype for spec in after.inputs}
     lines = []
     for spec in before.inputs:
@@ -57,7 +56,6 @@ def _lost_inputs(before: Manifest, after: Manifest) -> list[str]:
 
 
 def _lost_rows(before: VersionReader, after: VersionReader, remote: bool) -> list[str]:
-    """Return a line for each table that is gone, has far fewer rows, or has other ids, if these need not be fetched."""
     tables = {entry.name: entry for entry in after.manifest.tables}
     named = f"version {before.manifest.version}"
     lines = []

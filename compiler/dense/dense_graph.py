@@ -45,7 +45,6 @@ class DenseGraph:
 
     @property
     def width(self) -> int:
-        """Columns of x; 0 for a graph of histories alone."""
         return self.inputs.get(MATRIX, (None, 0))[1] or 0
 
     @property
@@ -198,6 +197,5 @@ def _outputs(function: Any, inputs: Mapping[str, Dims]) -> list[Output]:
 
 
 def _concrete(function: Any) -> Any:
-    """Return a tf.function's concrete function, whether it was traced here or read from a SavedModel."""
     concrete = getattr(function, "concrete_functions", None)
     return concrete[0] if concrete else function.get_concrete_function()

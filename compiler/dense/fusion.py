@@ -108,7 +108,6 @@ def _values(parsed: ParsedExpression) -> NDArray[np.float32]:
 
 
 def _as_sent(x: Any, feature: Feature) -> Any:
-    """Return a float feature's column [n, 1] with its transform undone."""
     value = x[:, feature.offset : feature.offset + 1] / np.float32(feature.scale) + np.float32(feature.mean)
     return tf.sign(value) * (tf.exp(tf.abs(value)) - 1.0) if feature.log1p else value
 

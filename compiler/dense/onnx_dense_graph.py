@@ -48,7 +48,6 @@ class OnnxDenseGraph:
 
     @classmethod
     def stored(cls, path: Path) -> bool:
-        """Report whether a version's folder graph/ holds such a graph."""
         return (path / MODEL_FILE).is_file()
 
     @classmethod
@@ -75,7 +74,6 @@ class OnnxDenseGraph:
         return len(inputs[MATRIX])
 
     def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
-        """Return the outputs that ONNX Runtime computes, the reference; with the graph's own weights by default."""
         chosen = self.weights if weights is None else weights
         bucket = min(len(inputs[MATRIX]), MAX_RUN_ROWS)
         program = load_backend(BACKEND).open_program(self.spec)

@@ -78,7 +78,6 @@ def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str,
 
 
 def _through(above: Sequence[ForeignNode], gather: ForeignNode) -> list[str]:
-    """Return the operations that the rows of a lookup pass through before they are handed over."""
     reached = {gather.name}
     ops: dict[str, None] = {}
     for node in above:

@@ -105,7 +105,6 @@ class TransformDeriver:
         return self._checked(ref, lambda: self._flat(ref), same)
 
     def without(self, name: str, ids: Iterable[int]) -> str:
-        """Return the name of a ragged input's rows without some ids."""
         for each in ids:
             name = self._add("drop", [name], integers=[each])
         return name
@@ -295,13 +294,11 @@ class TransformDeriver:
         return self._add("tally", [self._dense(node.inputs[0])], integers=[*sizes, once])
 
     def _whole(self, ref: Ref) -> Ref:
-        """Return the integers behind a tensor of floats."""
         node = self._graph.nodes[ref[0]]
         cast = node.op == "Cast" and self._runner.tensor(node.inputs[0]).dtype in WHOLE
         return node.inputs[0] if cast and self._runner.tensor(ref).dtype == tf.float32 else ref
 
     def _up_ref(self, ref: Ref) -> Ref:
-        """Follow a tensor to its source through operations that only reshape or cast."""
         while self._graph.nodes[ref[0]].op in THROUGH:
             ref = self._graph.nodes[ref[0]].inputs[0]
         return ref
@@ -344,7 +341,6 @@ class TransformDeriver:
         return self._add("within", [operand(node.inputs[2])], integers=[low, high, number])
 
     def _same_value(self, node: ForeignNode, ref: Ref) -> Any:
-        """Return the string or number that a tensor holds everywhere."""
         arrays = [values[ref] for values in self._shapes.values if ref in values] or [self._runner.constant(ref)]
         distinct = {value for values in arrays for value in _listed(np.asarray(values))}
         if len(distinct) != 1:

@@ -48,7 +48,6 @@ def _lookups(cut: GraphCut, draft: Draft) -> Iterator[tuple[Lookup, str]]:
 
 
 def notes_of(copies: Mapping[str, str]) -> list[str]:
-    """Return the findings of duplicated_tables() as lines of the import report, one a table."""
     return [
         f"table {table!r} changes only together with dense weight {weight!r}, which holds the same rows"
         if weight

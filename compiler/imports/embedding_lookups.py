@@ -92,7 +92,6 @@ class LookupFinder:
         self._shapes, self._graph, self._runner = shapes, shapes.graph, shapes.runner
 
     def find(self, target: Ref) -> Lookup | None:
-        """Return the lookup that computes `target` [rows * n, *dims], or None."""
         for source in self.sources(target):
             if self._shapes.rows(source) is None:
                 continue

@@ -309,7 +309,6 @@ class Inliner:
             nodes[name] = ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _handle(self, ref: Ref) -> Ref:
-        """Return the handle instead of the value for bodies of control flow, which read variables themselves."""
         node = self.graph.nodes.get(ref[0])
         return (ref[0], HANDLE) if node is not None and node.op == VARIABLE and ref[1] == 0 else ref
 

@@ -196,7 +196,6 @@ class Importer:
         )
 
     def _rounded(self, cut: GraphCut) -> list[str]:
-        """Return notes on the outputs of numbers that float32 does not hold."""
         exact = {port.ref for port in cut.ports if port.exact}
         types = {n: self.shapes.dtype(r) for n, r in self.outputs.items() if r not in exact and n not in self.labels}
         return [f"output {n[:64]!r} is {t.name}: {COMPUTED}" for n, t in types.items() if t != tf.float32]
@@ -206,7 +205,6 @@ class Importer:
         return served_signatures(labels, self.source.signatures)
 
     def _declared(self, outputs: Sequence[Output], cut: GraphCut) -> list[Output]:
-        """Return the outputs in the shape and type that the model itself gives them."""
         pieced = {port.ref for port in cut.ports if port.exact}
         declared = []
         for output in outputs:

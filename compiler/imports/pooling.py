@@ -72,7 +72,6 @@ class PoolFinder:
         self._matrices = {f"input/{f.name}": f.name for f in inputs if f.kind == PADDED}
 
     def find(self, target: Ref) -> PooledLookup | None:
-        """Return what pools the rows behind a tensor [rows, dim], or None."""
         if self._shapes.graph.nodes[target[0]].op in REDUCTIONS:
             return self._reduced(target)
         return self._segmented(target)

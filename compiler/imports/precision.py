@@ -38,5 +38,4 @@ class Precision:
 
     @property
     def advice(self) -> str:
-        """The end of a message of a difference."""
         return f", which is more than {self.dtype} explains: export the model in float32" if self.dtype else ""

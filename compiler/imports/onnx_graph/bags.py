@@ -263,7 +263,6 @@ class _BagFinder:
         return gathered.inputs[0], gathered.inputs[1], weights
 
     def _paddings(self, nodes: list[tuple[OnnxNode, _Scope]]) -> set[int] | None:
-        """Return the ids that the loop for padding compares with; None if there is no such loop."""
         if not any(node.op == "Loop" for node, _ in nodes):
             return None
         graph, turned = self._graph, {node.inputs[0] for node, _ in nodes if node.op == "Not"}

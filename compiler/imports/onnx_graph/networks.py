@@ -71,7 +71,6 @@ def _dropout(call: Call) -> Any:
 
 
 def _bag(call: Call) -> Any:
-    """Pool rows of a table, in the shape of EmbeddingBag's result. Empty bags give zeros."""
     table, ids = call.x(), call.x(1)
     ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
     return _ragged(call, table, ids, call.x(2)) if call.has(2) else _matrix(call, table, ids)

@@ -87,7 +87,6 @@ class OnnxModel:
 
 
 def read_onnx(path: Path) -> OnnxModel:
-    """Read an ONNX file; raise BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
     opset = _opset(proto)
     inputs, body = read_graph(proto, path.parent)
@@ -131,7 +130,6 @@ def every_node(graph: Any) -> Iterator[Any]:
 
 
 def bodies_of(node: Any) -> list[Any]:
-    """Return the graphs inside a message's node: branches, or the body of a loop."""
     return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
 
 

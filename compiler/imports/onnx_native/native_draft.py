@@ -60,7 +60,6 @@ class NativeDraftBuilder:
         user: Collection[str],
         notes: Sequence[str],
     ) -> None:
-        """Take the file's inputs, and what it gives for a sample, by its own names, and lines for the report."""
         self._model, self._feeds, self._user, self._notes = model, feeds, user, notes
         self._inputs = list(feeds.values())
         self._dims = {name: array.shape[1:] for name, array in outputs.items()}

@@ -137,7 +137,6 @@ def plain_gather(node: Any, name: str) -> bool:
 
 
 def _pooled(model: NativeModel, node: Any, table: str, dim: int) -> ServedLookup | None:
-    """Return the lookup of a bag whose ids and offsets are inputs as they are, or None."""
     if node.op_type != BAG or node.domain != DOMAIN or node.input[0] != table or node.input[3]:
         return None
     attributes = {a.name: a for a in node.attribute}

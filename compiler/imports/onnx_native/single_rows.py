@@ -42,7 +42,6 @@ def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
 
 
 def without_marks(data: bytes) -> bytes:
-    """Return a stage's bytes without the names of the inputs that may have one row, if it has them."""
     model = onnx.load_from_string(data)
     others = [entry for entry in model.metadata_props if entry.key != SINGLE_KEY]
     del model.metadata_props[:]

@@ -41,7 +41,6 @@ class StagedWeight:
 
     @property
     def rows(self) -> Matrix:
-        """The table's rows, float32 [rows, n]."""
         return self.value.reshape(weight_rows(self.value.shape))
 
 
