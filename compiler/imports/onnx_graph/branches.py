@@ -76,7 +76,7 @@ def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
     if node.op == "Identity":
         return constants[0]
     if node.op == "Not" and constants[0].dtype.kind == "b":
-        return np.logical_not(constants[0])
+        return np.asarray(np.logical_not(constants[0]))
     if node.op not in FOLDS or len(constants) != 2:
         return None
     try:
