@@ -174,4 +174,7 @@ class PoolFinder:
         total = np.zeros((rows, pool.lookup.dim), np.float32)
         counts = np.maximum(np.bincount(segments, minlength=rows)[:rows, None], 1).astype(np.float32)
         np.add.at(total, segments, pool.lookup.values(entries))
-        return total if pool.combiner == "sum" else total / (counts if pool.combiner == "mean" else np.sqrt(counts))
+        if pool.combiner == "sum":
+            return total
+        divisor: NDArray[np.float32] = counts if pool.combiner == "mean" else np.sqrt(counts)
+        return total / divisor
