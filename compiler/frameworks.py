@@ -1,8 +1,7 @@
 """Import TensorFlow and Keras once and quietly: import them from here and from nowhere else.
 
-At its end TensorFlow imports all of Keras, so that tf.keras knows the optimizers of SavedModels; that takes a fifth of
-the import. Nothing here needs them, so Keras is imported at the first use of `keras`, and without matplotlib, in which
-it would draw pictures.
+At its end TensorFlow imports all of Keras for the optimizers of SavedModels, a fifth of the import. Nothing here needs
+them, so Keras is imported at the first use of `keras`, and without matplotlib, in which it would draw pictures.
 
 TensorFlow's C++ code logs a few lines to file descriptor 2 before any setting can take effect. They are captured during
 the import and dropped; everything else written meanwhile is passed on.
@@ -29,7 +28,6 @@ CHATTER = (
 
 @contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Capture file descriptor 2 and finally write everything except the chatter."""
     try:
         stderr = os.dup(2)
     except OSError:  # a process without one
@@ -89,7 +87,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return Keras, imported with its first use."""
     if name != "keras":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needed(USE), _without_chatter(), _without(PLOTS):

@@ -24,25 +24,19 @@ WIDE = 10_000
 
 def output(*, highlight: bool = True) -> Console:
     """Return a console as wide as its terminal. Without one, and unless COLUMNS sets a width, lines are not wrapped."""
-    made = Console(highlight=highlight)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = WIDE
-    return made
+    console = Console(highlight=highlight)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
+    return console
 
 
 class Reporter(Protocol):
     """Receives the progress of a compilation or a training run."""
 
     def begin(self, what: str, total: int | None) -> None:
-        """Begin a part.
+        """Begin a part of `total` rows or steps; None if it has no end."""
 
-        Args:
-            what: Name of the part.
-            total: Its number of rows or steps; None if it has no end.
-        """
-
-    def advance(self, done: int) -> None:
-        """Advance the current part."""
+    def advance(self, done: int) -> None: ...
 
     def note(self, text: str) -> None:
         """Record one line worth keeping."""

@@ -24,13 +24,7 @@ def schema_of(floats: list[int]) -> pa.Schema:
 
 
 def converted(lines: list[str], floats: list[int], first: int) -> pa.RecordBatch:
-    """Return the rows of some lines.
-
-    Args:
-        lines: The lines.
-        floats: Indices whose values are columns.
-        first: Number of the first line, for messages.
-    """
+    """Return the rows of some lines, of which `first` is the first one's number; `floats` are columns."""
     labels, features = [], []
     values = {index: [0.0] * len(lines) for index in floats}
     for row, line in enumerate(lines):

@@ -16,7 +16,6 @@ HEAD = "| field | type | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     document = _document()
     parts = [_refusals(document)]
     for path, methods in document["paths"].items():
@@ -56,7 +55,6 @@ def _document() -> dict[str, Any]:
 
 
 def _refusals(document: Mapping[str, Any]) -> str:
-    """Return the table of error statuses that every route may return."""
     first = next(iter(next(iter(document["paths"].values())).values()))
     rows = (
         f"| {code} | {response['description']} |\n" for code, response in first["responses"].items() if code[0] in "45"
@@ -75,15 +73,15 @@ def _bodies(operation: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(name: str, schema: Mapping[str, Any], needed: bool) -> str:
-    what = [schema.get("description", "")]
+    notes = [schema.get("description", "")]
     if needed:
-        what.append("Required.")
-    return f"| `{name}` | {_type(schema)} | {' '.join(filter(None, what))} |\n"
+        notes.append("Required.")
+    return f"| `{name}` | {_type(schema)} | {' '.join(filter(None, notes))} |\n"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"] if one.get("type") != "null"))
+        return " or ".join(dict.fromkeys(_type(inner) for inner in schema["anyOf"] if inner.get("type") != "null"))
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}" if schema.get("items") else "list"
     if schema.get("type") == "object":

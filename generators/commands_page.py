@@ -15,7 +15,6 @@ HEAD = "| option | default | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     parts = []
     for name, command in sorted(_commands("freshet", typer.main.get_command(app))):
         parts.append(f"## {name}\n\n{_cell(' '.join((command.help or '').split()))}\n")
@@ -27,13 +26,12 @@ def page() -> str:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every command with its full name; groups themselves are left out."""
     inner = getattr(command, "commands", None)
     if inner is None:
         yield name, command
         return
-    for word, one in inner.items():
-        yield from _commands(f"{name} {word}", one)
+    for word, subcommand in inner.items():
+        yield from _commands(f"{name} {word}", subcommand)
 
 
 def _row(parameter: Any) -> str:
@@ -42,10 +40,10 @@ def _row(parameter: Any) -> str:
     else:
         shown = [*parameter.opts, *(() if parameter.is_flag else parameter.secondary_opts)]
         name = ", ".join(f"`{option}`" for option in shown)
-    what = _cell(parameter.help or "")
+    text = _cell(parameter.help or "")
     if envvar := getattr(parameter, "envvar", None):
-        what = f"{what} Environment variable: `{envvar}`."
-    return f"| {name} | {_default(parameter)} | {what} |\n"
+        text = f"{text} Environment variable: `{envvar}`."
+    return f"| {name} | {_default(parameter)} | {text} |\n"
 
 
 def _default(parameter: Any) -> str:

@@ -17,7 +17,6 @@ CHUNK = 24
 
 
 def generate(target: str) -> str:
-    """Return the text of a message module."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     folder = ROOT / TARGETS[target]

@@ -11,13 +11,12 @@ HEAD = "| option | default | description |\n|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     parts = []
     for heading, options in groupby(OPTIONS, lambda each: each[1].heading):
         rows = []
         for field, option in options:
-            what = " ".join(filter(None, (f"{option.help}.", option.facts))).replace("<", "&lt;").replace("|", "\\|")
-            rows.append(f"| `{field.name}` | {default_of(field)} | {what} |\n")
+            text = " ".join(filter(None, (f"{option.help}.", option.facts))).replace("<", "&lt;").replace("|", "\\|")
+            rows.append(f"| `{field.name}` | {default_of(field)} | {text} |\n")
         parts.append(f"## {heading}\n\n{HEAD}{''.join(rows)}")
     keys = ", ".join(f"`{key}`" for key in GROUP_KINDS)
     parts.append(f"## Keys of a group\n\nA section `[{SECTIONS[0]}.NAME]` of the file may have {keys}.\n")

@@ -27,7 +27,7 @@ OF_PROCESSOR = ("initialize", "process", "batch_process", "poll", "apply_delta",
 
 
 def page() -> str:
-    """Return the tables as Markdown. Raises KeyError for a name that is in no group."""
+    """Return the tables as Markdown; raise KeyError for a name that is in no group."""
     errors = {name for name in freshet_serving.__all__ if issubclass(getattr(freshet_serving, name), Exception)}
     if missing := set(freshet_serving.__all__) - errors - {name for names in GROUPS.values() for name in names}:
         raise KeyError(f"names without a group: {', '.join(sorted(missing))}")
@@ -78,7 +78,6 @@ def _signature(member: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return an annotation as written in the source."""
     return str(getattr(annotation, "__forward_arg__", annotation))
 
 
@@ -94,22 +93,21 @@ def _told(member: Any) -> str:
 
 
 def _sections(text: str) -> str:
-    """Return a docstring with `Args:` and its like turned into lists."""
-    made: list[str] = []
+    lines: list[str] = []
     inside = False
     for line in text.split("\n"):
         if line in SECTIONS:
-            made += [f"{line}", ""]
+            lines += [f"{line}", ""]
             inside = True
         elif inside and line.startswith("    ") and not line.startswith("     "):
             name, colon, rest = line.strip().partition(": ")
-            made.append(f"- `{name}`: {rest}" if colon and NAMED.fullmatch(name) else f"- {line.strip()}")
+            lines.append(f"- `{name}`: {rest}" if colon and NAMED.fullmatch(name) else f"- {line.strip()}")
         elif inside and line.startswith("     "):
-            made.append(f"  {line.strip()}")
+            lines.append(f"  {line.strip()}")
         else:
             inside = inside and not line
-            made.append(line)
-    return "\n".join(made)
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _errors(errors: list[type[Any]]) -> str:

@@ -22,7 +22,6 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> None:
-    """Write the tables of every page."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         (FOLDER / name).write_text(page())

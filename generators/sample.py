@@ -32,9 +32,10 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def main() -> None:
-    """Write the sample."""
     source = SyntheticSource(seed=7, rows=FULL_ROWS + DELTA_ROWS * DELTAS, users=800, items=300, drift_rows=40_000)
-    features = {name: {**section, **_narrow(section)} for name, section in default_features().items()}
+    features = {
+        name: section | ({"dim": DIM} if "dim" in section else {}) for name, section in default_features().items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder, "repository")
         config = parse_config(
@@ -62,10 +63,6 @@ def main() -> None:
     print(f"{SAMPLE.stat().st_size >> 10} KiB; held-out AUC {run.held_out.auc():.4f}; scores {first} -> {last}")
 
 
-def _narrow(section: dict[str, Any]) -> dict[str, Any]:
-    return {"dim": DIM} if "dim" in section else {}
-
-
 def request(candidates: Batch) -> dict[str, list[Any]]:
     """Return the inputs of a request: a user, an hour, and the first items with at most two tags, each once."""
     columns = {name: as_json(column) for name, column in candidates.columns.items()}
@@ -90,7 +87,6 @@ def scores(repository: Path, inputs: dict[str, list[Any]]) -> list[float]:
 
 
 def pack(version: Path) -> None:
-    """Write the files of a version."""
     with zipfile.ZipFile(SAMPLE, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(path for path in version.rglob("*") if path.is_file()):
             member = zipfile.ZipInfo(path.relative_to(version).as_posix(), TIME)

@@ -8,7 +8,6 @@ HEAD = "| key | type | default | description |\n|---|---|---|---|\n"
 
 
 def page() -> str:
-    """Return the tables as Markdown."""
     return "\n".join(map(_section, file_sections()))
 
 

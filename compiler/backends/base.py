@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from freshet_serving.processor.backends import Matrix
+from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.running.bounded import row_errors
 
 MAX_ERROR = 2e-3
 
 
+def check_outputs(got: Mapping[str, Matrix], expected: Mapping[str, Matrix], limit: float, where: str) -> float:
+    """Return the largest difference from TensorFlow's outputs; raise BadInput if an output exceeds the limit."""
+    worst = 0.0
+    for name, array in got.items():
+        error = float(row_errors({name: array}, expected).max(initial=0.0))
+        if error > limit:
+            raise BadInput(f"{where}: output {name!r} differs by {error:.3g} from TensorFlow's")
+        worst = max(worst, error)
+    return worst
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """A graph compiled for one bucket.
+    """A graph compiled for one bucket; library, features and frozen are those of ExecutableEntry, for machine code.
 
     Attributes:
-        data: Content of the file.
-        suffix: Suffix of the file's name.
         weights: Names of the weights, in the executable's order.
-        library: As in processor.package.manifest.ExecutableEntry; for machine code only.
-        features: As in ExecutableEntry; for machine code only.
-        frozen: As in ExecutableEntry; for machine code only.
         origin: The portable form that data was compiled from.
-        origin_suffix: Suffix of the file of `origin`.
     """
 
     data: bytes
@@ -34,7 +44,6 @@ class CompiledGraph:
 
     @property
     def machine_code(self) -> bool:
-        """True if data must be wrapped in a capsule."""
         return bool(self.library)
 
 
@@ -47,13 +56,9 @@ class LoweredGraph(Protocol):
 
     @property
     def definition(self) -> bytes:
-        """Everything besides the bucket that determines a compiled file.
+        """All that determines a compiled file besides the bucket: graph, frozen weights, library and processor."""
 
-        Equal only for equal graphs, frozen weights, libraries and processors.
-        """
-
-    def compile(self, bucket: int) -> CompiledGraph:
-        """Compile the graph for batches of `bucket` rows."""
+    def compile(self, bucket: int) -> CompiledGraph: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,7 @@ class Variant:
     """One way to compile a graph.
 
     Attributes:
-        precision: Precision of the computation.
-        target: The target; "" for this machine.
+        target: "" for this machine.
         bound: Largest allowed error of scores in a lower precision (processor.running.bounded).
     """
 
@@ -80,17 +84,7 @@ class CompilerBackend(Protocol):
     """The compiling half of a backend, a module compiler.backends.<name>."""
 
     def variants(self) -> list[Variant]:
-        """Return the variants that can be compiled on this machine.
-
-        Raises BadInput with installation advice if the library is missing.
-        """
+        """Return the variants that can be compiled on this machine; raise BadInput if the library is missing."""
 
     def lower(self, graph: object, variant: Variant) -> LoweredGraph:
-        """Translate a graph into the backend's language.
-
-        Args:
-            graph: The dense graph.
-
-        Raises:
-            BadInput: The backend cannot express the graph.
-        """
+        """Translate a DenseGraph into the backend's language; raise BadInput if it cannot express it."""

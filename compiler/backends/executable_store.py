@@ -1,11 +1,10 @@
-"""Keep what XLA has compiled for steps of training in the user's cache, so that the next run does not compile it again.
+"""Keep what XLA has compiled for steps of training in the user's cache, so that the next run need not compile it again.
 
-A run over a few thousand new rows would else spend most of its time on compiling what the run before it compiled, and
-much of the rest on having TensorFlow trace the same program.
+Otherwise a run over a few thousand new rows would spend most of its time on compiling and tracing a known program.
 
 Invariants
-- An executable is used only for the program, the versions, the flags and the processor that it was compiled for: all of
-  them are in the digest that names its file.
+- An executable is used only for the program, versions, flags and processor that it was compiled for: the digest that
+  names its file covers all of them.
 - A program is used only for the code of this release, the versions and the settings that it was traced from.
 - It is machine code, so nothing is read that another user can have written (processor.kernels.file_trust).
 - Files appear whole, by rename. No error of a file system, and no damaged file, reaches the caller: XLA compiles then.
@@ -33,11 +32,7 @@ TRACED_BY = ("models", "compiler", "processor/package")
 
 
 def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
-    """Return the executable of a program for a CPU, from the store if it is there.
-
-    Args:
-        stablehlo: The program, a portable artifact.
-    """
+    """Return the executable of a portable StableHLO artifact for a CPU, from the store if it is there."""
     folder = _folder()
     path = None if folder is None else folder / f"{_digest(stablehlo, threads)}{SUFFIX}"
     if path is not None and path.is_file() and is_trusted(path):
@@ -57,19 +52,16 @@ def stored_or_compiled(stablehlo: bytes, on: Device, threads: int) -> Any:
 
 
 class StoredProgram:
-    """The place of one program in the store."""
+    """The place of one program in the store. A program without settings ("") is not stored."""
 
     def __init__(self, settings: str) -> None:
-        """Find the place.
-
-        Args:
-            settings: All settings that the program follows from; "" for a program that is not stored.
-        """
         folder = _folder() if settings else None
-        self._path = None if folder is None else folder / f"{_digest_of_trace(settings)}{PROGRAM}"
+        self._path: Path | None = None
+        if folder is not None:
+            digest = hashlib.sha256(_code() + settings.encode()).hexdigest()[:40]
+            self._path = folder / f"{digest}{PROGRAM}"
 
     def read(self) -> bytes | None:
-        """Return what was written; None if nothing is there that may be used."""
         with suppress(OSError):
             if self._path is not None and self._path.is_file() and is_trusted(self._path):
                 data = self._path.read_bytes()
@@ -79,7 +71,6 @@ class StoredProgram:
         return None
 
     def write(self, data: bytes) -> None:
-        """Store the program, if that is possible."""
         with suppress(OSError):
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,24 +87,19 @@ def _folder() -> Path | None:
 def _digest(stablehlo: bytes, threads: int) -> str:
     import jaxlib
 
-    told = f"{jaxlib.__version__} {processor_name()} {threads} {os.environ.get('XLA_FLAGS', '')}"
-    return hashlib.sha256(told.encode() + b"\0" + stablehlo).hexdigest()[:40]
+    versions = f"{jaxlib.__version__} {processor_name()} {threads} {os.environ.get('XLA_FLAGS', '')}"
+    return hashlib.sha256(versions.encode() + b"\0" + stablehlo).hexdigest()[:40]
 
 
 @lru_cache(maxsize=1)
 def _code() -> bytes:
-    """Return a digest of the code and the libraries that programs are traced by."""
     import jaxlib
 
-    told = hashlib.sha256(" ".join((tf.__version__, version("keras"), jaxlib.__version__)).encode())
+    digest = hashlib.sha256(" ".join((tf.__version__, version("keras"), jaxlib.__version__)).encode())
     root = Path(__file__).resolve().parents[2]
     for file in sorted(file for folder in TRACED_BY for file in (root / folder).rglob("*.py")):
-        told.update(file.read_bytes())
-    return told.digest()
-
-
-def _digest_of_trace(settings: str) -> str:
-    return hashlib.sha256(_code() + settings.encode()).hexdigest()[:40]
+        digest.update(file.read_bytes())
+    return digest.digest()
 
 
 def _remove_oldest(folder: Path, suffix: str) -> None:

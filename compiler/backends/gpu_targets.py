@@ -1,12 +1,11 @@
 """Compile StableHLO for a GPU on a machine that has none, from a description of each kind of GPU.
 
-XLA's CUDA plug-in (jax[cuda13]) compiles for a description of a device in place of a device, and needs neither a driver
-nor a GPU. It cannot time kernels then, so it cannot choose between its own matrix kernels and those of cuBLAS, and its
-own come out badly for large batches: on an H200 a run of the benchmark's DeepFM at 4,096 rows took 0.85 ms with them,
-0.09 ms with cuBLAS's and 0.09 ms tuned on the device (docs/reference/gpu). So cuBLAS's are used throughout.
+XLA's CUDA plug-in (jax[cuda13]) compiles for a description and needs neither a driver nor a GPU. It cannot time kernels
+then, to choose between its own matrix kernels and cuBLAS's, and its own are slow for large batches: on an H200 the
+benchmark's DeepFM at 4,096 rows took 0.85 ms with them, 0.09 ms with cuBLAS's and 0.09 ms tuned on the device
+(docs/reference/gpu). So cuBLAS's are used throughout.
 
-The code of a target runs on every GPU of that compute capability, whichever card the description is of: what was
-compiled for an H100's description ran on an H200.
+The code of a target runs on every GPU of that compute capability: an H100's ran on an H200.
 """
 
 from __future__ import annotations
@@ -27,17 +26,10 @@ UNTUNED = (("xla_gpu_enable_triton_gemm", False),)
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One card of a compute capability, in the numbers that XLA plans with.
+    """One card of a compute capability, as the driver names it, in the numbers that XLA plans with.
 
-    Attributes:
-        name: As the driver names the card.
-        threads: Most threads of a multiprocessor.
-        fpus: float32 units of a multiprocessor.
-        shared: Bytes of shared memory of a multiprocessor.
-        l2: Bytes of level 2 cache.
-        memory: Bytes of memory.
-        bandwidth: Bytes a second of memory.
-        clock_ghz: Highest clock.
+    Threads, float32 units (fpus) and bytes of shared memory are of a multiprocessor; l2 and memory are bytes, bandwidth
+    bytes a second.
     """
 
     name: str
@@ -78,16 +70,9 @@ def prepare(targets: Iterable[str]) -> None:
 
 
 def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
-    """Compile for a kind of GPU that need not be here; return jaxlib's executable, whose serialize() is machine code.
+    """Compile a portable StableHLO artifact; return jaxlib's executable, whose serialize() is machine code.
 
-    Args:
-        stablehlo: A portable StableHLO artifact.
-        target: The target, which prepare() has seen.
-        bucket: Rows of the batch, for error messages.
-
-    Raises:
-        BadInput: jax with CUDA is not installed.
-        Corrupt: XLA cannot compile the artifact.
+    Raise BadInput if jax with CUDA is not installed, Corrupt if XLA cannot compile the artifact.
     """
     from jaxlib import _jax, xla_client
 
@@ -101,7 +86,7 @@ def compile_ahead(stablehlo: bytes, target: str, bucket: int) -> Any:
 
 
 def description(target: str) -> str:
-    """Return a target's description in the text form that XLA's plug-in reads."""
+    """Return a target's description in the text format of XLA's plug-in."""
     gpu, (major, minor) = MODELS[target], divmod(int(target.rpartition("_")[2]), 10)
     return f"""
 gpu_device_info {{
@@ -131,20 +116,19 @@ device_description_str: "{gpu.name}"
 
 
 def _described(target: str) -> list[Any]:
-    """Return the one device of a target's description."""
     if find_spec("jax_plugins") is None:
         raise missing("xla", "jax with CUDA", "gpu")
     try:
         from jax.experimental import topologies
 
-        found = topologies.get_topology_desc(
+        topology = topologies.get_topology_desc(
             platform="cuda", topology_name=target, target_config=description(target), topology="1x1x1"
         )
     except ImportError:
         raise missing("xla", "jax with CUDA", "gpu") from None
     except NotImplementedError:
         raise BadInput(f"target {target}: jax's CUDA plug-in is installed, but cannot be loaded") from None
-    return list(found.devices)
+    return list(topology.devices)
 
 
 def _module(stablehlo: bytes) -> Any:

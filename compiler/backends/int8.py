@@ -1,12 +1,11 @@
 """Rewrite an ONNX model to int8 matrix products: quantise and dequantise around each, in the form that libraries fuse.
 
-A weight [K, N] stays outside the file in float32. Its scales, one a column, and its int8 values are computed from it by
-nodes of the graph, which libraries evaluate once, when they load the weights: so new weights are quantised wherever
-float32 ones are loaded, and no code outside this module has to know about int8.
+A weight [K, N] stays outside the file in float32. Nodes of the graph compute its scales, one a column, and its int8
+values; libraries evaluate them once, when they load the weights. So no code outside this module knows about int8.
 
 The input of a product is quantised to uint8 by a constant scale and zero point, measured on rows beforehand. They never
-depend on the batch, so a score depends on its own row alone. Values beyond the measured range saturate. Of a few
-candidate ranges the one with the least square error is used, so that single outliers cost no precision.
+depend on the batch, so a score depends on its own row alone. Values beyond the range saturate. Of a few ranges the one
+with the least square error is used, so that single outliers cost no precision.
 
 Products of uint8 by int8 are exact if the processor has VNNI (processor.machine.Machine.int8).
 """
@@ -36,10 +35,9 @@ KEPT = (1.0, 0.9999, 0.999, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A matrix product of a value of the graph and a weight.
+    """A matrix product of a value and a weight, at the index of its node.
 
     Attributes:
-        node: Index of the product's node.
         result: Name of the result that libraries compute in one step with it: after its bias and a ReLU.
     """
 
@@ -76,11 +74,6 @@ def products(model: bytes) -> list[MatrixProduct]:
 
 
 def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
-    """Return the model with these values of its graph as additional outputs.
-
-    Args:
-        model: The ONNX model.
-    """
     parsed = onnx.load_from_string(model)
     ends = {end.name for end in (*parsed.graph.input, *parsed.graph.output)}
     for value in dict.fromkeys(values):
@@ -90,81 +83,72 @@ def with_extra_outputs(model: bytes, values: Sequence[str]) -> bytes:
 
 
 def measured(values: Matrix, weight: Matrix | None = None) -> QuantParams:
-    """Choose the quantisation of a value from its values on some rows.
+    """Choose the quantisation of a value, float32 [n, k], from its values on some rows.
 
-    Args:
-        values: float32 [n, k].
-        weight: float32 [k, _], the weight it is multiplied by, if columns may have scales of their own: an embedding
-            may be next to a number a hundred times as large.
+    With the weight [k, _] that it is multiplied by, columns may have scales of their own.
     """
     values = np.where(np.isfinite(values), values, np.float32(0))
     if weight is None:
         return _best(values)
-    found = [_best(values / columns, columns) for columns in _columns(values, weight)]
-    wanted = values @ weight
+    candidates = [_best(values / columns, columns) for columns in _columns(values, weight)]
+    exact = values @ weight
 
     def error(by: QuantParams) -> float:
         columns = 1.0 if by.columns is None else by.columns
         scaled = weight * np.reshape(columns, (-1, 1))
-        return float(np.square(_rounded(values / columns, by) @ _rounded_weight(scaled) - wanted).sum())
+        return float(np.square(_rounded(values / columns, by) @ _rounded_weight(scaled) - exact).sum())
 
-    return min(found, key=error)
+    return min(candidates, key=error)
 
 
 def quantised(model: bytes, chosen: Sequence[MatrixProduct], ranges: Mapping[str, QuantParams]) -> bytes:
-    """Return the model with these products in int8.
-
-    Args:
-        model: The ONNX model.
-        ranges: Quantisation of the values that they read.
-    """
+    """Return the model with these products in int8; `ranges` are of the values that they read."""
     parsed = onnx.load_from_string(model)
     graph, by_node = parsed.graph, {product.node: product for product in chosen}
     nodes: list[Any] = []
     constants = _Constants(graph)
     weights = _weights(model)
-    known: dict[str, str] = {}
+    replaced: dict[str, str] = {}
 
-    def again(name: str, made: list[Any]) -> None:
-        nodes.extend(made)
-        known[name] = made[-1].output[0]
+    def again(name: str, added: list[Any]) -> None:
+        nodes.extend(added)
+        replaced[name] = added[-1].output[0]
 
     results = {product.result for product in chosen}
     for i, node in enumerate(graph.node):
         if product := by_node.get(i):
-            if product.value not in known:
+            if product.value not in replaced:
                 again(product.value, _of_value(product.value, ranges[product.value], constants))
-            if product.weight not in known:
+            if product.weight not in replaced:
                 rows = ranges[product.value].columns
                 again(product.weight, _of_weight(product.weight, weights[product.weight][1], rows, constants))
-            node.input[:] = [known[product.value], known[product.weight]]
+            node.input[:] = [replaced[product.value], replaced[product.weight]]
         else:
-            node.input[:] = [known.get(name, name) if name in results else name for name in node.input]
+            node.input[:] = [replaced.get(name, name) if name in results else name for name in node.input]
         nodes.append(node)
         for name in results.intersection(node.output):
             again(name, _of_value(name, ranges[name], constants))
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    for i, node in enumerate(kept):
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    for i, node in enumerate(copies):
         node.name = f"{i}"
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
     return _bytes(parsed)
 
 
 def _weights(model: bytes) -> dict[str, tuple[int, int]]:
     """Return the shapes of all matrices that depend on weights alone: weights, and parts of them."""
     graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(model)).graph
-    known = {t.name: tuple(t.dims) for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    dims_of = {t.name: tuple(t.dims) for t in graph.initializer if t.data_location == TensorProto.EXTERNAL}
     fixed = {t.name for t in graph.initializer}
     shapes = {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in graph.value_info}
     for node in graph.node:
-        if node.op_type in PARTS and node.input[0] in known and fixed.issuperset(node.input[1:]):
-            known[node.output[0]] = shapes.get(node.output[0], ())
-    return {name: (dims[0], dims[1]) for name, dims in known.items() if len(dims) == 2 and 0 not in dims}
+        if node.op_type in PARTS and node.input[0] in dims_of and fixed.issuperset(node.input[1:]):
+            dims_of[node.output[0]] = shapes.get(node.output[0], ())
+    return {name: (dims[0], dims[1]) for name, dims in dims_of.items() if len(dims) == 2 and 0 not in dims}
 
 
 def _result(value: str, graph: Any) -> str:
-    """Return the result after the nodes that are computed together with a product."""
     outputs = {end.name for end in graph.output}
     for kinds in (("Add",), ("Relu",)):
         readers = [node for node in graph.node if value in node.input]
@@ -175,8 +159,6 @@ def _result(value: str, graph: Any) -> str:
 
 
 class _Constants:
-    """Initialisers of a graph, one for each distinct value."""
-
     def __init__(self, graph: Any) -> None:
         self._graph, self._names = graph, dict[bytes, str]()
 
@@ -234,27 +216,25 @@ def _columns(values: Matrix, weight: Matrix) -> list[Matrix]:
     # The scale of a column that was always 0 does not matter.
     largest = np.where(largest > 0, largest, largest.max(initial=SMALLEST_SCALE))
     rows = np.maximum(rows, rows.max(initial=SMALLEST_SCALE) * 1e-3)
-    found = [largest**share / rows ** (1 - share) for share in (0.5, 0.75, 1.0)]
-    return [np.ones_like(largest), *((f / f.mean()).astype(np.float32) for f in found)]
+    scales = [largest**share / rows ** (1 - share) for share in (0.5, 0.75, 1.0)]
+    return [np.ones_like(largest), *((f / f.mean()).astype(np.float32) for f in scales)]
 
 
 def _best(values: Matrix, columns: Matrix | None = None) -> QuantParams:
-    """Return the range with the least square error."""
     finite = values.reshape(-1).astype(np.float64)
-    ends = (np.quantile(finite, [1 - kept, kept]).tolist() for kept in KEPT)
-    found = [_range(low, high, columns) for low, high in ends]
-    return min(found, key=lambda r: float(np.square(finite - _rounded(finite, r)).sum()))
+    ends = (np.quantile(finite, [1 - share, share]).tolist() for share in KEPT)
+    ranges = [_range(low, high, columns) for low, high in ends]
+    return min(ranges, key=lambda r: float(np.square(finite - _rounded(finite, r)).sum()))
 
 
 def _range(low: float, high: float, columns: Matrix | None) -> QuantParams:
-    """Return the parameters for values from low to high, including 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / LEVELS, SMALLEST_SCALE)
     return QuantParams(float(scale), int(np.clip(round(-low / scale), 0, LEVELS)), columns)
 
 
 def _rounded(values: Any, by: QuantParams) -> Any:
-    """Return values after quantising and dequantising; their columns are divided already."""
+    """Return values, columns divided already, after quantising and dequantising."""
     return (np.clip(np.rint(values / by.scale) + by.zero_point, 0, LEVELS) - by.zero_point) * by.scale
 
 
@@ -265,5 +245,4 @@ def _rounded_weight(weight: Matrix) -> Matrix:
 
 
 def _bytes(model: Any) -> bytes:
-    serialised: bytes = model.SerializeToString(deterministic=True)
-    return serialised
+    return bytes(model.SerializeToString(deterministic=True))

@@ -28,24 +28,18 @@ ROWS = 1024
 
 
 def in_int8(model: bytes, weights: Sequence[str], graph: DenseGraph, bound: float) -> bytes:
-    """Convert as many products of an ONNX model to int8 as the error bound allows.
+    """Convert as many products of a graph's ONNX model to int8 as the error bound allows.
 
-    Args:
-        model: The graph's ONNX model (compiler.backends.onnxruntime.to_onnx).
-        graph: The graph, with examples and weights.
-        bound: Largest allowed error.
-
-    Raises:
-        BadInput: No product can be in int8: the message has the error, or says that none is large enough.
+    Raise BadInput if none can be: the message has the error, or says that no product is large enough.
     """
     running = _ReferenceRunner(weights, graph)
     candidates = products(model)
     if not candidates:
         raise BadInput("int8: no matrix product is large enough to benefit from it")
-    wanted, ranges = running.outputs(model), _ranges(model, candidates, running)
+    exact, ranges = running.outputs(model), _ranges(model, candidates, running)
 
     def error(chosen: Sequence[MatrixProduct]) -> float:
-        return typical_error(running.outputs(quantised(model, chosen, ranges)), wanted)
+        return typical_error(running.outputs(quantised(model, chosen, ranges)), exact)
 
     chosen, off = candidates, error(candidates)
     if off > bound:
@@ -70,33 +64,26 @@ def _ranges(model: bytes, candidates: Sequence[MatrixProduct], running: _Referen
 
 
 class _ReferenceRunner:
-    """Runs models of one graph on its weights and rows."""
-
     def __init__(self, weights: Sequence[str], graph: DenseGraph) -> None:
         self._library = OnnxRuntime().module
         self._values = {WEIGHT_PREFIX + name: np.asarray(graph.weights[name], order="C") for name in weights}
         self._names = [output.name for output in graph.outputs]
-        known = graph.examples
-        self._given = graph.sample(ROWS) if known is None else graph.resized(known, min(ROWS, graph.rows(known)))
+        rows = graph.examples
+        self._inputs = graph.sample(ROWS) if rows is None else graph.resized(rows, min(ROWS, graph.rows(rows)))
 
     def outputs(self, model: bytes) -> dict[str, Matrix]:
         return self._run(model, self._names)
 
     def values(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
-        """Return any values of the model's graph.
-
-        Args:
-            model: The ONNX model.
-        """
-        known = {**self._given, **self._values}
-        inside = [name for name in dict.fromkeys(names) if name not in known]
-        return known | self._run(with_extra_outputs(model, inside), inside)
+        values = {**self._inputs, **self._values}
+        missing = [name for name in dict.fromkeys(names) if name not in values]
+        return values | self._run(with_extra_outputs(model, missing), missing)
 
     def _run(self, model: bytes, names: Sequence[str]) -> dict[str, Matrix]:
         options = self._library.SessionOptions()
         options.log_severity_level = 4
-        held = [self._library.OrtValue.ortvalue_from_numpy(value) for value in self._values.values()]
-        if held:
-            options.add_external_initializers(list(self._values), held)
+        weights = [self._library.OrtValue.ortvalue_from_numpy(value) for value in self._values.values()]
+        if weights:
+            options.add_external_initializers(list(self._values), weights)
         session = self._library.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        return dict(zip(names, session.run(list(names), self._given)))
+        return dict(zip(names, session.run(list(names), self._inputs)))

@@ -30,24 +30,19 @@ BEHIND: list[tuple[str, Pattern]] = [
 
 
 def fuse_layer_norms(model: Any) -> int:
-    """Replace the last node of each layer normalisation over the last axis; returns their number.
+    """Replace, in place, the last node of each layer normalisation over the last axis; return their number.
 
     The nodes before stay in the model, where others may read them.
-
-    Args:
-        model: The ONNX model, changed in place.
     """
     matcher = _Matcher(model)
-    found = [(node, attributes) for node in model.graph.node if (attributes := matcher.layer_norm(node))]
-    for node, (inputs, epsilon) in found:
+    norms = [(node, attributes) for node in model.graph.node if (attributes := matcher.layer_norm(node))]
+    for node, (inputs, epsilon) in norms:
         fused = helper.make_node("LayerNormalization", inputs, node.output, node.name, axis=-1, epsilon=epsilon)
         node.CopyFrom(fused)
-    return len(found)
+    return len(norms)
 
 
 class _Matcher:
-    """Binds the names of a pattern to values of a graph."""
-
     def __init__(self, model: Any) -> None:
         graph = model.graph
         self._producers: Mapping[str, Any] = {out: node for node in graph.node for out in node.output}
@@ -59,10 +54,10 @@ class _Matcher:
         """Return input, gamma and beta of the layer normalisation that ends in this node, and its epsilon, or None."""
         if node.op_type != "Add":
             return None
-        found: list[Bound] = list(self._bind(ENDING, node.output[0], {}))
+        bounds: list[Bound] = list(self._bind(ENDING, node.output[0], {}))
         for name, pattern in BEHIND:
-            found = [more for bound in found for more in self._bind(pattern, bound[name], bound)]
-        for bound in found:
+            bounds = [more for bound in bounds for more in self._bind(pattern, bound[name], bound)]
+        for bound in bounds:
             epsilon, shapes = (
                 self._array(bound["epsilon"]),
                 [self._array(bound[f"{w} shape"]) for w in ("gamma", "beta")],
@@ -90,12 +85,12 @@ class _Matcher:
             return
         for inputs in [list(node.input), list(node.input)[::-1]][: 2 if operator in ("Add", "Mul") else 1]:
             ways: list[Bound] = [bound] if len(inputs) == len(operands) else []
-            for operand, given in zip(operands, inputs):
-                ways = [more for way in ways for more in self._bind(operand, given, way)]
+            for operand, input_name in zip(operands, inputs):
+                ways = [more for way in ways for more in self._bind(operand, input_name, way)]
             yield from ways
 
     def _over_last(self, value: str, rank: int) -> bool:
-        """Return True if a mean is over the last of so many axes, which is kept."""
+        """Return True if a mean is over the last of `rank` axes, which is kept."""
         node = self._producers[value]
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "GlobalAveragePool":
@@ -103,5 +98,4 @@ class _Matcher:
         return attributes.get("axes") in ([rank - 1], [-1]) and attributes.get("keepdims", 1) == 1
 
     def _array(self, value: str) -> Any:
-        """Return a constant, or None."""
         return numpy_helper.to_array(self._constants[value]) if value in self._constants else None

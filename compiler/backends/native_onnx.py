@@ -10,11 +10,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 def lower(graph: OnnxDenseGraph, variant: Variant) -> NativeLowered:
-    """Return the graph for its one backend.
-
-    Raises:
-        BadInput: It is of another backend, or in a lower precision.
-    """
+    """Return the graph for its one backend; raise BadInput for another, or for a lower precision."""
     if (variant.backend, variant.precision, variant.target or "cpu") != (BACKEND, "float32", "cpu"):
         raise BadInput(
             f"backend {variant}: expected a graph that the compiler has translated, got an ONNX graph, which {BACKEND} "
@@ -34,9 +30,4 @@ class NativeLowered:
     precision: str = "float32"
 
     def compile(self, bucket: int) -> CompiledGraph:
-        """Return the executable of a bucket.
-
-        Args:
-            bucket: Rows of the batch.
-        """
         return CompiledGraph(self.definition, ".onnx", self.weights)

@@ -2,7 +2,7 @@
 
 The artefact is an ONNX model whose weights are initialisers with external data, at a location that no file ever has:
 processor/backends/onnxruntime.py supplies the values from memory. Its rows are symbolic, because ONNX Runtime gains
-nothing from a static batch; so the files of all buckets are equal, which the processor notices and loads them once.
+nothing from a static batch; so the files of all buckets are equal, and the processor loads them once.
 
 The same graph gives the same bytes in every process: nodes are ordered and values named by the graph's structure, never
 by the converter's counters.
@@ -39,7 +39,6 @@ IN_PLACE = "TF2ONNX_CATCH_ERRORS"
 
 
 def variants() -> list[Variant]:
-    """Return one variant for each supported processor, and int8 if this machine multiplies it."""
     targets = OnnxRuntime().targets()
     lower = [Variant("onnxruntime", "int8")] if "cpu" in targets and this_machine().int8 else []
     return [*(Variant("onnxruntime", target="" if target == "cpu" else target) for target in targets), *lower]
@@ -50,22 +49,11 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
 
 
 class LoweredGraph:
-    """An ONNX model with symbolic rows and its weights' names.
-
-    Any machine reads it; in int8, machines with int8 products.
-    """
+    """An ONNX model with symbolic rows; in int8, only machines with int8 products read it."""
 
     backend = "onnxruntime"
 
     def __init__(self, graph: DenseGraph, variant: Variant) -> None:
-        """Convert the graph.
-
-        Args:
-            variant: Target and precision.
-
-        Raises:
-            BadInput: ONNX has no operator for a node, or the graph cannot be in int8.
-        """
         self.target, self.precision = variant.target or "cpu", variant.precision
         self.model, self.weights = to_onnx(graph)
         if self.precision == "int8":
@@ -81,42 +69,31 @@ class LoweredGraph:
 
 
 def to_onnx(graph: DenseGraph) -> tuple[bytes, list[str]]:
-    """Return the graph as ONNX with its weights moved out, and the names of the weights.
-
-    Raises BadInput if the graph cannot be converted.
-    """
+    """Return the graph as ONNX without its weights, and their names; raise BadInput if it cannot be converted."""
     return _canonical(_convert(graph), graph)
 
 
 def with_inputs(model: bytes) -> bytes:
     """Return the model with its weights as graph inputs, under the names of the initialisers."""
     parsed = onnx.load_from_string(model)
-    kept = []
+    constants = []
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             parsed.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, list(tensor.dims)))
         else:
-            kept.append(tensor)
+            constants.append(tensor)
     del parsed.graph.initializer[:]
-    parsed.graph.initializer.extend(kept)
-    serialised: bytes = parsed.SerializeToString(deterministic=True)
-    return serialised
+    parsed.graph.initializer.extend(constants)
+    return bytes(parsed.SerializeToString(deterministic=True))
 
 
 def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
-    """Return the model with the weights' values inside.
-
-    Args:
-        model: The ONNX model.
-        weights: The weights by name.
-    """
     parsed = onnx.load_from_string(model)
     for tensor in parsed.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL:
             value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
-    serialised: bytes = parsed.SerializeToString(deterministic=True)
-    return serialised
+    return bytes(parsed.SerializeToString(deterministic=True))
 
 
 @contextmanager
@@ -133,7 +110,7 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _in_place() -> Iterator[None]:
-    """Have the converter's passes change the graph itself, which fails where one of them fails.
+    """Let the converter's passes change the graph itself, which fails where one of them fails.
 
     By default each works on a deep copy, so that one that fails can be left out: a third of a conversion's time.
     """
@@ -173,10 +150,7 @@ def _convert(graph: DenseGraph) -> Any:
 
 
 def _choosing(_: Any, nodes: Any) -> Any:
-    """Make the converter translate tf.where to a selection.
-
-    By default it multiplies what is not selected by 0, which turns an infinity or NaN there into NaN.
-    """
+    """Translate tf.where to a selection: by default it is a product by 0, which turns an infinity there into NaN."""
     for node in nodes:
         if node.type in ("Select", "SelectV2"):
             node.set_attr("handles_nan", True)
@@ -188,16 +162,15 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
     producers = {out: node for node in model.graph.node for out in node.output}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     weight_of = {f"weight_{i}": name for i, name in enumerate(graph.weight_names)}
-    wanted_outputs = [output.name for output in graph.outputs]
-    if {v.name for v in model.graph.output} != set(wanted_outputs):
+    outputs = [output.name for output in graph.outputs]
+    if {v.name for v in model.graph.output} != set(outputs):
         raise BadInput("dense graph: an output that is one of the inputs is not supported by backend onnxruntime")
 
-    names: dict[str, str] = {name: name for name in ("", *graph.inputs, *wanted_outputs)}
+    names: dict[str, str] = {name: name for name in ("", *graph.inputs, *outputs)}
     initializers: list[TensorProto] = []
     weights: list[str] = []
 
     def source(value: str) -> None:
-        """Name an input that no node produces, and keep the constant or weight behind it."""
         if value in names:
             return
         if value in constants:
@@ -214,7 +187,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
         initializers.append(tensor)
 
     nodes: list[Any] = []
-    for node in _ordered(wanted_outputs, producers):
+    for node in _ordered(outputs, producers):
         for value in node.input:
             if value not in producers:
                 source(value)
@@ -232,7 +205,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
         named.attribute.extend(attributes)
         nodes.append(named)
 
-    given, computed = (
+    inputs, results = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [n or "rows" for n in dims]) for name, dims in ends]
         for ends in (graph.spec.inputs.items(), graph.spec.outputs.items())
     )
@@ -240,7 +213,7 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
     if any(node.domain for node in nodes):
         opsets.append(helper.make_opsetid("ai.onnx.ml", 3))
     renamed = helper.make_model(
-        helper.make_graph(nodes, "dense", given, computed, initializers),
+        helper.make_graph(nodes, "dense", inputs, results, initializers),
         producer_name="freshet",
         ir_version=IR_VERSION,
         opset_imports=opsets,
@@ -249,14 +222,12 @@ def _canonical(model: Any, graph: DenseGraph) -> tuple[bytes, list[str]]:
 
 
 def _placeholder(shape: tuple[int, ...]) -> Any:
-    """Return a float32 tensor whose values are stored elsewhere."""
     tensor = TensorProto(data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value=ELSEWHERE)
     return tensor
 
 
 def _ordered(outputs: list[str], producers: dict[str, Any]) -> list[Any]:
-    """Return the nodes that the outputs need, each after its inputs: depth first, inputs in order."""
     ordered: list[Any] = []
     seen: set[int] = set()
     stack = [(producers[name], False) for name in reversed(outputs)]

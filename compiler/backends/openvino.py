@@ -1,7 +1,7 @@
 """Compile dense graphs for OpenVINO: TensorFlow -> ONNX -> the library's own compiled model, exported.
 
 The exported model has the weights frozen inside and fits one library version and one kind of processor. Its origin is
-stored next to it: the ONNX model with the weights as inputs, which the processor's half compiles again for other
+stored beside it: the ONNX model with the weights as inputs, which the processor's half compiles again for other
 weights, library versions or processors.
 """
 
@@ -17,7 +17,6 @@ from freshet_serving.processor.machine import this_machine
 
 
 def variants() -> list[Variant]:
-    """Return the variants of this machine: bfloat16 and int8 only if the processor multiplies them."""
     OpenVino()
     has = {"float32": True, "bfloat16": this_machine().bfloat16, "int8": bool(this_machine().int8)}
     return [Variant("openvino", precision) for precision in PRECISIONS if has[precision]]
@@ -28,8 +27,6 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
 
 
 class LoweredGraph:
-    """An ONNX model with weights as inputs, and the weights to freeze."""
-
     backend = "openvino"
 
     def __init__(self, graph: DenseGraph, variant: Variant) -> None:

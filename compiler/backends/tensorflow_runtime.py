@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,28 +30,20 @@ MAX_NBYTES = 256 << 20
 
 
 class TensorFlow:
-    """TensorFlow as a processor.backends.base.Backend."""
-
     name = "tensorflow"
 
     def __init__(self) -> None:
         self.library = f"tensorflow {tf.__version__}"
 
     def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
-        """Open a program as Backend.open_program does.
-
-        Args:
-            spec: Inputs and outputs of its executables.
-            threads: Takes effect only before TensorFlow has computed anything.
-            runs: Ignored.
-        """
+        """Open a program; `threads` takes effect only before TensorFlow has computed anything, `runs` never."""
         with suppress(RuntimeError):
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         return _Program(spec)
 
 
 class _Program:
-    """A processor.backends.base.Program; artefacts of equal bytes share one function."""
+    """A program whose artefacts of equal bytes share one function."""
 
     def __init__(self, spec: IoSpec) -> None:
         self._spec = spec
@@ -79,15 +70,15 @@ class _Program:
                 if name not in placed:
                     placed[name] = tf.constant(array.copy())
             arguments = [placed[name] for name in artefact.weights]
-            made = _Executable(function, arguments, bucket, self._spec)
-            made.check()
-            loaded[bucket] = made
+            executable = _Executable(function, arguments, bucket, self._spec)
+            executable.check()
+            loaded[bucket] = executable
         return loaded
 
     def _function(self, artefact: Artefact) -> Any:
-        what = f"executable b{artefact.bucket}"
+        where = f"executable b{artefact.bucket}"
         if len(artefact.data) > MAX_NBYTES:
-            raise BadInput(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(artefact.data)}")
+            raise BadInput(f"{where}: expected at most {MAX_NBYTES} bytes, got {len(artefact.data)}")
         feeds = [*(f"{name}:0" for name in self._spec.inputs), *(f"weight_{i}:0" for i in range(len(artefact.weights)))]
         fetches = [f"output_{i}:0" for i in range(len(self._spec.outputs))]
         try:
@@ -96,50 +87,38 @@ class _Program:
             find = wrapped.graph.get_tensor_by_name
             function = wrapped.prune([find(name) for name in feeds], [find(name) for name in fetches])
         except Exception as error:
-            raise Corrupt(f"{what}: refused by tensorflow {tf.__version__}") from error
-        for given, (name, dims) in zip(function.inputs, self._spec.inputs.items()):
-            if given.dtype != tf.float32 or given.shape.as_list() != list(dims):
+            raise Corrupt(f"{where}: refused by tensorflow {tf.__version__}") from error
+        for placeholder, (name, dims) in zip(function.inputs, self._spec.inputs.items()):
+            if placeholder.dtype != tf.float32 or placeholder.shape.as_list() != list(dims):
                 shape = str(["rows" if n is None else n for n in dims]).replace("'", "")
-                raise BadInput(f"{what}: expected input {name!r} float32 {shape}")
+                raise BadInput(f"{where}: expected input {name!r} float32 {shape}")
         return function
 
 
 class _Executable:
-    """A processor.backends.base.Executable: a function with its weights in place."""
-
     def __init__(self, function: Any, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
         self._function, self._weights, self._spec = function, weights, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         check_buffers(self.bucket, self._spec, inputs, outputs)
-        given = [inputs[name] for name in self._spec.inputs]
-        return _Run(self._function, self._weights, self.bucket, given, [outputs[name] for name in sorted(outputs)])
+        arrays = [inputs[name] for name in self._spec.inputs]
+        ends = [outputs[name] for name in sorted(outputs)]
+
+        def run() -> None:
+            try:
+                results = self._function(*[tf.constant(array) for array in arrays], *self._weights)
+                for result, end in zip(results, ends):
+                    np.copyto(end, result.numpy())
+            except Exception as error:
+                raise FreshetError(f"tensorflow failed on a batch of {self.bucket} rows") from error
+
+        return run
 
     def check(self) -> None:
-        """Run once; raise BadInput unless the outputs have the expected shapes."""
         zeros = [tf.zeros(shape) for shape in self._spec.input_shapes(self.bucket).values()]
         results = self._function(*zeros, *self._weights)
         got = [(result.dtype, tuple(result.shape)) for result in results]
         shapes = self._spec.output_shapes(self.bucket)
         if got != [(tf.float32, shape) for _, shape in sorted(shapes.items())]:
             raise BadInput(f"executable b{self.bucket}: expected outputs {shapes_text(shapes)}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One prepared run."""
-
-    function: Any
-    weights: list[Any]
-    bucket: int
-    given: list[Matrix]
-    ends: list[Matrix]
-
-    def __call__(self) -> None:
-        try:
-            results = self.function(*[tf.constant(array) for array in self.given], *self.weights)
-            for result, end in zip(results, self.ends):
-                np.copyto(end, result.numpy())
-        except Exception as error:
-            raise FreshetError(f"tensorflow failed on a batch of {self.bucket} rows") from error

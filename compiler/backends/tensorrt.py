@@ -1,15 +1,15 @@
 """Compile dense graphs for TensorRT: TensorFlow -> ONNX with the weights as inputs -> one engine per bucket.
 
 The origin beside an engine is that ONNX model. An engine fits one library version and one kind of GPU: the one that is
-here, or, built ahead by TensorRT-RTX on any machine, one that it knows. No GPU runs an engine that was built ahead, so
-its ONNX model is run on the CPU, by ONNX Runtime, and must give TensorFlow's scores.
+here, or one that TensorRT-RTX knows and builds ahead for. No GPU runs an engine that was built ahead, so its ONNX model
+must give TensorFlow's scores on the CPU, by ONNX Runtime.
 
 The authors have not run engines on hardware: see processor/backends/tensorrt.py.
 """
 
 from __future__ import annotations
 
-from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant, check_outputs
 from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.backends import Artefact
@@ -17,7 +17,6 @@ from freshet_serving.processor.backends.onnxruntime import OnnxRuntime
 from freshet_serving.processor.backends.tensorrt import EngineBuilder, TensorRt
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.running.bounded import row_errors
 from freshet_serving.processor.running.given_rows import outputs_of
 
 PROVED_ROWS = 64
@@ -28,25 +27,20 @@ def variants() -> list[Variant]:
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
-    found = TensorRt()
-    return LoweredGraph(graph, found, found.target)
+    builder = TensorRt()
+    return LoweredGraph(graph, builder, builder.target)
 
 
 def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> LoweredGraph:
-    """Return the graph to be compiled for a kind of GPU that need not be here.
+    """Lower for a kind of GPU that need not be here, in float32.
 
-    Args:
-        precision: float32.
-
-    Raises:
-        BadInput: The library does not build ahead for the target or precision, or its ONNX model does not give the
-            graph's scores.
+    Raise BadInput if the library does not build ahead for it, or its ONNX model does not give the graph's scores.
     """
     builder = EngineBuilder()
     if precision != "float32":
         raise BadInput(f"precision: expected float32 for backend tensorrt, got {precision}")
-    if target not in (known := builder.targets()):
-        has = f"builds ahead for {', '.join(known)}" if known else "does not build ahead"
+    if target not in (targets := builder.targets()):
+        has = f"builds ahead for {', '.join(targets)}" if targets else "does not build ahead"
         raise BadInput(f"target {target}: {builder.library} {has}")
     lowered = LoweredGraph(graph, builder, target, ahead=True)
     lowered.prove()
@@ -54,18 +48,10 @@ def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> L
 
 
 class LoweredGraph:
-    """An ONNX model with its weights as inputs."""
-
     backend = "tensorrt"
     precision = "float32"
 
     def __init__(self, graph: DenseGraph, builder: EngineBuilder, target: str, ahead: bool = False) -> None:
-        """Convert the graph.
-
-        Args:
-            target: The kind of GPU.
-            ahead: True to build for a GPU that need not be here.
-        """
         self.target, self._ahead = target, target if ahead else ""
         self._builder, self._graph = builder, graph
         self._bare, self._weights = to_onnx(graph)
@@ -88,11 +74,7 @@ class LoweredGraph:
 
     def prove(self) -> None:
         """Raise BadInput unless the ONNX model gives the graph's scores on the CPU."""
-        given, program = self._graph.sample(PROVED_ROWS), OnnxRuntime().open_program(self._graph.spec)
+        rows, program = self._graph.sample(PROVED_ROWS), OnnxRuntime().open_program(self._graph.spec)
         program.add(Artefact(PROVED_ROWS, self._bare, self._weights))
         executable = program.with_weights(self._graph.weights)[PROVED_ROWS]
-        got, wanted = outputs_of(executable, given, self._graph.spec), self._graph.run(given)
-        for name, array in got.items():
-            error = float(row_errors({name: array}, wanted).max(initial=0.0))
-            if error > MAX_ERROR:
-                raise BadInput(f"ONNX model: output {name!r} differs by {error:.3g} from TensorFlow's")
+        check_outputs(outputs_of(executable, rows, self._graph.spec), self._graph.run(rows), MAX_ERROR, "ONNX model")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant
+from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant, check_outputs
 from freshet_serving.compiler.backends.gpu_targets import UNTUNED, compile_ahead
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
@@ -19,7 +19,6 @@ from freshet_serving.processor.backends import Artefact, Program
 from freshet_serving.processor.backends.xla import Xla, device, stablehlo_dialects
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
-from freshet_serving.processor.running.bounded import row_errors
 from freshet_serving.processor.running.given_rows import outputs_of
 
 # jaxlib has read this version since 2024; StableHLO promises five years of compatibility.
@@ -30,14 +29,13 @@ _NAMES = re.compile(r"@[A-Za-z_.$][\w.$-]*|@\"[^\"]*\"")
 
 
 def variants() -> list[Variant]:
-    """Return the variants of this machine: its processor, and CUDA if there is such a device."""
     Xla()
-    found = [Variant("xla")]
+    here = [Variant("xla")]
     try:
         target = device("cuda", 0).target
     except BadInput:
-        return found
-    return found + [Variant("xla", precision, target) for precision in ("float32", *LOWER_PRECISIONS)]
+        return here
+    return here + [Variant("xla", precision, target) for precision in ("float32", *LOWER_PRECISIONS)]
 
 
 def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
@@ -45,27 +43,16 @@ def lower(graph: DenseGraph, variant: Variant) -> LoweredGraph:
 
 
 def lower_ahead(graph: DenseGraph, target: str, precision: str = "float32") -> AheadGraph:
-    """Return the graph to be compiled for a kind of GPU that need not be here.
-
-    Args:
-        target: The kind of GPU.
-        precision: float32 or one of LOWER_PRECISIONS.
-    """
+    """Lower for a kind of GPU that need not be here; `precision` is float32 or one of LOWER_PRECISIONS."""
     return AheadGraph(graph, target, precision)
 
 
 class LoweredGraph:
-    """The graph as a TensorFlow function; StableHLO is written for each bucket."""
+    """The graph for one target ("": this machine); StableHLO is written for each bucket."""
 
     backend = "xla"
 
     def __init__(self, graph: DenseGraph, target: str = "", precision: str = "float32") -> None:
-        """Compile for a target; raise BadInput if XLA cannot compile the graph.
-
-        Args:
-            target: The target; "" for this machine.
-            precision: float32 or, for a GPU, one of LOWER_PRECISIONS.
-        """
         self.target, self.precision = target or this_machine().target, precision
         self._graph = graph
         self._backend = Xla()
@@ -123,50 +110,32 @@ class AheadGraph:
         )
 
     def on_cpu(self, bucket: int, origin: bytes = b"") -> Program:
-        """Return a bucket's StableHLO as a program of the CPU, which rounds to lower precisions as a GPU does.
-
-        Args:
-            bucket: Rows of the batch.
-            origin: The StableHLO if the caller has it.
-        """
+        """Return a bucket's StableHLO as a program of the CPU, which rounds to lower precisions as a GPU does."""
         program, origin = Xla().open_program(self._graph.spec), origin or stablehlo(self._graph, bucket, self.precision)
         program.add(Artefact(bucket, b"", self._graph.weight_names, self.precision, "cpu", origin))
         return program
 
     def prove(self, bucket: int, origin: bytes) -> float:
         """Return how far the StableHLO's outputs, on the CPU, are from TensorFlow's; raise BadInput if too far."""
-        spec, given = self._graph.spec, self._graph.sample(bucket)
-        program = self.on_cpu(bucket, origin)
-        got = outputs_of(program.with_weights(self._graph.weights)[bucket], given, spec)
-        wanted, worst = self._graph.run(given), 0.0
-        for name, array in got.items():
-            error = float(row_errors({name: array}, wanted).max(initial=0.0))
-            if error > MAX_ERROR:
-                raise BadInput(f"StableHLO b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
-            worst = max(worst, error)
-        return worst
+        rows = self._graph.sample(bucket)
+        executable = self.on_cpu(bucket, origin).with_weights(self._graph.weights)[bucket]
+        got = outputs_of(executable, rows, self._graph.spec)
+        return check_outputs(got, self._graph.run(rows), MAX_ERROR, f"StableHLO b{bucket}")
 
 
 def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> bytes:
-    """Return the graph as a portable StableHLO artifact.
+    """Return the graph as a portable StableHLO artifact of a static batch; raise BadInput if XLA cannot compile it.
 
     Its arguments are the inputs, in the graph's order, and the weights by ascending name; its results are the outputs
     by ascending name.
-
-    Args:
-        bucket: Rows of the static batch.
-        precision: float32 or one of LOWER_PRECISIONS.
-
-    Raises:
-        BadInput: XLA cannot compile the graph.
     """
     names, ends = graph.weight_names, [output.name for output in graph.outputs]
     specs = [tf.TensorSpec(shape, tf.float32, name) for name, shape in graph.spec.input_shapes(bucket).items()]
     count = len(specs)
     specs += [tf.TensorSpec(graph.weights[name].shape, tf.float32, f"weight_{i}") for i, name in enumerate(names)]
 
-    def flat(*given: Any) -> list[Any]:
-        outputs = graph.function(dict(zip(graph.inputs, given)), dict(zip(names, given[count:])))
+    def flat(*arguments: Any) -> list[Any]:
+        outputs = graph.function(dict(zip(graph.inputs, arguments)), dict(zip(names, arguments[count:])))
         return [tf.identity(outputs[name]) for name in ends]
 
     function = tf.function(flat, input_signature=specs, autograph=False, jit_compile=True)
@@ -178,11 +147,9 @@ def stablehlo(graph: DenseGraph, bucket: int, precision: str = "float32") -> byt
 
 
 def portable(text: str, precision: str = "float32") -> bytes:
-    """Return the module as a portable artifact, its symbols named by their order and source locations removed.
+    """Return a module as a portable artifact, its symbols named by their order and source locations removed.
 
-    Args:
-        text: The module.
-        precision: Precision of the operands of its products.
+    Operands of its products are rounded to `precision`.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo as dialect
@@ -205,10 +172,10 @@ def _round_products(module: Any, element: Any) -> None:
     def narrow(operation: Any) -> Any:
         if operation.name in ("stablehlo.dot", "stablehlo.dot_general"):
             for i, operand in enumerate(operation.operands):
-                given = ir.RankedTensorType(operand.type)
-                if given.element_type == ir.F32Type.get():
+                wide = ir.RankedTensorType(operand.type)
+                if wide.element_type == ir.F32Type.get():
                     with ir.InsertionPoint(operation), ir.Location.unknown():
-                        narrower = ir.RankedTensorType.get(given.shape, element)
+                        narrower = ir.RankedTensorType.get(wide.shape, element)
                         convert = ir.Operation.create("stablehlo.convert", results=[narrower], operands=[operand])
                     operation.operands[i] = convert.result
         return ir.WalkResult.ADVANCE

@@ -4,9 +4,8 @@ Results of a call can be arguments of the next: state passes from step to step w
 static shapes and be pure; anything else (variables, shapes that depend on values) is refused on creation.
 
 Measured at 4,096 rows of a DeepFM (8 embeddings of 16, layers 256-128-64, Adam) on 2 cores: 18 ms a step, where
-TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds. Products in bfloat16, which this
-processor has, gain nothing: TensorFlow's are twice as fast but the step is not (casts and element-wise work), and XLA's
-are slower than in float32.
+TensorFlow's own function takes 26 and jit_compile 23 for the same processor seconds. Products in bfloat16 gain nothing:
+TensorFlow's are twice as fast but the step is not (casts and element-wise work), and XLA's are slower than in float32.
 """
 
 from __future__ import annotations
@@ -31,22 +30,16 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and dtype of an argument or a result."""
-
     shape: tuple[int, ...]
     dtype: np.dtype[Any] = FLOAT32
 
     @property
     def wide(self) -> bool:
-        """True if an element has 8 bytes."""
         return self.dtype.itemsize == 8
 
     @property
     def words(self) -> ArraySpec:
-        """The same data as jaxlib accepts it.
-
-        An element of 8 bytes becomes two int32 words, because jax would otherwise truncate it to 4 bytes.
-        """
+        """The same data as jaxlib keeps it: an element of 8 bytes as two int32 words, since jax would truncate it."""
         return ArraySpec((*self.shape, 2), np.dtype(np.int32)) if self.wide else self
 
     @classmethod
@@ -77,12 +70,7 @@ def _compiled(stablehlo: bytes, threads: int) -> Any:
 
 
 def device_put(array: NDArray[Any], threads: int) -> DeviceArray:
-    """Copy an array to use as an argument of functions.
-
-    Args:
-        array: The array.
-        threads: Threads of the functions.
-    """
+    """Copy an array to use as an argument of functions with as many threads."""
     spec, flat = ArraySpec.of(array), np.ascontiguousarray(array).reshape(-1)
     return DeviceArray(device("cpu", threads).keep(flat.view(spec.words.dtype).reshape(spec.words.shape)), spec)
 
@@ -93,18 +81,13 @@ class XlaFunction:
     def __init__(
         self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int, settings: str = ""
     ) -> None:
-        """Compile a function.
+        """Compile a function of tensors to a list of tensors; raise BadInput if XLA cannot, or jaxlib is not installed.
 
         Args:
-            function: Maps tensors to a list of tensors.
             takes: Shapes and dtypes of its arguments.
             threads: Threads that a call may use. With one, it computes in the calling thread, and several threads may
                 call at once.
-            settings: All settings that the function follows from, so that it need not be traced again by the next run;
-                by default it is.
-
-        Raises:
-            BadInput: XLA cannot compile the function, or jaxlib is not installed.
+            settings: All settings that the function follows from, so that the next run need not trace it; "": it does.
         """
         Xla()
         self._device = device("cpu", threads)
@@ -123,10 +106,8 @@ class XlaFunction:
         self._handlers = [self._device.handler(spec.words.shape, spec.words.dtype) for spec in self.gives]
 
     def _traced(self, function: Callable[..., Any], takes: Sequence[ArraySpec], threads: int) -> bytes:
-        """Return the program of a function; set what it captures and gives."""
-
-        def of_words(*given: Any) -> list[Any]:
-            arguments = [tf.bitcast(a, spec.dtype) if spec.wide else a for a, spec in zip(given, takes)]
+        def of_words(*words: Any) -> list[Any]:
+            arguments = [tf.bitcast(a, spec.dtype) if spec.wide else a for a, spec in zip(words, takes)]
             results = function(*arguments)
             self.gives = [ArraySpec(tuple(r.shape), np.dtype(r.dtype.as_numpy_dtype)) for r in results]
             return [tf.bitcast(r, tf.int32) if r.dtype.size == 8 else tf.identity(r) for r in results]
@@ -147,18 +128,14 @@ class XlaFunction:
         return portable(text)
 
     def io_buffer(self, shape: tuple[int, ...]) -> tuple[Matrix, DeviceArray]:
-        """Allocate a float32 array and the argument that shares its memory.
-
-        The next call reads what is written to the array.
-        """
+        """Allocate a float32 array and the argument that shares its memory: the next call reads its content."""
         array = aligned(shape)
         buffer, _ = self._device.argument(array)
         return array, DeviceArray(buffer, ArraySpec.of(array))
 
     def __call__(self, arguments: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """Run the function and return its results when they are computed."""
         try:
-            run = self._executable.execute_sharded([held.buffer for held in (*arguments, *self._captured)])
+            run = self._executable.execute_sharded([argument.buffer for argument in (*arguments, *self._captured)])
             results = run.consume_with_handlers(self._handlers)
             for result in results:
                 result.block_until_ready()

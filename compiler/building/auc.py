@@ -10,21 +10,14 @@ from numpy.typing import NDArray
 Float64s = NDArray[np.float64]
 
 
-def auc(labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[Any] | None = None) -> float:
-    """Return the probability that a positive outranks a negative, with ties counting half; NaN if a class is missing.
-
-    Args:
-        labels: float32 [n], 0 or 1.
-        scores: float32 [n].
-        weights: [n]; a pair counts as the product of its rows' weights. None: every pair counts 1.
-    """
+def auc(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
+    """Return the probability that a positive (label 1) outranks a negative (0), ties counting half, or NaN."""
     if not len(labels):
         return float("nan")
     positive = labels > 0.5
-    counted = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     distinct, place = np.unique(scores, return_inverse=True)
-    ones: Any = np.bincount(place, np.where(positive, counted, 0.0), len(distinct))
-    zeros: Any = np.bincount(place, np.where(positive, 0.0, counted), len(distinct))
+    ones: Any = np.bincount(place, positive, len(distinct))
+    zeros: Any = np.bincount(place, ~positive, len(distinct))
     return float(aucs(ones, zeros, np.zeros(1, np.int64))[0])
 
 
@@ -42,6 +35,6 @@ def aucs(positive: Float64s, negative: Float64s, firsts: NDArray[np.int64]) -> F
     below -= np.repeat(below[firsts], lengths)
     won = np.add.reduceat(positive * (below + negative / 2), firsts)
     pairs = np.add.reduceat(positive, firsts) * np.add.reduceat(negative, firsts)
-    found: Float64s = np.full(len(firsts), np.nan)
-    np.divide(won, pairs, out=found, where=pairs > 0)
-    return found
+    areas: Float64s = np.full(len(firsts), np.nan)
+    np.divide(won, pairs, out=areas, where=pairs > 0)
+    return areas

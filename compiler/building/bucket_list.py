@@ -1,9 +1,9 @@
 """Choose the buckets (batch sizes to compile for) from the sizes of recorded requests.
 
-Pure. A request of r rows runs in the smallest bucket of at least r rows and costs what that bucket costs, padding
-included; a request larger than the largest bucket is split into full buckets and a rest. bucket_list() minimises the
-sum over the sample by dynamic programming over the distinct sizes: an optimal bucket is always one of them, because a
-bucket between two sizes can shrink to the lower one at no loss, as long as a smaller bucket costs no more.
+A request of r rows runs in the smallest bucket of at least r rows and costs what that bucket costs, padding included; a
+request larger than the largest bucket is split into full buckets and a rest. bucket_list() minimises the sum over the
+sample by dynamic programming over the distinct sizes: an optimal bucket is always one of them, because a bucket between
+two sizes can shrink to the lower one at no loss, as long as a smaller bucket costs no more.
 """
 
 from __future__ import annotations
@@ -22,21 +22,10 @@ Cost = Callable[[int], float]
 
 
 def bucket_list(rows: Sequence[int], most: int, cost: Cost, max_bucket: int = 1024) -> list[int]:
-    """Choose the buckets with the least expected cost.
+    """Return the at most `most` buckets with the least expected cost, ascending, for a sample of requests' rows.
 
-    With more than MAX_SIZES distinct sizes, neighbouring sizes are rounded up to one.
-
-    Args:
-        rows: Rows of each request in the sample.
-        most: Most buckets.
-        cost: Cost of a run by its rows.
-        max_bucket: Largest allowed bucket.
-
-    Returns:
-        The buckets, ascending.
-
-    Raises:
-        BadInput: The sample is empty or has invalid sizes.
+    With more than MAX_SIZES distinct sizes, neighbouring sizes are rounded up to one. Raise BadInput if the sample is
+    empty or has invalid sizes.
     """
     sizes, counts = _sizes(rows, most, max_bucket)
     n = len(sizes)
@@ -81,7 +70,7 @@ def interpolated(costs: Mapping[int, float]) -> Cost:
 def _sizes(rows: Sequence[int], most: int, max_bucket: int) -> tuple[list[int], np.ndarray]:
     """Return the distinct sizes, ascending, and their counts.
 
-    Sizes above max_bucket count as full buckets and a rest.
+    A size above max_bucket counts as full buckets and a rest.
     """
     if most < 1 or max_bucket < 1:
         raise BadInput(f"buckets: expected 1 or more of 1 or more rows, got {most} of {max_bucket}")

@@ -1,14 +1,13 @@
 """Measure every executable and check it against TensorFlow; choose the fastest correct one for each bucket.
 
-Measurement: in this process, on one thread, warmed up, the candidates of a bucket in turn, medians. A disturbance so
-affects all candidates alike.
+Measured in this process, on one thread, warmed up, medians, the candidates of a bucket in turn, so that a disturbance
+affects all of them alike.
 
-Correctness: in float32, no output may differ from TensorFlow's by more than TOLERANCE. In a lower precision, 99 rows in
-100 must stay within the user's bound (absolute below 1, relative above); with labelled rows, the AUC may change by no
-more than the user's bound for it. The check uses rows like the package's own, in every bucket, with the compiled
-weights and once more with others, as after a delta: an executable that is only correct for the weights it was made with
-is refused. The error of a lower precision with the weights that really arrive is checked at serving
-(processor.running.bounded): here it may be SLACK times the bound.
+Correct is, in float32, no output off by more than TOLERANCE; in a lower precision, 99 rows in 100 within the user's
+bound (absolute below 1, relative above) and, with labelled rows, an AUC within the user's bound for it. The check uses
+rows like the package's own, in every bucket, with the compiled weights and once more with others, as after a delta: an
+executable that is only correct for the weights it was made with is refused. With the weights that really arrive, a
+lower precision is checked at serving (processor.running.bounded): here its error may be SLACK times the bound.
 """
 
 from __future__ import annotations
@@ -45,12 +44,10 @@ FLIPS = 3
 
 @dataclass(frozen=True, slots=True)
 class LabelledRows:
-    """Rows with known outcome.
+    """n inputs of the whole graph with labels, float32 [n], 0 or 1.
 
     Attributes:
-        inputs: Inputs of the whole graph, n rows.
-        labels: float32 [n], 0 or 1.
-        output: Name of the output that predicts them; "" for `score`, or else the first output.
+        output: The output that predicts them; "" for `score`, or else the first output.
     """
 
     inputs: Tensors
@@ -60,8 +57,6 @@ class LabelledRows:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Error bounds for scores in a lower precision."""
-
     error: float = MAX_ERROR
     auc_change: float = MAX_AUC_CHANGE
 
@@ -85,14 +80,14 @@ class Calibration:
     def chosen(self, precision: str = AUTO) -> list[ExecutableEntry]:
         """Choose the entries for a manifest.
 
-        For each bucket that is the fastest, of the given precision if one is named; after it, if that is not float32,
-        the fastest in float32, and the fastest that any machine can run.
+        For each bucket: the fastest, of the given precision if one is named; after it, if that is not float32, the
+        fastest in float32, and the fastest that any machine can run.
         """
         entries = []
         for bucket in sorted({e.bucket for e in self.measured}):
             ranked = sorted((e for e in self.measured if e.bucket == bucket), key=lambda e: e.cost_us)
-            wanted = [e for e in ranked if precision in (AUTO, e.precision)] or ranked
-            listed = wanted[:1]
+            matching = [e for e in ranked if precision in (AUTO, e.precision)] or ranked
+            listed = matching[:1]
             if listed[0].precision != "float32":
                 listed += [e for e in ranked if e.precision == "float32"][:1]
             if all(e.features for e in listed):
@@ -109,28 +104,23 @@ def calibrate(
     bound: Tolerance = Tolerance(),
     labelled: LabelledRows | None = None,
     advance: Callable[[], None] = lambda: None,
-    now_s: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
-    """Load, check and measure what compile.build() wrote.
+    """Load, check and measure what compile.build() wrote; raise BadInput if a bucket has no correct executable.
 
-    Args:
-        inputs: Inputs of rows to check with; repeated if a bucket has more.
-        bound: Error bounds for lower precisions.
-        labelled: Labelled rows for the AUC, or None.
-        advance: Called after every bucket.
-        now_s: The clock.
-
-    Raises:
-        BadInput: A bucket has no correct executable.
+    `inputs` are rows to check with, repeated if a bucket has more; `advance` is called after every bucket.
     """
-    result = Calibration()
     buckets = sorted({e.bucket for e in entries})
     inputs = graph.resized(inputs, max(min(graph.rows(inputs), CHECKED_ROWS), buckets[-1]))
-    wanted = graph.run(inputs)
+    check = _Check(graph, inputs, graph.run(inputs), bound, labelled)
+    result = check.result
     candidates: dict[int, list[tuple[ExecutableEntry, Callable[[], None]]]] = {b: [] for b in buckets}
     for name, group in by_variant(entries).items():
         try:
-            executables = _checked(graph, version_folder, group, inputs, wanted, bound, labelled, name, result, now_s)
+            opened = load(graph, version_folder, group)
+            if opened.refused:
+                raise BadInput(opened.refused[0])
+            (program,) = opened.programs
+            executables = check.correct(program, group[0].precision, name)
         except FreshetError as error:
             result.refused.append(f"{name}: {error}")
             continue
@@ -140,20 +130,19 @@ def calibrate(
                 run, _ = _bound(executable, graph, inputs)
                 candidates[entry.bucket].append((replace(entry, error=off), run))
     machine = this_machine().name
-    for bucket, found in candidates.items():
-        if not found:
+    for bucket, measurable in candidates.items():
+        if not measurable:
             raise BadInput(
                 f"bucket {bucket}: no backend gives the same results as TensorFlow: {'; '.join(result.refused)}"
             )
-        costs = _interleaved([run for _, run in found], now_s)
-        for (entry, _), cost_s in zip(found, costs):
+        costs = _interleaved([run for _, run in measurable])
+        for (entry, _), cost_s in zip(measurable, costs):
             result.measured.append(replace(entry, cost_us=round(cost_s * 1e6, 2), measured_on=machine))
         advance()
     return result
 
 
 def by_variant(entries: Sequence[ExecutableEntry]) -> dict[str, list[ExecutableEntry]]:
-    """Group the entries by backend, target and precision."""
     groups: dict[str, list[ExecutableEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.variant, []).append(entry)
@@ -172,26 +161,6 @@ def other_weights(weights: Tensors) -> dict[str, Matrix]:
     }
 
 
-def _checked(
-    graph: AnyDenseGraph,
-    version_folder: Path,
-    group: Sequence[ExecutableEntry],
-    inputs: Tensors,
-    wanted: Tensors,
-    bound: Tolerance,
-    labelled: LabelledRows | None,
-    name: str,
-    result: Calibration,
-    now_s: Callable[[], float],
-) -> dict[int, tuple[Loaded, float]]:
-    """Return a variant's correct executables with their errors; the reasons of the others are added to the result."""
-    opened = load(graph, version_folder, group)
-    if opened.refused:
-        raise BadInput(opened.refused[0])
-    (program,) = opened.programs
-    return _checked_program(graph, program, group[0].precision, inputs, wanted, bound, labelled, name, result, now_s)
-
-
 def check_ahead(
     graph: AnyDenseGraph,
     program: Program,
@@ -201,88 +170,74 @@ def check_ahead(
     labelled: LabelledRows | None,
     name: str,
 ) -> Calibration:
-    """Check a lower precision whose device is not here, by a program of the CPU that rounds as that does.
+    """Check a lower precision whose device is not here, by a program of the CPU that rounds as the device does.
 
-    Args:
-        inputs: Inputs of rows to check with.
-        labelled: Labelled rows for the AUC, or None.
-        name: Name of the variant.
-
-    Returns:
-        Reasons to refuse it, if any, and the change of the AUC; nothing is measured.
+    Return reasons to refuse it, if any, and the change of the AUC; nothing is measured.
     """
-    result = Calibration()
     inputs = graph.resized(inputs, min(graph.rows(inputs), CHECKED_ROWS))
-    wanted = graph.run(inputs)
-    _checked_program(graph, program, precision, inputs, wanted, bound, labelled, name, result, time.perf_counter)
-    return result
+    check = _Check(graph, inputs, graph.run(inputs), bound, labelled)
+    check.correct(program, precision, name)
+    return check.result
 
 
-def _checked_program(
-    graph: AnyDenseGraph,
-    program: Program,
-    precision: str,
-    inputs: Tensors,
-    wanted: Tensors,
-    bound: Tolerance,
-    labelled: LabelledRows | None,
-    name: str,
-    result: Calibration,
-    now_s: Callable[[], float],
-) -> dict[int, tuple[Loaded, float]]:
-    executables = program.with_weights(graph.weights)
-    exact = precision == "float32"
-    limit = TOLERANCE if exact else bound.error
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Checks programs of one graph on the same rows; the reasons of refused executables are added to the result."""
 
-    def off(executable: Loaded, reference: Tensors) -> float:
+    graph: AnyDenseGraph
+    inputs: Tensors
+    expected: Tensors
+    bound: Tolerance
+    labelled: LabelledRows | None
+    result: Calibration = field(default_factory=Calibration)
+
+    def correct(self, program: Program, precision: str, name: str) -> dict[int, tuple[Loaded, float]]:
+        graph, refused, exact = self.graph, self.result.refused, precision == "float32"
+        limit = TOLERANCE if exact else self.bound.error
+        right: dict[int, tuple[Loaded, float]] = {}
+        for bucket, executable in program.with_weights(graph.weights).items():
+            error = self._error(executable, exact, self.expected)
+            if error > limit:
+                refused.append(f"{name} b{bucket}: differs from TensorFlow by {error:.2g}, expected at most {limit:g}")
+            else:
+                right[bucket] = executable, error
+        changed = other_weights(graph.weights)
+        took_s = []
+        for _ in range(FLIPS):
+            started_s = time.perf_counter()
+            flipped = program.with_weights(changed)
+            took_s.append(time.perf_counter() - started_s)
+        self.result.flip_ms[name] = round(statistics.median(took_s) * 1e3, 3)
+        expected = graph.run(self.inputs, changed)
+        for bucket, executable in flipped.items():
+            error = self._error(executable, exact, expected)
+            if error > (limit if exact else SLACK * limit) and bucket in right:
+                del right[bucket]
+                refused.append(f"{name} b{bucket}: differs from TensorFlow by {error:.2g} with new dense weights")
+        if self.labelled is not None and right:
+            change, most = _auc_change(graph, right[max(right)][0], self.labelled), self.bound.auc_change
+            self.result.auc[name] = round(change, 7)
+            if not exact and abs(change) > most:
+                refused.append(f"{name}: the AUC changes by {change:.2g}, expected at most {most:g}")
+                return {}
+        return right
+
+    def _error(self, executable: Loaded, exact: bool, expected: Tensors) -> float:
         if not exact:
-            return typical_error(outputs_of(executable, inputs, graph.spec), reference)
-        run, outputs = _bound(executable, graph, inputs)
+            return typical_error(outputs_of(executable, self.inputs, self.graph.spec), expected)
+        run, outputs = _bound(executable, self.graph, self.inputs)
         run()
-        return largest_error(outputs, reference)
-
-    right: dict[int, tuple[Loaded, float]] = {}
-    for bucket, executable in executables.items():
-        error = off(executable, wanted)
-        if error > limit:
-            result.refused.append(
-                f"{name} b{bucket}: differs from TensorFlow by {error:.2g}, expected at most {limit:g}"
-            )
-        else:
-            right[bucket] = executable, error
-    changed = other_weights(graph.weights)
-    took = []
-    for _ in range(FLIPS):
-        started_s = now_s()
-        flipped = program.with_weights(changed)
-        took.append(now_s() - started_s)
-    result.flip_ms[name] = round(statistics.median(took) * 1e3, 3)
-    rewanted = graph.run(inputs, changed)
-    for bucket, executable in flipped.items():
-        error = off(executable, rewanted)
-        if error > (limit if exact else SLACK * limit) and bucket in right:
-            del right[bucket]
-            result.refused.append(f"{name} b{bucket}: differs from TensorFlow by {error:.2g} with new dense weights")
-    if labelled is not None and right:
-        change = _auc_change(graph, right[max(right)][0], labelled)
-        result.auc[name] = round(change, 7)
-        if not exact and abs(change) > bound.auc_change:
-            result.refused.append(f"{name}: the AUC changes by {change:.2g}, expected at most {bound.auc_change:g}")
-            return {}
-    return right
+        return largest_error(outputs, expected)
 
 
 def _auc_change(graph: AnyDenseGraph, executable: Loaded, labelled: LabelledRows) -> float:
-    """Return the executable's AUC minus TensorFlow's, for the output that predicts the labels.
-
-    0 if all labels are equal.
-    """
+    """Return the executable's AUC minus TensorFlow's for the labels' output; 0 if all labels are equal."""
     name = next((o.name for o in graph.outputs if o.name == (labelled.output or "score")), graph.outputs[0].name)
     got = outputs_of(executable, labelled.inputs, graph.spec)[name][:, 0]
     slices = [slice(start, start + AUC_ROWS) for start in range(0, len(labelled.labels), AUC_ROWS)]
     parts = ({n: rows[part] for n, rows in labelled.inputs.items()} for part in slices)
-    wanted = np.concatenate([graph.run(part)[name][:, 0] for part in parts])
-    change = auc(labelled.labels, got) - auc(labelled.labels, wanted)
+    expected = np.concatenate([graph.run(part)[name][:, 0] for part in parts])
+    change = auc(labelled.labels, got) - auc(labelled.labels, expected)
     return 0.0 if np.isnan(change) else change
 
 
@@ -295,8 +250,8 @@ def _bound(executable: Loaded, graph: AnyDenseGraph, inputs: Tensors) -> tuple[C
     return executable.bind_buffers(buffers, outputs), outputs
 
 
-def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float]) -> list[float]:
-    """Return the median seconds of each, run in turn and in random order.
+def _interleaved(runs: Sequence[Callable[[], None]], now_s: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Return the median seconds of each, run in turn.
 
     The order is random because a run leaves its code and weights in the caches for the next.
     """

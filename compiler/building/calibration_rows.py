@@ -36,16 +36,13 @@ CHUNK_ROWS, PRACTICE_ROWS = 4096, 4096
 LABEL = "label"
 
 
-def random_inputs(reader: VersionReader, rows: int, seed: int = 0) -> dict[str, Matrix]:
+def random_inputs(reader: VersionReader, rows: int) -> dict[str, Matrix]:
     """Return random inputs of the undivided subgraph.
 
     Features have embeddings of random ids of each table; everything else has floats of a standard normal distribution.
     An empty table gives small numbers.
-
-    Args:
-        seed: Seed of the random numbers.
     """
-    random, m = np.random.default_rng(seed), reader.manifest
+    random, m = np.random.default_rng(0), reader.manifest
     x = random.standard_normal((rows, m.width), np.float32)
     files = {t.name: reader.tensors(table_file(t.name)) for t in m.tables if t.rows}
     for feature in m.features:
@@ -72,24 +69,21 @@ def calibration_set(reader: VersionReader, labelled: LabelledRows | None) -> Ten
     """Return realistic inputs of the undivided subgraph.
 
     They are labelled rows, or else those recorded for the version; None without either.
-
-    Args:
-        labelled: Labelled rows, or None.
     """
     if labelled is not None:
         return {name: rows[:PRACTICE_ROWS] for name, rows in labelled.inputs.items()}
     m = reader.manifest
     if WARMUP not in m.files:
         return None
-    filling = _InputBuilder(reader)
-    found: list[Tensors] = []
+    builder = _InputBuilder(reader)
+    parts: list[Tensors] = []
     for request in parse_warmup(reader.file(WARMUP), m.inputs):
         # Requests recorded before non-finite numbers were refused are no realistic sample.
         with suppress(NonFiniteInput):
-            found.append(filling.rows(request))
-        if sum(len(rows[MATRIX]) for rows in found) >= PRACTICE_ROWS:
+            parts.append(builder.rows(request))
+        if sum(len(rows[MATRIX]) for rows in parts) >= PRACTICE_ROWS:
             break
-    return {n: rows[:PRACTICE_ROWS] for n, rows in _joined(found).items()} if found else None
+    return {n: rows[:PRACTICE_ROWS] for n, rows in _joined(parts).items()} if parts else None
 
 
 def _joined(parts: Sequence[Tensors]) -> dict[str, Matrix]:
@@ -97,18 +91,10 @@ def _joined(parts: Sequence[Tensors]) -> dict[str, Matrix]:
 
 
 def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: int = 200_000) -> LabelledRows:
-    """Read the first rows of a Parquet file as a request of the model would bring them.
+    """Read the first rows of a Parquet file as a request of the model would bring them, or raise BadInput.
 
     Its columns are the model's inputs, or else its features, by name. The output to compare with the labels is the one
-    that the version's notes map to that label.
-
-    Args:
-        path: The Parquet file.
-        label: Name of the column of labels, 0 or 1.
-        most: Most rows.
-
-    Raises:
-        BadInput: The file does not fit the model.
+    that the version's notes map to the column `label`, 0 or 1.
     """
     table = _parquet(path, most)
     if label not in table.column_names:
@@ -116,19 +102,17 @@ def read_labelled(reader: VersionReader, path: Path, label: str = LABEL, most: i
     labels = table.column(label).to_numpy().astype(np.float32)
     if not np.isin(labels, (0, 1)).all():
         raise BadInput(f"data: column {label[:64]!r}: expected 0 or 1")
-    m, filling = reader.manifest, _InputBuilder(reader)
+    m, builder = reader.manifest, _InputBuilder(reader)
     parts = []
     for start in range(0, len(labels), CHUNK_ROWS):
         part = table.slice(start, CHUNK_ROWS)
-        parts.append(filling.rows({spec.name: _column(part, spec, m) for spec in m.inputs}))
-    noted = m.notes.get("labels")
-    output = noted.get(label) if isinstance(noted, dict) else None
+        parts.append(builder.rows({spec.name: _column(part, spec, m) for spec in m.inputs}))
+    outputs = m.notes.get("labels")
+    output = outputs.get(label) if isinstance(outputs, dict) else None
     return LabelledRows(_joined(parts), labels, output if isinstance(output, str) else "")
 
 
 class _InputBuilder:
-    """Builds the inputs of the undivided subgraph from requests as a server does."""
-
     def __init__(self, reader: VersionReader) -> None:
         m = self._manifest = reader.manifest
         self._version = ServedVersion(reader, 0, SystemClock())
@@ -138,7 +122,6 @@ class _InputBuilder:
         self._tables = descriptors([descriptor(t, a) for t, a in zip(m.tables, arrays)])
 
     def rows(self, columns: Mapping[str, Column]) -> dict[str, Matrix]:
-        """Return the inputs for a request's columns."""
         bound = self._plan.bind_inputs(columns)
         inputs = self._run.spec.allocate_inputs(bound.rows)
         self._run.fill(BatchView.of(self._tables, 0, bound), inputs)
@@ -146,14 +129,7 @@ class _InputBuilder:
 
 
 def read_sample(path: Path, column: str = "rows") -> list[int]:
-    """Read the number of rows of each request from a column of a Parquet file.
-
-    Args:
-        path: The Parquet file.
-
-    Raises:
-        BadInput: The file has no such column of integers.
-    """
+    """Read the rows of each request from a column of a Parquet file; raise BadInput unless it is of integers."""
     table = _parquet(path, None)
     if column not in table.column_names:
         raise BadInput(f"sample: expected column {column!r}, got {', '.join(table.column_names)[:200]}")
@@ -175,7 +151,6 @@ def _parquet(path: Path, most: int | None) -> Any:
 
 
 def _column(table: Any, spec: Input, m: Manifest) -> Column:
-    """Return one input's values, from its features' columns if the file has none of its own name."""
     if spec.name in table.column_names:
         return _values(table.column(spec.name).combine_chunks(), spec)
     parts = sorted((f for f in m.features if f.input == spec.name and f.column >= 0), key=lambda f: f.column)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 
 from freshet_serving.compiler.backends import native_onnx
-from freshet_serving.compiler.backends.base import CompiledGraph, CompilerBackend, LoweredGraph, Variant
+from freshet_serving.compiler.backends.base import CompilerBackend, LoweredGraph, Variant, check_outputs
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph, Tensors
 from freshet_serving.processor.backends import builtin, pack, sha256
 from freshet_serving.processor.errors import BadInput
@@ -56,17 +56,11 @@ def compile_graph(
     The caller adds the files to manifest.files. Every executable is run once against TensorFlow.
 
     Args:
-        buckets: Batch sizes.
         backend: Backend and optional precision.
         progress: progress(done, total), called after every bucket.
-        subgraph: Name of the subgraph that this is (processor.package.subgraphs).
-
-    Returns:
-        The manifest entries.
 
     Raises:
-        BadInput: The backend or a bucket is unknown, or the backend cannot express the graph or computes something
-            else.
+        BadInput: A backend or bucket is unknown, or the backend cannot express the graph or computes something else.
     """
     buckets = checked_buckets(buckets)
     entries: list[ExecutableEntry] = []
@@ -80,7 +74,6 @@ def compile_graph(
 
 
 def checked_buckets(buckets: Sequence[int]) -> list[int]:
-    """Return the buckets ascending and distinct; raise BadInput unless all are batch sizes."""
     ascending = sorted(set(buckets))
     if not ascending or ascending[0] < 1:
         raise BadInput(f"buckets: expected positive batch sizes, got {ascending[:8]}")
@@ -98,35 +91,17 @@ def parse_variant(text: str) -> Variant:
 
 
 def variants(backend: str) -> list[Variant]:
-    """Return the variants that a backend can compile on this machine.
-
-    Raises BadInput with installation advice if the backend's library is missing.
-    """
     return _backend_module(backend).variants()
 
 
 def lower(graph: AnyDenseGraph, variant: Variant) -> LoweredGraph:
-    """Translate a graph into a backend's language.
-
-    Raises:
-        BadInput: The backend cannot express the graph.
-    """
     if isinstance(graph, OnnxDenseGraph):
         return native_onnx.lower(graph, variant)
     return _backend_module(variant.backend).lower(graph, variant)
 
 
 def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precision: str = "float32") -> LoweredGraph:
-    """Translate a graph to be compiled for a kind of GPU that need not be here.
-
-    Args:
-        target: The target, which compiler.backends.gpu_targets.prepare() has seen.
-        backend: One of AHEAD.
-        precision: Precision of the computation.
-
-    Raises:
-        BadInput: The backend cannot express the graph, or does not compile for the target.
-    """
+    """Translate a graph, by one of AHEAD, for a kind of GPU that gpu_targets.prepare() has seen, or raise BadInput."""
     if isinstance(graph, OnnxDenseGraph):
         return native_onnx.lower(graph, Variant(backend, precision, target))
     lowered: LoweredGraph = _backend_module(backend).lower_ahead(graph, target, precision)  # type: ignore[attr-defined]
@@ -134,17 +109,7 @@ def lower_ahead(graph: AnyDenseGraph, target: str, backend: str = "xla", precisi
 
 
 def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: str = SCORE) -> ExecutableEntry:
-    """Compile one bucket and write its files.
-
-    A file's name contains a digest of its content, so a file that a reader of an older manifest may be reading is never
-    replaced.
-
-    Args:
-        bucket: Rows of the batch.
-
-    Returns:
-        The manifest entry.
-    """
+    """Compile one bucket and write its files, with digests in their names: no file of an older manifest is replaced."""
     compiled = lowered.compile(bucket)
     precision = "" if lowered.precision == "float32" else f"-{lowered.precision}"
     relative = f"compiled/{lowered.backend}-{lowered.target}{precision}/{subgraph}"
@@ -162,17 +127,15 @@ def build(lowered: LoweredGraph, bucket: int, version_folder: Path, subgraph: st
         features=list(compiled.features),
         sha256=sha256(data) if compiled.machine_code else "",
         frozen=compiled.frozen,
-        origin=_write_origin(version_folder, relative, compiled),
+        origin=_write(version_folder, f"{relative}-origin", compiled.origin_suffix, compiled.origin)
+        if compiled.origin
+        else "",
         subgraph=subgraph,
     )
 
 
 def source_hash(lowered: LoweredGraph, bucket: int) -> str:
-    """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date.
-
-    Args:
-        bucket: Rows of the batch.
-    """
+    """Return the sha256 of definition, bucket and backend: an executable with an equal source is up to date."""
     digest = hashlib.sha256(lowered.definition)
     digest.update(f"\0{lowered.backend}\0{lowered.target}\0{lowered.precision}\0{bucket}".encode())
     return digest.hexdigest()
@@ -196,28 +159,18 @@ def load(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[Executabl
     return open_programs(package, graph.spec, subgraph=entries[0].subgraph)
 
 
-def largest_error(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> float:
-    """Return the largest difference of any output (processor.running.bounded.row_errors).
-
-    Args:
-        got: Outputs to check.
-        wanted: Expected outputs.
-    """
-    return float(row_errors(got, wanted).max(initial=0.0))
+def largest_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    return float(row_errors(got, expected).max(initial=0.0))
 
 
 def _prove(graph: AnyDenseGraph, version_folder: Path, entries: Sequence[ExecutableEntry]) -> None:
     """Raise BadInput unless every executable computes what TensorFlow does on the graph's examples, or random rows."""
-    rows = max(e.bucket for e in entries)
-    given = graph.sample(rows)
-    wanted = graph.run(given)
+    rows = graph.sample(max(e.bucket for e in entries))
+    expected = graph.run(rows)
     for program in load(graph, version_folder, entries).programs:
         for bucket, executable in program.with_weights(graph.weights).items():
-            got = outputs_of(executable, graph.resized(given, bucket), graph.spec)
-            for name in got:
-                error = largest_error({name: got[name]}, wanted)
-                if error > TOLERANCE:
-                    raise BadInput(f"executable b{bucket}: output {name!r} differs by {error:.3g} from TensorFlow's")
+            got = outputs_of(executable, graph.resized(rows, bucket), graph.spec)
+            check_outputs(got, expected, TOLERANCE, f"executable b{bucket}")
 
 
 def write_rows(version_folder: Path, subgraph: str, inputs: Tensors) -> str:
@@ -231,14 +184,7 @@ def _backend_module(backend: str) -> CompilerBackend:
     return cast(CompilerBackend, importlib.import_module(f"freshet_serving.compiler.backends.{backend}"))
 
 
-def _write_origin(version_folder: Path, relative: str, compiled: CompiledGraph) -> str:
-    return (
-        _write(version_folder, f"{relative}-origin", compiled.origin_suffix, compiled.origin) if compiled.origin else ""
-    )
-
-
 def _write(version_folder: Path, stem: str, suffix: str, data: bytes) -> str:
-    """Write a file with its digest in the name; return the name, relative to the folder."""
     name = f"{stem}.{sha256(data)[:DIGEST_DIGITS]}{suffix}"
     path = version_folder / name
     path.parent.mkdir(parents=True, exist_ok=True)

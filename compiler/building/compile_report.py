@@ -43,10 +43,7 @@ def print_report(report: CompileReport, console: Console) -> None:
 
 
 def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str], flip_ms: float) -> list[str]:
-    """Return a variant's cells, from top to bottom.
-
-    They are the cost in each bucket, the largest error, and the cost of new weights.
-    """
+    """Return a variant's cells: its cost in each bucket, the largest error, and the cost of new weights."""
     cost_us = {e.bucket: e.cost_us for e in entries}
     cells = [
         f"{cost_us[bucket]:.0f}{'*' if chosen[bucket] == name else ' '}" if bucket in cost_us else "- "
@@ -56,22 +53,20 @@ def _column(name: str, entries: Sequence[ExecutableEntry], chosen: dict[int, str
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> Iterator[list[str]]:
-    """Group the variants into tables that fit the width, at least one each; a name may take several lines."""
     group: list[str] = []
     used = first = max(map(len, LABELS)) + FRAME + 1
     for name, cells in columns.items():
-        wanted = max(len(text) for text in (*name.split(), *cells)) + FRAME
-        if group and used + wanted > width:
+        needed = max(len(text) for text in (*name.split(), *cells)) + FRAME
+        if group and used + needed > width:
             yield group
             group, used = [], first
         group.append(name)
-        used += wanted
+        used += needed
     if group:
         yield group
 
 
 def _lines(report: CompileReport) -> Iterator[str]:
-    """Return the lines below the tables."""
     yield from report.passes
     for name, change in report.calibration.auc.items():
         yield f"AUC of {name}: {change:+.1e} against TensorFlow"
@@ -85,7 +80,6 @@ def _lines(report: CompileReport) -> Iterator[str]:
 
 
 def _first(calibration: Calibration) -> list[ExecutableEntry]:
-    """Return the first choice for each bucket."""
     first: dict[int, ExecutableEntry] = {}
     for entry in calibration.chosen():
         first.setdefault(entry.bucket, entry)

@@ -1,7 +1,4 @@
-"""Refuse tables with rows that are not numbers: all that is refused of a version without labelled rows.
-
-Needs no TensorFlow, so that a native import can use it.
-"""
+"""Refuse tables with rows that are not numbers, all that can be refused without labelled rows. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,12 +18,7 @@ NOT_JUDGED: Mapping[str, Any] = {
 
 
 def check_rows(name: str, rows: NDArray[Any]) -> None:
-    """Raise BadInput for rows of a table that are not finite; a piece of them is in memory at a time.
-
-    Args:
-        name: Name of the table.
-        rows: The rows [n, dim], of any type.
-    """
+    """Raise BadInput for rows [n, dim] of a table that are not finite; a piece of them is in memory at a time."""
     for first in range(0, len(rows) if rows.dtype.kind == "f" else 0, CHECKED_ROWS):
         if not np.isfinite(rows[first : first + CHECKED_ROWS]).all():
             raise BadInput(f"table {name!r}: expected finite rows, got NaN or infinity")

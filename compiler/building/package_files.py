@@ -1,7 +1,4 @@
-"""Write the files of a version that is about to be committed: tables, weights, stage, dense graph.
-
-Needs no TensorFlow, so that a native import can use it.
-"""
+"""Write the files of a version before it is committed: tables, weights, stage, dense graph. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -26,16 +23,9 @@ def write_files(
     graph: AnyDenseGraph,
     stage: bytes = b"",
 ) -> dict[str, int]:
-    """Write everything but executables and the manifest; return the rows of each table.
+    """Write all but executables and manifest; return the rows of each table. Raise BadInput if one is not finite.
 
-    Args:
-        repository: The repository that the writer writes to.
-        tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
-        graph: The dense graph, with the weights to publish.
-        stage: Content of draft.stage.file.
-
-    Raises:
-        BadInput: A row of a table is not finite.
+    Tables are the tensors of each file (processor.tables.table.packed), consumed one after another.
     """
     rows: dict[str, int] = {}
     for name, arrays in tables:

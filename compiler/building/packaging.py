@@ -25,12 +25,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Verdict of a gate on a version that is written but not committed.
-
-    Attributes:
-        notes: Notes to add to its manifest.
-        refused: True to commit it as a candidate.
-    """
+    """Verdict of a gate on a version that is written but not committed: notes for it, and whether it is refused."""
 
     notes: Mapping[str, Any]
     refused: bool
@@ -38,12 +33,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class LowPrecisionOptions:
-    """Settings for publishing in a lower precision.
-
-    Attributes:
-        precision: int8, or AUTO for the fastest within the bound.
-        rows: Labelled rows to calibrate and check with.
-    """
+    """Publish in int8, or AUTO for the fastest precision within the bound, calibrated and checked on the rows."""
 
     precision: str
     rows: LabelledRows
@@ -62,23 +52,17 @@ def publish(
     lower: LowPrecisionOptions | None = None,
     review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
-    """Compile the dense graph, write all files of the version and commit it.
+    """Compile the dense graph, write all files of the version and commit it, or a candidate if the review refuses it.
 
     Args:
-        repository: The repository that the writer writes to.
         draft: The manifest except for what follows from the rest: model and version (the writer's), rows of tables,
             outputs, dense, files, executables, graphs, the note `passes`.
         tables: By name, the tensors of each file (processor.tables.table.packed), consumed one after another.
         graph: The dense graph, with the weights to publish.
-        buckets: Batch sizes.
         progress: Called with the number of compiled buckets and their total.
         stage: Content of draft.stage.file.
-        lower: Settings for a lower precision; None for float32 alone. If that precision is refused, the notes give the
-            reason.
-        review: Judges the version as it will be served, before it is committed; None to commit it as it is.
-
-    Returns:
-        The committed version, or the candidate if the review has refused it.
+        lower: None for float32 alone. If the lower precision is refused, the notes give the reason.
+        review: Judges the version as it will be served, before it is committed.
 
     Raises:
         BadInput: The graph cannot be compiled, or a weight is not a number.
@@ -89,8 +73,8 @@ def publish(
         executables, notes = _in_float32(writer.folder, compiled, progress), dict[str, Any]()
     else:
         executables, notes = _measured(writer.folder, compiled, draft, lower)
-    if lost := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
-        raise BadInput(f"dense weight {lost[0][:64]!r}: expected numbers, got NaN")
+    if invalid := [name for name, weight in graph.weights.items() if np.isnan(weight).any()]:
+        raise BadInput(f"dense weight {invalid[0][:64]!r}: expected numbers, got NaN")
     rows = write_files(repository, writer, draft, tables, graph, stage)
     manifest = replace(
         draft,
@@ -114,12 +98,9 @@ def publish(
 
 
 def _as_drafted(outputs: Sequence[Output], drafted: Sequence[Output]) -> list[Output]:
-    """Return the graph's outputs, each as the draft describes it.
-
-    The draft may know an output's shape and type in replies.
-    """
-    known = {(output.name, output.columns): output for output in drafted}
-    return [known.get((output.name, output.columns), output) for output in outputs]
+    """Return the graph's outputs, each as the draft describes it: it may know an output's shape and type in replies."""
+    by_name = {(output.name, output.columns): output for output in drafted}
+    return [by_name.get((output.name, output.columns), output) for output in outputs]
 
 
 def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -> list[ExecutableEntry]:
@@ -133,17 +114,13 @@ def _in_float32(folder: Path, compiled: GraphParts, progress: Progress | None) -
 def _measured(
     folder: Path, compiled: GraphParts, draft: Manifest, lower: LowPrecisionOptions
 ) -> tuple[list[ExecutableEntry], dict[str, Any]]:
-    """Compile for ONNX Runtime, which quantises weights when it loads them.
-
-    Returns the executables, and notes on refusals.
-    """
     compiler = SubgraphCompiler(folder, [], lower.precision, lower.bound)
-    wanted = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
-    calibrations = compiler.all(compiled, draft.features, wanted, lower.rows.inputs, lower.rows)
+    tried = [replace(v, bound=lower.bound.error) for v in variants("onnxruntime") if not v.target]
+    calibrations = compiler.all(compiled, draft.features, tried, lower.rows.inputs, lower.rows)
     executables = compiler.chosen(calibrations)
-    kept = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
+    used = {name for entry in executables for name in (entry.file, entry.origin, entry.rows)}
     for path in (folder / "compiled").rglob("*"):
-        if path.is_file() and path.relative_to(folder).as_posix() not in kept:
+        if path.is_file() and path.relative_to(folder).as_posix() not in used:
             path.unlink()
     refused = [line for calibration in calibrations.values() for line in calibration.refused]
     notes = {"precision": lower.precision, "refused": [*compiler.skipped, *refused], "max_error": lower.bound.error}
@@ -151,7 +128,6 @@ def _measured(
 
 
 def _after(done: int, compiled: GraphParts, progress: Progress | None) -> Progress | None:
-    """Convert a part's progress to that of all parts together."""
     if progress is None:
         return None
     total = sum(len(part.buckets) for part in compiled.by_subgraph.values())

@@ -1,10 +1,8 @@
 """Split a dense graph into the parts to compile.
 
 These are the whole after all passes, and both parts of the user/candidate split; of a graph with sequences, both parts
-for some shorter histories, too.
-
-Every part is a DenseGraph with its weights under their names, so a backend compiles each like any other and a delta's
-weights fit all of them.
+for some shorter histories, too. Every part is a DenseGraph with its weights under their names, so a backend compiles
+each like any other and a delta's weights fit all of them.
 """
 
 from __future__ import annotations
@@ -60,8 +58,6 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DensePart:
-    """A dense graph, and the batch sizes to compile it for."""
-
     graph: AnyDenseGraph
     buckets: list[int]
 
@@ -89,31 +85,22 @@ class GraphParts:
     state: StateClass | None = None
 
     def given(self, rows: Tensors, features: Sequence[Feature]) -> dict[str, Tensors]:
-        """Return inputs of all parts but the undivided one, by subgraph.
-
-        Args:
-            rows: Inputs of the whole graph.
-        """
-        user, found = columns(user_features(features)), dict[str, Tensors]()
+        """Return inputs of all parts but the undivided one, by subgraph, from inputs of the whole graph."""
+        user, inputs = columns(user_features(features)), dict[str, Tensors]()
         if self.user_split is not None:
-            found[USER], found[SCORE] = self.user_split.inputs(rows, user)
+            inputs[USER], inputs[SCORE] = self.user_split.inputs(rows, user)
         for length, split in self.shorter.items():
-            kept = {s.name: kept_columns(s, length) for s in self.sequences}
-            parts = split.inputs(shortened_rows(rows, kept), user)
-            found[shorter(USER, length)], found[shorter(SCORE, length)] = parts
-        return found
+            columns_of = {s.name: kept_columns(s, length) for s in self.sequences}
+            parts = split.inputs(shortened_rows(rows, columns_of), user)
+            inputs[shorter(USER, length)], inputs[shorter(SCORE, length)] = parts
+        return inputs
 
     def listed(self, name: str) -> str:
         """Return the name that a part's executables are listed under: the only part of a graph is `score`."""
         return SCORE if self.user_split is None else name
 
     def described(self, manifest: Manifest, executables: Sequence[ExecutableEntry]) -> Manifest:
-        """Return a manifest with these executables and the subgraphs that they are of.
-
-        Args:
-            manifest: The manifest, with its features and outputs.
-            executables: Executables of the parts; of the undivided one alone if the others were left out.
-        """
+        """Return a manifest with executables, of all parts or of the undivided one alone, and their subgraphs."""
         compiled = {e.subgraph for e in executables}
         if self.user_split is not None and USER in compiled:
             more = more_inputs(manifest, self.by_subgraph[WHOLE].graph.inputs)
@@ -128,29 +115,22 @@ class GraphParts:
         return replace(manifest, format=FORMAT_2, graphs=graphs, executables=list(executables), notes=notes)
 
     def _flops(self, graphs: Collection[str]) -> dict[str, int]:
-        """Return the FLOPs of one row of each subgraph that is counted, by name; `graphs` is empty for one alone."""
         undivided_one = WHOLE if USER in graphs else SCORE
-        found = {} if self.row_flops is None else {undivided_one: self.row_flops}
+        counted = {} if self.row_flops is None else {undivided_one: self.row_flops}
         for length, split in {0: self.user_split, **self.shorter}.items():
             of_user, of_score = (shorter(name, length) if length else name for name in (USER, SCORE))
             if split is not None and of_user in graphs:
-                _, found[of_score], found[of_user] = split.flops
-        return found
+                _, counted[of_score], counted[of_user] = split.flops
+        return counted
 
     def lines(self) -> list[str]:
-        """Return the passes' effects, the split and the notes, as lines for people."""
         lengths = [f"histories of at most {n} events: {split}" for n, split in sorted(self.shorter.items())]
         of_user = [str(each) for each in (self.user_split, self.state) if each is not None]
         return [*map(str, self.effects), *of_user, *lengths, *self.notes]
 
 
 def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInput]:
-    """Return a whole graph's inputs beside x: sequences, and others with the filler of their name.
-
-    Args:
-        manifest: The manifest, with its sequences.
-        inputs: Inputs of the dense graph.
-    """
+    """Return a whole graph's inputs beside x: sequences, and others with the filler of their name."""
     sources = {s.name: SEQUENCE for s in manifest.sequences}
     return [
         GraphInput(name, [ROWS, *dims[1:]], sources.get(name, name)) for name, dims in inputs.items() if name != MATRIX
@@ -158,12 +138,6 @@ def more_inputs(manifest: Manifest, inputs: Mapping[str, Dims]) -> list[GraphInp
 
 
 def undivided_graphs(manifest: Manifest, inputs: Mapping[str, Dims]) -> dict[str, Subgraph]:
-    """Return Manifest.graphs of a version that is not divided.
-
-    Args:
-        manifest: The manifest, with its features and outputs.
-        inputs: Inputs of the dense graph.
-    """
     more = more_inputs(manifest, inputs)
     return {SCORE: undivided(manifest, more)} if more else {}
 
@@ -174,38 +148,31 @@ def parts(
     """Derive the parts of a model's dense graph.
 
     The optimised graph is verified on its examples, or on random rows; if it computes something else, the original
-    graph is used.
-
-    Args:
-        buckets: Batch sizes.
-        sequences: The model's sequences, which are the user's. Copying one to each candidate costs more than another
-            run, so such a model is divided for any number of candidates.
+    graph is used. Sequences are the user's: copying one to each candidate costs more than another run, so such a model
+    is divided for any number of candidates.
     """
     if isinstance(dense, OnnxDenseGraph):
         whole = DensePart(dense, sorted(set(buckets)))
         return GraphParts({WHOLE: whole}, [], None, ["passes: none: ONNX Runtime computes the graph as it is"])
     notes: list[str] = []
     dense = decompose(dense)
-    found = optimise(dense)
-    graph, effects, row_flops = replace(found.graph, examples=dense.examples), found.effects, found.flops
+    optimised = optimise(dense)
+    graph, effects, row_flops = replace(optimised.graph, examples=dense.examples), optimised.effects, optimised.flops
     if not _same(dense, graph):
         graph, effects, row_flops = dense, [], dense_flops(dense)
         notes.append("passes: the optimised graph computes something else; compiling the original graph")
-    found_parts = {WHOLE: DensePart(graph, sorted(set(buckets)))}
+    by_subgraph = {WHOLE: DensePart(graph, sorted(set(buckets)))}
     histories = [s.name for s in sequences]
     least = 1 if histories else MIN_CANDIDATES
-    many = [bucket for bucket in found_parts[WHOLE].buckets if bucket >= least]
+    many = [bucket for bucket in by_subgraph[WHOLE].buckets if bucket >= least]
     user = user_features(features)
     may_split = many and (user or histories)
     user_split = split_user_candidate(graph, columns(user), histories) if may_split else None
     if user_split is not None:
-        users, candidates = user_split.user, user_split.candidate
-        if dense.examples is not None:
-            of_user, of_candidates = user_split.inputs(dense.examples, columns(user))
-            users, candidates = replace(users, examples=of_user), replace(candidates, examples=of_candidates)
+        users, candidates = _with_examples(user_split, dense.examples, columns(user))
         of_row, _, of_request = user_split.flops
-        found_parts |= {
-            WHOLE: replace(found_parts[WHOLE], buckets=_light(found_parts[WHOLE].buckets, of_row)),
+        by_subgraph |= {
+            WHOLE: replace(by_subgraph[WHOLE], buckets=_light(by_subgraph[WHOLE].buckets, of_row)),
             USER: DensePart(users, _light(USER_BUCKETS, of_request)),
             SCORE: DensePart(candidates, many),
         }
@@ -218,38 +185,38 @@ def parts(
         )
     elif user:
         notes.append("user-once: too little of the graph depends on the user alone")
-    found_all = GraphParts(found_parts, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
+    result = GraphParts(by_subgraph, effects, user_split, notes, sequences=sequences, row_flops=row_flops)
     if user_split is None or not histories:
-        return found_all
-    found_all = _with_shorter(found_all, graph, many, columns(user))
+        return result
+    result = _with_shorter(result, graph, many, columns(user))
     # The shortest graph has the same class, at the least cost.
-    shortest = min(found_all.shorter, default=None)
-    probed = user_split if shortest is None else found_all.shorter[shortest]
-    return replace(found_all, state=state_class(probed.user, sequences))
+    shortest = min(result.shorter, default=None)
+    probed = user_split if shortest is None else result.shorter[shortest]
+    return replace(result, state=state_class(probed.user, sequences))
 
 
-def _with_shorter(found: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
-    """Add the parts for shorter histories.
-
-    Args:
-        found: The other parts.
-        buckets: Batch sizes of the candidates' parts.
-        user: The user's columns of x.
-    """
-    histories = [s.name for s in found.sequences]
-    for length in lengths(found.sequences):
-        short = shortened(graph, found.sequences, length)
+def _with_shorter(result: GraphParts, graph: DenseGraph, buckets: list[int], user: Sequence[int]) -> GraphParts:
+    histories = [s.name for s in result.sequences]
+    for length in lengths(result.sequences):
+        short = shortened(graph, result.sequences, length)
         split = None if short is None else split_user_candidate(short, user, histories)
         if short is None or split is None:
-            found.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
+            result.notes.append(f"histories: not shortened to {length} events: places without events may change scores")
             break
-        assert short.examples is not None
-        of_user, of_candidates = split.inputs(short.examples, user)
-        users, candidates = replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
-        found.shorter[length] = split
-        found.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
-        found.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
-    return found
+        users, candidates = _with_examples(split, short.examples, user)
+        result.shorter[length] = split
+        result.by_subgraph[shorter(USER, length)] = DensePart(users, _light(USER_BUCKETS, split.flops[2]))
+        result.by_subgraph[shorter(SCORE, length)] = DensePart(candidates, buckets)
+    return result
+
+
+def _with_examples(
+    split: UserCandidateSplit, examples: Tensors | None, user: Sequence[int]
+) -> tuple[DenseGraph, DenseGraph]:
+    if examples is None:
+        return split.user, split.candidate
+    of_user, of_candidates = split.inputs(examples, user)
+    return replace(split.user, examples=of_user), replace(split.candidate, examples=of_candidates)
 
 
 def _light(buckets: Sequence[int], flops: int) -> list[int]:
@@ -265,6 +232,6 @@ def lengths(sequences: Sequence[SequenceEntry]) -> list[int]:
 
 
 def _same(a: DenseGraph, b: DenseGraph) -> bool:
-    given = a.sample(proof_rows(a, PROOF_ROWS))
-    wanted, got = a.run(given), b.run(given)
-    return all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)
+    rows = a.sample(proof_rows(a, PROOF_ROWS))
+    expected, got = a.run(rows), b.run(rows)
+    return all(np.allclose(got[n], expected[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in expected)

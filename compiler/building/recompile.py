@@ -5,9 +5,8 @@ then the manifest is replaced by one rename. A server that has read the old mani
 files that neither the new manifest nor the previous one names are removed. A lock on the folder, released when the
 process ends, allows one compilation of a version at a time. A server uses the result when it next loads the version.
 
-What is compiled is what publishing compiles (compiler.building.parts): the graph after the passes and, if features
-belong to the user, both parts of the user/candidate split, each subgraph separately
-(compiler.building.subgraph_compiler). A subgraph whose executables come out the same keeps its files.
+The parts are those of publishing, each compiled separately (parts, subgraph_compiler). A subgraph whose executables
+come out the same keeps its files.
 """
 
 from __future__ import annotations
@@ -123,13 +122,10 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """The report of compile_version().
+    """The report of compile_version(): the calibration of the whole graph, and of its parts by subgraph.
 
     Attributes:
-        calibration: Of the whole graph.
-        others: Of its parts, by subgraph.
         skipped: Variants that could not be compiled here, each with the reason.
-        notes: Further notes.
     """
 
     manifest: Manifest
@@ -157,11 +153,6 @@ def compile_version(
 ) -> CompileReport:
     """Compile, calibrate and commit a version. On an error the version stays as it was.
 
-    Args:
-        folder: The version's folder.
-        storage: Storage of the version, if it is not the folder.
-        keyring: Keys to verify and sign with.
-
     Raises:
         BadInput: The version cannot be compiled with these options.
         NotFound: A file of the version is missing.
@@ -179,51 +170,45 @@ def compile_version(
         graph = _graph(reader)
         labelled = None if options.data is None else read_labelled(reader, options.data, options.label)
         buckets = _buckets(graph, reader, options)
-        given = calibration_set(reader, labelled)
-        wanted, skipped = _wanted(options, given is not None)
-        kept = _files(folder)
+        recorded = calibration_set(reader, labelled)
+        tried, skipped = _wanted(options, recorded is not None)
+        old_files = _files(folder)
         try:
-            found = parts(graph, before.features, buckets, dense_sequences(before.sequences))
-            rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if given is None else given
-            notes = [] if given is not None else _unchecked(options)
+            graph_parts = parts(graph, before.features, buckets, dense_sequences(before.sequences))
+            rows = _rows(graph, reader, max(*buckets, GENERATED_ROWS)) if recorded is None else recorded
+            notes = [] if recorded is not None else _unchecked(options)
             compiling = SubgraphCompiler(folder, skipped, options.precision, options.bound, reporter)
-            calibrations = compiling.all(found, before.features, wanted, rows, labelled)
-            exact = (AUTO, *options.ahead_precision, *(e.precision for e in calibrations[WHOLE].measured))
-            if options.precision not in exact:
+            calibrations = compiling.all(graph_parts, before.features, tried, rows, labelled)
+            allowed = (AUTO, *options.ahead_precision, *(e.precision for e in calibrations[WHOLE].measured))
+            if options.precision not in allowed:
                 why = [*calibrations[WHOLE].refused, *skipped]
                 raise BadInput(f"precision {options.precision}: {'; '.join(why)}")
             here = {entry.target for entry in calibrations[WHOLE].measured}
             elsewhere = [target for target in options.targets if target not in here]
             checked = {WHOLE: rows}
-            if found.user_split is not None:
-                checked[SCORE] = found.user_split.inputs(rows, columns(user_features(before.features)))[1]
+            if graph_parts.user_split is not None:
+                checked[SCORE] = graph_parts.user_split.inputs(rows, columns(user_features(before.features)))[1]
             precision = next(iter(options.ahead_precision), "float32")
-            ahead = compiling.ahead(found, calibrations, elsewhere, options.ahead, precision, checked, labelled)
-            manifest = _manifest(before, folder, found, calibrations, compiling, options, ahead)
+            ahead = compiling.ahead(graph_parts, calibrations, elsewhere, options.ahead, precision, checked, labelled)
+            manifest = _manifest(before, folder, graph_parts, calibrations, compiling, options, ahead)
             manifest = sealed(manifest, folder, keyring, before)
             text = manifest.to_json()
         except BaseException:
-            _remove(folder, _files(folder) - kept)
+            _remove(folder, _files(folder) - old_files)
             raise
         for name in sorted(executable_files(manifest)):
             reader.storage.send(name)
         reader.storage.replace(MANIFEST, text)
-        outdone = _files(folder) - executable_files(manifest) - executable_files(before)
-        for name in sorted(outdone):
+        obsolete = _files(folder) - executable_files(manifest) - executable_files(before)
+        for name in sorted(obsolete):
             reader.storage.remove(name)
-        _remove(folder, outdone)
+        _remove(folder, obsolete)
     others = {name: calibration for name, calibration in calibrations.items() if name != WHOLE}
-    return CompileReport(manifest, calibrations[WHOLE], others, found.lines(), skipped, notes)
+    return CompileReport(manifest, calibrations[WHOLE], others, graph_parts.lines(), skipped, notes)
 
 
 def find_version(target: str, repository: str | None, version: int | None) -> VersionReader:
-    """Return the version for `freshet compile`.
-
-    Args:
-        target: The version's path, or with a repository the model's name.
-        repository: The repository, or None.
-        version: Number of the version; None for the newest.
-    """
+    """Return the version for `freshet compile`: the target is its path, or with a repository the model's name."""
     if repository is None:
         folder = Path(target).absolute()
         if version is not None:
@@ -251,45 +236,43 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _wanted(options: CompileOptions, checked: bool) -> tuple[list[Variant], list[str]]:
-    """Return the variants to compile, and why others are skipped.
+    """Return the variants to compile, and why others are skipped; `checked`: there is a calibration set.
 
-    A backend requested with a precision is compiled in that precision only; `checked` says whether there is a
-    calibration set.
+    A backend requested with a precision is compiled in that precision only.
     """
-    wanted: list[Variant] = []
+    chosen: list[Variant] = []
     skipped: list[str] = []
     precisions = {"float32", options.precision} - {AUTO}
     if options.precision == AUTO and checked:
         precisions |= {*PRECISIONS}
     for text in options.backends or builtin():
-        asked = parse_variant(text)
+        variant = parse_variant(text)
         try:
-            found = variants(asked.backend)
+            available = variants(variant.backend)
         except FreshetError as error:
             skipped.append(str(error))
             continue
         if ":" in text:
-            found = [v for v in found if v.precision == asked.precision]
-            if not found:
-                skipped.append(f"backend {asked.backend}: this machine cannot compute in {asked.precision}")
+            available = [v for v in available if v.precision == variant.precision]
+            if not available:
+                skipped.append(f"backend {variant.backend}: this machine cannot compute in {variant.precision}")
         else:
-            found = [v for v in found if v.precision in precisions]
-        wanted += [v for v in found if v not in wanted]
-    if not wanted:
+            available = [v for v in available if v.precision in precisions]
+        chosen += [v for v in available if v not in chosen]
+    if not chosen:
         raise BadInput(f"backends: none can be compiled here: {'; '.join(skipped)}")
-    if options.precision not in (AUTO, *options.ahead_precision, *(v.precision for v in wanted)):
+    if options.precision not in (AUTO, *options.ahead_precision, *(v.precision for v in chosen)):
         raise BadInput(f"precision: no backend here computes in {options.precision}; {AUTO} uses what is available")
-    return [replace(v, bound=options.bound.error) for v in wanted], skipped
+    return [replace(v, bound=options.bound.error) for v in chosen], skipped
 
 
 def _unchecked(options: CompileOptions) -> list[str]:
-    """Return notes on what cannot be checked without a calibration set."""
-    wanted = "give --data with labelled rows, or record requests (freshet recordings warmup)"
+    advice = "give --data with labelled rows, or record requests (freshet recordings warmup)"
     if options.precision == "float32" or any(":" in text for text in options.backends):
         return []
     if options.precision == AUTO:
-        return [f"precision: only float32, because a lower one cannot be checked: {wanted}"]
-    return [f"precision: {options.precision} was calibrated and checked on generated rows: for real ones, {wanted}"]
+        return [f"precision: only float32, because a lower one cannot be checked: {advice}"]
+    return [f"precision: {options.precision} was calibrated and checked on generated rows: for real ones, {advice}"]
 
 
 def _graph(reader: VersionReader) -> AnyDenseGraph:
@@ -316,8 +299,8 @@ def _rows(graph: AnyDenseGraph, reader: VersionReader, rows: int) -> Tensors:
     An imported graph has its own examples: numbers that its stage would never give may be NaN in one library and not in
     another, and an ONNX graph may read ids and positions, which random numbers are not.
     """
-    own = reader.manifest.stage is not None or isinstance(graph, OnnxDenseGraph)
-    return graph.sample(rows) if own else random_inputs(reader, rows)
+    has_examples = reader.manifest.stage is not None or isinstance(graph, OnnxDenseGraph)
+    return graph.sample(rows) if has_examples else random_inputs(reader, rows)
 
 
 def _prices(graph: AnyDenseGraph, rows: Tensors) -> dict[int, float]:
@@ -325,14 +308,14 @@ def _prices(graph: AnyDenseGraph, rows: Tensors) -> dict[int, float]:
     lowered: LoweredGraph = lower(graph, Variant("onnxruntime"))
     with tempfile.TemporaryDirectory(prefix="freshet-") as aside:
         entries = [build(lowered, bucket, Path(aside)) for bucket in PRICED]
-        found = calibrate(graph, Path(aside), entries, rows)
-    return {e.bucket: e.cost_us for e in found.measured}
+        calibration = calibrate(graph, Path(aside), entries, rows)
+    return {e.bucket: e.cost_us for e in calibration.measured}
 
 
 def _manifest(
     before: Manifest,
     folder: Path,
-    found: GraphParts,
+    graph_parts: GraphParts,
     calibrations: Mapping[str, Calibration],
     compiling: SubgraphCompiler,
     options: CompileOptions,
@@ -341,14 +324,14 @@ def _manifest(
     # Preferred where there is such a GPU; elsewhere they are refused, and what was measured here serves.
     executables = ahead + compiling.chosen(calibrations)
     files = {name: file for name, file in before.files.items() if name not in executable_files(before)}
-    named = found.described(before, executables)
-    for name in sorted(executable_files(named)):
+    described = graph_parts.described(before, executables)
+    for name in sorted(executable_files(described)):
         data = (folder / name).read_bytes()
         files[name] = File(len(data), crc32(data))
     whole = calibrations[WHOLE]
     notes: dict[str, Any] = {
         "machine": this_machine().name,
-        "passes": found.lines(),
+        "passes": graph_parts.lines(),
         "measured": _measured(whole),
         "flip_ms": whole.flip_ms,
         "refused": [line for calibration in calibrations.values() for line in calibration.refused],
@@ -362,7 +345,7 @@ def _manifest(
         notes["parts"] = {name: _measured(c) for name, c in calibrations.items() if name != WHOLE}
     if whole.auc:
         notes["auc_change"] = whole.auc
-    return replace(named, files=files, notes={**before.notes, "compile": notes})
+    return replace(described, files=files, notes={**before.notes, "compile": notes})
 
 
 def _measured(calibration: Calibration) -> list[dict[str, Any]]:
@@ -372,7 +355,6 @@ def _measured(calibration: Calibration) -> list[dict[str, Any]]:
 
 
 def _files(folder: Path) -> set[str]:
-    """Return all files below compiled/, relative to the version's folder."""
     return {p.relative_to(folder).as_posix() for p in (folder / COMPILED).rglob("*") if p.is_file()}
 
 

@@ -24,7 +24,6 @@ PARTS = {USER: "the user's part", SCORE: "the candidates' part"}
 
 
 def title(name: str) -> str:
-    """Return a part's title for people."""
     part, length = role(name)
     return f"{PARTS[part]} of at most {length} events" if length else PARTS[part]
 
@@ -35,8 +34,6 @@ class SubgraphCompiler:
 
     Attributes:
         skipped: Variants that could not be compiled, each with the reason.
-        precision: The precision to choose.
-        bound: Error bounds for lower precisions.
         files: By subgraph, the file of rows to check a lower precision with.
     """
 
@@ -49,60 +46,49 @@ class SubgraphCompiler:
 
     def all(
         self,
-        found: GraphParts,
+        parts: GraphParts,
         features: Sequence[Feature],
-        wanted: Sequence[Variant],
+        variants: Sequence[Variant],
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> dict[str, Calibration]:
-        """Compile all parts of a graph for the variants and measure them.
+        """Compile all parts of a graph for the variants and return the calibration of each; rows are the whole graph's.
 
-        The user/candidate split is left out if no backend can express it: requests are then computed whole.
-
-        Args:
-            rows: Inputs of the whole graph, to calibrate and check with.
-            labelled: Labelled rows for the AUC, or None.
-
-        Returns:
-            The calibration of each subgraph.
-
-        Raises:
-            BadInput: No variant can compute the whole graph.
+        The user/candidate split is left out if no backend can express it: requests are then computed whole. BadInput is
+        raised if no variant can compute the whole graph.
         """
-        whole = self._subgraph(found.listed(WHOLE), "", found.by_subgraph[WHOLE], wanted, rows, labelled)
-        exact = [v for v in wanted if v.precision == "float32"]
-        if found.user_split is None:
+        whole = self._subgraph(parts.listed(WHOLE), "", parts.by_subgraph[WHOLE], variants, rows, labelled)
+        exact = [v for v in variants if v.precision == "float32"]
+        if parts.user_split is None:
             return {WHOLE: whole}
         if not exact:
-            found.notes.append("user-once: left out, because the user's part is computed in float32 only")
+            parts.notes.append("user-once: left out, because the user's part is computed in float32 only")
             return {WHOLE: whole}
         passed = {(e.backend, e.precision) for e in whole.measured}
-        lower_too = [v for v in wanted if v in exact or (v.backend, v.precision) in passed]
-        tried, given = {USER: exact, SCORE: lower_too}, found.given(rows, features)
+        lower_too = [v for v in variants if v in exact or (v.backend, v.precision) in passed]
+        tried, inputs = {USER: exact, SCORE: lower_too}, parts.given(rows, features)
 
         def both(length: int) -> dict[str, Calibration]:
-            """Compile both parts for histories of at most so many events; 0 for any."""
             names = {part: shorter(part, length) if length else part for part in (USER, SCORE)}
-            return {n: self._subgraph(n, title(n), found.by_subgraph[n], tried[p], given[n]) for p, n in names.items()}
+            return {n: self._subgraph(n, title(n), parts.by_subgraph[n], tried[p], inputs[n]) for p, n in names.items()}
 
         try:
             done = both(0)
         except FreshetError as error:
-            found.notes.append(f"user-once: left out: {error}")
+            parts.notes.append(f"user-once: left out: {error}")
             return {WHOLE: whole}
         # What is slower at the longest histories is not tried at others.
         for part in (USER, SCORE):
             fastest = {(e.backend, e.precision) for e in done[part].chosen(self.precision)}
             tried[part] = [v for v in tried[part] if (v.backend, v.precision) in fastest]
-        for length in found.shorter:
+        for length in parts.shorter:
             try:
                 done |= both(length)
             except FreshetError as error:
-                found.notes.append(f"histories: not compiled for at most {length} events: {error}")
+                parts.notes.append(f"histories: not compiled for at most {length} events: {error}")
         return {WHOLE: whole, **done}
 
     def chosen(self, calibrations: Mapping[str, Calibration]) -> list[ExecutableEntry]:
-        """Return the entries for the manifest."""
         listed = [entry for calibration in calibrations.values() for entry in calibration.chosen(self.precision)]
         error = self.bound.error
         return [
@@ -111,7 +97,7 @@ class SubgraphCompiler:
 
     def ahead(
         self,
-        found: GraphParts,
+        parts: GraphParts,
         names: Iterable[str],
         targets: Sequence[str],
         backends: Sequence[str],
@@ -119,18 +105,13 @@ class SubgraphCompiler:
         inputs: Mapping[str, Tensors] | None = None,
         labelled: LabelledRows | None = None,
     ) -> list[ExecutableEntry]:
-        """Compile parts of a graph for GPUs that need not be here.
+        """Compile parts of a graph for GPUs that need not be here; nobody measures the result.
 
         Args:
-            targets: The GPUs' targets (compiler.backends.gpu_targets).
-            backends: The backends, the preferred one first. Any but the last is left out, with the reason, where it
-                cannot compile a part.
+            backends: The preferred one first. Any but the last is left out, with the reason, if it fails for a part.
             precision: A lower precision, compiled beside float32 and preferred to it except for the user's part.
             inputs: With a lower precision: by part, rows to check it with.
-            labelled: Labelled rows for the AUC of the whole graph, or None.
-
-        Returns:
-            The entries, which nobody has measured.
+            labelled: Rows for the AUC of the whole graph.
 
         Raises:
             FreshetError: A part cannot be compiled for a target, or a lower precision exceeds the bounds.
@@ -140,17 +121,17 @@ class SubgraphCompiler:
             if role(name)[1]:
                 # Stages of a GPU run every request at the longest histories.
                 continue
-            part = found.by_subgraph[name]
+            part = parts.by_subgraph[name]
             lower_too = precision != "float32" and name != USER and bool(targets)
             if lower_too:
                 rows = (inputs or {})[name]
                 self._check_ahead(part, precision, rows, labelled if name == WHOLE else None)
-                self.files.setdefault(found.listed(name), write_rows(self.folder, found.listed(name), rows))
+                self.files.setdefault(parts.listed(name), write_rows(self.folder, parts.listed(name), rows))
             for target in targets:
                 for each in (precision, "float32") if lower_too else ("float32",):
                     for backend in backends:
                         try:
-                            entries += self._ahead(part, found.listed(name), target, backend, each)
+                            entries += self._ahead(part, parts.listed(name), target, backend, each)
                         except FreshetError as error:
                             if backend == backends[-1]:
                                 raise
@@ -158,7 +139,6 @@ class SubgraphCompiler:
         return entries
 
     def _check_ahead(self, part: DensePart, precision: str, rows: Tensors, labelled: LabelledRows | None) -> None:
-        """Raise BadInput unless a lower precision of XLA stays within the bounds, as the CPU computes it."""
         lowered: Any = lower_ahead(part.graph, "", precision=precision)
         program = lowered.on_cpu(max(part.buckets))
         checked = check_ahead(part.graph, program, precision, rows, self.bound, labelled, f"xla cuda {precision}")
@@ -166,53 +146,50 @@ class SubgraphCompiler:
             raise BadInput(f"precision {precision}: {'; '.join(checked.refused)}")
 
     def _ahead(self, part: DensePart, listed: str, target: str, backend: str, precision: str) -> list[ExecutableEntry]:
-        made = []
+        entries = []
         self.reporter.begin(f"compiling for {Variant(backend, precision, target)}", len(part.buckets))
         lowered = lower_ahead(part.graph, target, backend, precision)
         for bucket in part.buckets:
             entry = build(lowered, bucket, self.folder, listed)
             if precision != "float32":
                 entry = replace(entry, max_error=self.bound.error, rows=self.files[listed])
-            made.append(entry)
+            entries.append(entry)
             self.reporter.advance(1)
-        return made
+        return entries
 
     def _subgraph(
         self,
         name: str,
         title: str,
         part: DensePart,
-        wanted: Sequence[Variant],
+        variants: Sequence[Variant],
         rows: Tensors,
         labelled: LabelledRows | None = None,
     ) -> Calibration:
-        """Compile and measure one part of a graph, of this title for people; `rows` are of its own input.
-
-        Raise BadInput if no variant can compute it.
-        """
+        """Compile and measure a part of a graph, on rows of its own input; raise BadInput if no variant computes it."""
         named = f"{title} " if title else ""
-        entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), wanted, named)
+        entries = self._build(name, replace(part, graph=replace(part.graph, examples=rows)), variants, named)
         self.reporter.begin(f"measuring {named}".strip(), len(part.buckets))
         advance = lambda: self.reporter.advance(1)  # noqa: E731
-        found = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
-        if any(e.precision != "float32" for e in found.measured):
+        calibration = calibrate(part.graph, self.folder, entries, rows, self.bound, labelled, advance=advance)
+        if any(e.precision != "float32" for e in calibration.measured):
             self.files[name] = write_rows(self.folder, name, rows)
-        return found
+        return calibration
 
-    def _build(self, name: str, part: DensePart, wanted: Sequence[Variant], named: str) -> list[ExecutableEntry]:
+    def _build(self, name: str, part: DensePart, variants: Sequence[Variant], named: str) -> list[ExecutableEntry]:
         entries: list[ExecutableEntry] = []
-        for variant in wanted:
+        for variant in variants:
             self.reporter.begin(f"compiling {named}for {variant}", len(part.buckets))
             try:
                 lowered = lower(part.graph, variant)
-                made = []
+                built = []
                 for bucket in part.buckets:
-                    made.append(build(lowered, bucket, self.folder, name))
+                    built.append(build(lowered, bucket, self.folder, name))
                     self.reporter.advance(1)
             except FreshetError as error:
                 self.skipped.append(f"{named}{variant}: {error}")
                 continue
-            entries += made
+            entries += built
         if not entries:
             raise BadInput(f"no backend could compile {named or 'the graph'}: {'; '.join(self.skipped)}")
         return entries

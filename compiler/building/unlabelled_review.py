@@ -26,12 +26,6 @@ MOST_LINES = 20
 
 
 def unlabelled_notes(repository: Repository, version: VersionReader) -> dict[str, Any]:
-    """Return the notes on a version without labelled rows.
-
-    Args:
-        repository: The repository, with the version before.
-        version: The version, which is not committed yet.
-    """
     gate = dict(NOT_JUDGED["gate"])
     model = version.manifest.model
     try:
@@ -49,7 +43,6 @@ def unlabelled_notes(repository: Repository, version: VersionReader) -> dict[str
 
 
 def _lost_inputs(before: Manifest, after: Manifest) -> list[str]:
-    """Return a line for each input that requests send and the new version does not read, or reads as another type."""
     types = {spec.name: spec.dtype for spec in after.inputs}
     lines = []
     for spec in before.inputs:
@@ -63,7 +56,6 @@ def _lost_inputs(before: Manifest, after: Manifest) -> list[str]:
 
 
 def _lost_rows(before: VersionReader, after: VersionReader, remote: bool) -> list[str]:
-    """Return a line for each table that is gone, has far fewer rows, or has other ids, if these need not be fetched."""
     tables = {entry.name: entry for entry in after.manifest.tables}
     named = f"version {before.manifest.version}"
     lines = []
@@ -78,12 +70,12 @@ def _lost_rows(before: VersionReader, after: VersionReader, remote: bool) -> lis
 
 
 def _known_ids(before: VersionReader, after: VersionReader, entry: TableEntry) -> float:
-    """Return the share of a table's ids in the version before, of a sample, that have a row in the new version."""
+    """Return the share of a sample of the old version's ids in a table that have a row in the new version."""
     old, new = (version.tensors(table_file(entry.name))["keys"] for version in (before, after))
     sample = np.sort(old[:: max(1, len(old) // SAMPLED_IDS)])
-    known = np.zeros(len(sample), bool)
+    is_known = np.zeros(len(sample), bool)
     for first in range(0, len(new) if len(sample) else 0, CHUNK_IDS):
         chunk = new[first : first + CHUNK_IDS]
         place = np.minimum(np.searchsorted(sample, chunk), len(sample) - 1)
-        known[place[sample[place] == chunk]] = True
-    return float(known.mean()) if len(sample) else 1.0
+        is_known[place[sample[place] == chunk]] = True
+    return float(is_known.mean()) if len(sample) else 1.0

@@ -34,8 +34,7 @@ class DenseGraph:
         inputs: Dimensions by name, None for the rows; "x" [rows, width] holds the features.
         outputs: By ascending name.
         weights: name -> float32, in the model's order.
-        examples: Realistic inputs, if others might be meaningless (a mask that is neither 0 nor 1); None if any will
-            do.
+        examples: Realistic inputs, if others might be meaningless (a mask that is neither 0 nor 1); else None.
     """
 
     function: Callable[..., Any]
@@ -46,12 +45,10 @@ class DenseGraph:
 
     @property
     def width(self) -> int:
-        """Columns of x; 0 for a graph of histories alone."""
         return self.inputs.get(MATRIX, (None, 0))[1] or 0
 
     @property
     def spec(self) -> IoSpec:
-        """Inputs and outputs of the graph's executables."""
         return IoSpec(self.inputs, {o.name: (None, o.columns) for o in self.outputs})
 
     @classmethod
@@ -72,7 +69,7 @@ class DenseGraph:
             if variable.dtype == "float32":
                 if variable.path in weights:
                     raise BadInput(f"dense graph: two weights are called {variable.path[:80]!r}: name the layers")
-                weights[variable.path] = _array(variable)
+                weights[variable.path] = np.ascontiguousarray(variable.numpy(), np.float32).reshape(variable.shape)
             elif variable.trainable or "float" in variable.dtype:
                 raise BadInput(f"dense graph: weight {variable.path[:80]!r}: expected float32, got {variable.dtype}")
             else:
@@ -82,8 +79,8 @@ class DenseGraph:
             return [values[v.path] if v.path in values else tf.constant(frozen[v.path]) for v in variables]
 
         def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-            given = inputs[MATRIX] if len(names) == 1 else [inputs[name] for name in names]
-            result, _ = model.stateless_call(take(values, trainable), take(values, other), given, training=False)
+            arguments = inputs[MATRIX] if len(names) == 1 else [inputs[name] for name in names]
+            result, _ = model.stateless_call(take(values, trainable), take(values, other), arguments, training=False)
             return dict(result) if isinstance(result, Mapping) else {"score": result}
 
         # x, then the others by name: the order of an executable's arguments.
@@ -96,13 +93,7 @@ class DenseGraph:
     def of_matrix(
         cls, function: Any, width: int, outputs: list[Output], weights: dict[str, Matrix], examples: Any = None
     ) -> DenseGraph:
-        """Return the graph of a tf.function of x alone: (x, {name: weight}) -> {output: matrix}.
-
-        Args:
-            width: Columns of x.
-            outputs: By ascending name.
-            examples: Realistic rows of x, or None.
-        """
+        """Return the graph of a tf.function of x [n, width] alone: (x, {name: weight}) -> {output: matrix}."""
 
         def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
             return dict(function(inputs[MATRIX], values))
@@ -113,23 +104,16 @@ class DenseGraph:
 
     @classmethod
     def load(cls, path: Path, weights: Mapping[str, Matrix]) -> DenseGraph:
-        """Load a graph that save() wrote.
-
-        Args:
-            weights: Weights for the graph.
-
-        Raises:
-            BadInput: The weights do not fit, or the graph does more than compute.
-        """
+        """Load a graph that save() wrote; raise BadInput if the weights do not fit, or it does more than compute."""
         try:
             check_allowed_ops(path)
             module = tf.saved_model.load(str(path))
             function = module.dense
-            (given, expected), _ = function.concrete_functions[0].structured_input_signature
+            (first, expected), _ = function.concrete_functions[0].structured_input_signature
             shapes = {name: tuple(spec.shape) for name, spec in expected.items()}
             # Releases that wrote packages of format 1 saved functions of x alone.
-            alone = not isinstance(given, Mapping)
-            named = {MATRIX: given} if alone else {n: given[n] for n in sorted(given, key=lambda n: (n != MATRIX, n))}
+            alone = not isinstance(first, Mapping)
+            named = {MATRIX: first} if alone else {n: first[n] for n in sorted(first, key=lambda n: (n != MATRIX, n))}
             inputs = {name: tuple(spec.shape) for name, spec in named.items()}
             outputs = _outputs(function, inputs)
         except (OSError, AttributeError, ValueError, TypeError, IndexError, KeyError):
@@ -142,8 +126,8 @@ class DenseGraph:
         if alone:
             rows = None if examples is None else examples.numpy()
             return cls.of_matrix(function, inputs[MATRIX][1], outputs, dict(weights), rows)
-        found = None if examples is None else {name: examples[name].numpy() for name in inputs}
-        return cls(function, inputs, outputs, dict(weights), found)
+        rows_by_name = None if examples is None else {name: examples[name].numpy() for name in inputs}
+        return cls(function, inputs, outputs, dict(weights), rows_by_name)
 
     def save(self, path: Path) -> None:
         """Write the graph without its weights as a TensorFlow SavedModel: a folder at `path`."""
@@ -162,31 +146,24 @@ class DenseGraph:
 
     def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
         """Return inputs of that many rows: the given ones, repeated or cut."""
-        found = {}
+        arrays = {}
         for name, dims in self.inputs.items():
             array = np.asarray(inputs[name], np.float32)
-            found[name] = np.ascontiguousarray(array[np.arange(rows) % len(array)] if None in dims else array)
-        return found
+            arrays[name] = np.ascontiguousarray(array[np.arange(rows) % len(array)] if None in dims else array)
+        return arrays
 
     def rows(self, inputs: Tensors) -> int:
-        """Return how many rows these inputs of the graph have."""
         return first_of(len(inputs[name]) for name, dims in self.inputs.items() if None in dims)
 
     def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
-        """Return the outputs that TensorFlow computes, the reference.
-
-        Args:
-            inputs: By name, float32.
-            weights: Weights; None for the graph's own.
-        """
+        """Return the outputs that TensorFlow computes, the reference; with the graph's own weights by default."""
         chosen = self.weights if weights is None else weights
         values = {name: tf.constant(array) for name, array in chosen.items()}
-        given = {name: tf.constant(inputs[name]) for name in self.inputs}
-        return {name: value.numpy() for name, value in self.function(given, values).items()}
+        tensors = {name: tf.constant(inputs[name]) for name in self.inputs}
+        return {name: value.numpy() for name, value in self.function(tensors, values).items()}
 
     @property
     def concrete(self) -> Any:
-        """The concrete function of its only signature, as TensorFlow traced it."""
         return _concrete(self.function)
 
     @property
@@ -201,13 +178,7 @@ class DenseGraph:
 
 
 def signature(inputs: Mapping[str, Dims], weights: Tensors) -> list[Any]:
-    """Return [{name: input}, {name: weight}] as TensorSpecs.
-
-    Weights are named by position, since their paths are not valid names.
-
-    Args:
-        inputs: Dimensions by name.
-    """
+    """Return [{name: input}, {name: weight}] as TensorSpecs. Weights are named by position: paths are not allowed."""
     position = {name: i for i, name in enumerate(sorted(weights))}
     specs = {n: tf.TensorSpec(w.shape, tf.float32, f"weight_{position[n]}") for n, w in weights.items()}
     return [{name: tf.TensorSpec(dims, tf.float32, name) for name, dims in inputs.items()}, specs]
@@ -226,10 +197,5 @@ def _outputs(function: Any, inputs: Mapping[str, Dims]) -> list[Output]:
 
 
 def _concrete(function: Any) -> Any:
-    """Return a tf.function's concrete function, whether it was traced here or read from a SavedModel."""
     concrete = getattr(function, "concrete_functions", None)
     return concrete[0] if concrete else function.get_concrete_function()
-
-
-def _array(variable: Any) -> Matrix:
-    return np.ascontiguousarray(variable.numpy(), np.float32).reshape(variable.shape)

@@ -6,9 +6,9 @@
     power   = atom [ "**" sign ]
     atom    = number | name | function "(" sum { "," sum } ")" | "(" sum ")"
 
-This grammar is all there is: anything else is refused, and no text is ever executed. Length, depth and number of
-constants are bounded. The result is a tree of operations and leaves; constants are identified by their position in the
-text, so that two expressions of equal structure differ only in values.
+Anything else is refused, and no text is ever executed. Length, depth and number of constants are bounded. The result is
+a tree of operations and leaves; constants are identified by their position in the text, so that two expressions of
+equal structure differ only in values.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A number of the row, by name."""
-
     name: str
 
 
@@ -58,12 +56,7 @@ Expression = Name | Constant | Operation
 
 @dataclass(frozen=True, slots=True)
 class ParsedExpression:
-    """A parsed expression.
-
-    Attributes:
-        constants: Values of the constants, by place.
-        names: Names that it reads, in order of appearance.
-    """
+    """A parsed expression: its constants by place, and the names that it reads, in order of appearance."""
 
     tree: Expression
     constants: tuple[float, ...]
@@ -71,15 +64,7 @@ class ParsedExpression:
 
 
 def parse(text: str, where: str) -> ParsedExpression:
-    """Parse an expression.
-
-    Args:
-        text: The expression.
-        where: Its name in messages.
-
-    Raises:
-        BadInput: The text is invalid; the message has the position.
-    """
+    """Parse an expression, called `where` in messages; raise BadInput, with the position, if it is invalid."""
     return _Parser(text, where).parse()
 
 
@@ -100,7 +85,6 @@ class _Parser:
         return ParsedExpression(tree, tuple(self._constants), tuple(dict.fromkeys(self._names)))
 
     def _split(self) -> list[tuple[str, int]]:
-        """Return the tokens, each with its position."""
         tokens, at, end = [], 0, len(self._text.rstrip())
         while at < end:
             match = _TOKEN.match(self._text, at)
@@ -119,11 +103,11 @@ class _Parser:
     def _here(self) -> str | None:
         return self._tokens[self._at][0] if self._at < len(self._tokens) else None
 
-    def _refuse(self, wanted: str) -> NoReturn:
+    def _refuse(self, expected: str) -> NoReturn:
         if self._here is None:
-            raise BadInput(f"{self._where}: expected {wanted} at the end, got nothing")
+            raise BadInput(f"{self._where}: expected {expected} at the end, got nothing")
         token, position = self._tokens[self._at]
-        raise BadInput(f"{self._where}: expected {wanted} at position {position + 1}, got {token[:40]!r}")
+        raise BadInput(f"{self._where}: expected {expected} at position {position + 1}, got {token[:40]!r}")
 
     def _take(self, *tokens: str) -> str | None:
         here = self._here

@@ -4,14 +4,14 @@
 
 An expression becomes part of the dense graph, and its constants become weights fusion/<output>, float32 [constants], so
 all rules for weights apply to it: a delta with that one tensor changes exponents and factors at the next flip, together
-with everything else in the delta, on every backend, and rollback undoes it; nothing is compiled, and nothing is parsed
-while a request is served. changes() makes the tensor from the new text.
+with everything else in the delta, on every backend, and rollback undoes it; nothing is compiled or parsed while a
+request is served. changes() makes the tensor from the new text.
 
 A delta cannot change the structure: the names that are read and how they are combined. A number that may be tuned later
 has to be present, if only as `ctr ** 1.0`. Rejected: an interpreter in the session for expressions in deltas. It would
-add a second way to compute, in Python and under the GIL in every batch, a second thing to version, roll back and
-compact next to the dense weights, and text from deltas on the serving side; a new structure is a new version, which
-takes seconds to compile and costs requests nothing.
+add a second way to compute, under the GIL in every batch, a second thing to version, roll back and compact next to the
+dense weights, and text from deltas on the serving side; a new structure is a new version, which takes seconds to
+compile and costs requests nothing.
 """
 
 from __future__ import annotations
@@ -50,22 +50,16 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[Feature] = ()) -> DenseGraph:
-    """Return the graph with one more output [n, 1] for each expression; its heads stay outputs.
+    """Return the graph with one more output [n, 1] for each expression, by output; its heads stay outputs.
 
     Names refer to heads (outputs of one column), float features as the request has them (before log1p and scaling; a
-    missing value counts as its mean), and earlier expressions.
-
-    Args:
-        expressions: Expressions by output.
-
-    Raises:
-        BadInput: An expression is invalid.
+    missing value counts as its mean), and earlier expressions. Raise BadInput for an invalid expression.
     """
     if len(expressions) > MAX_OUTPUTS:
         raise BadInput(f"fusion: expected at most {MAX_OUTPUTS} outputs, got {len(expressions)}")
     heads = [o.name for o in dense.outputs if o.columns == 1]
     floats = {f.name: f for f in features if f.kind == "float" and f.scale}
-    known = {*heads, *floats}
+    terms = {*heads, *floats}
     parsed: dict[str, ParsedExpression] = {}
     for output, text in expressions.items():
         where = f"fusion.{output[:64]}"
@@ -73,21 +67,21 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
             raise BadInput(f"{where}: expected a plain name that is no output yet")
         parsed[output] = parse(text, where)
         for name in parsed[output].names:
-            if name not in known:
-                raise BadInput(f"{where}: expected one of {', '.join(sorted(known)) or 'no names'}, got {name[:64]!r}")
-        known.add(output)
+            if name not in terms:
+                raise BadInput(f"{where}: expected one of {', '.join(sorted(terms)) or 'no names'}, got {name[:64]!r}")
+        terms.add(output)
     weights = {**dense.weights, **{PREFIX + o: _values(p) for o, p in parsed.items() if p.constants}}
 
     def fused(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         x = inputs[MATRIX]
-        found = dict(dense.function(inputs, {name: values[name] for name in dense.weights}))
-        named = {name: found[name] for name in heads}
+        results = dict(dense.function(inputs, {name: values[name] for name in dense.weights}))
+        named = {name: results[name] for name in heads}
         for name, feature in floats.items():
             if name not in named:
                 named[name] = _as_sent(x, feature)
-        for output, one in parsed.items():
-            found[output] = named[output] = _column(_compute(one.tree, named, values.get(PREFIX + output)), x)
-        return found
+        for output, expression in parsed.items():
+            results[output] = named[output] = _column(_compute(expression.tree, named, values.get(PREFIX + output)), x)
+        return results
 
     function = tf.function(fused, input_signature=signature(dense.inputs, weights), autograph=False)
     function.get_concrete_function()
@@ -98,12 +92,7 @@ def fuse(dense: DenseGraph, expressions: Mapping[str, str], features: Sequence[F
 def changes(output: str, published: str, new: str) -> dict[str, NDArray[np.float32]]:
     """Return the dense tensor of a delta that changes an output's published expression into another.
 
-    Args:
-        published: Its expression as published.
-        new: The new expression.
-
-    Raises:
-        BadInput: The structures differ, or there is no number to change.
+    Raise BadInput if the structures differ, or there is no number to change.
     """
     where = f"fusion.{output[:64]}"
     before, after = parse(published, where), parse(new, where)
@@ -119,7 +108,6 @@ def _values(parsed: ParsedExpression) -> NDArray[np.float32]:
 
 
 def _as_sent(x: Any, feature: Feature) -> Any:
-    """Return a float feature's column [n, 1] with its transform undone."""
     value = x[:, feature.offset : feature.offset + 1] / np.float32(feature.scale) + np.float32(feature.mean)
     return tf.sign(value) * (tf.exp(tf.abs(value)) - 1.0) if feature.log1p else value
 
@@ -133,5 +121,4 @@ def _compute(tree: Expression, named: Mapping[str, Any], constants: Any) -> Any:
 
 
 def _column(value: Any, x: Any) -> Any:
-    """Return a column [n, 1], also for an expression without a name."""
     return value if value.shape.rank == 2 else tf.fill((tf.shape(x)[0], 1), value)

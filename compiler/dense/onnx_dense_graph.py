@@ -27,14 +27,9 @@ Tensors = Mapping[str, Matrix]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxDenseGraph:
-    """Matrix of features and weights -> named outputs float32 [rows, columns].
+    """Matrix of features and weights -> outputs float32 [rows, columns].
 
-    Attributes:
-        model: The ONNX model.
-        width: Columns of x.
-        outputs: By ascending name.
-        weights: name -> float32, in the model's order.
-        examples: Realistic inputs.
+    Outputs are by ascending name, weights in the model's order, examples realistic.
     """
 
     model: bytes
@@ -45,28 +40,23 @@ class OnnxDenseGraph:
 
     @property
     def inputs(self) -> dict[str, Dims]:
-        """Dimensions by name, None for the rows."""
         return {MATRIX: (None, self.width)}
 
     @property
     def spec(self) -> IoSpec:
-        """Inputs and outputs of the graph's executables."""
         return IoSpec.of_matrix(self.width, {o.name: o.columns for o in self.outputs})
 
     @classmethod
     def stored(cls, path: Path) -> bool:
-        """Report whether a version's folder graph/ holds such a graph."""
         return (path / MODEL_FILE).is_file()
 
     @classmethod
     def load(cls, path: Path, weights: Tensors, outputs: Sequence[Output]) -> OnnxDenseGraph:
-        """Load a graph that save() wrote."""
         examples = parse_tensors(np.fromfile(path / EXAMPLES_FILE, np.uint8), "graph").arrays
         width = examples[MATRIX].shape[1]
         return cls((path / MODEL_FILE).read_bytes(), width, list(outputs), dict(weights), examples)
 
     def save(self, path: Path) -> None:
-        """Write the graph without its weights into the new folder `path`."""
         path.mkdir(parents=True)
         (path / MODEL_FILE).write_bytes(self.model)
         file = io.BytesIO()
@@ -74,25 +64,16 @@ class OnnxDenseGraph:
         (path / EXAMPLES_FILE).write_bytes(file.getvalue())
 
     def sample(self, rows: int) -> dict[str, Matrix]:
-        """Return inputs of that many rows: the examples, repeated."""
         return self.resized(self.examples, rows)
 
     def resized(self, inputs: Tensors, rows: int) -> dict[str, Matrix]:
-        """Return inputs of that many rows: the given ones, repeated or cut."""
         x = np.asarray(inputs[MATRIX], np.float32)
         return {MATRIX: np.ascontiguousarray(x[np.arange(rows) % len(x)])}
 
     def rows(self, inputs: Tensors) -> int:
-        """Return how many rows these inputs of the graph have."""
         return len(inputs[MATRIX])
 
     def run(self, inputs: Tensors, weights: Tensors | None = None) -> dict[str, Matrix]:
-        """Return the outputs that ONNX Runtime computes, the reference.
-
-        Args:
-            inputs: By name, float32.
-            weights: Weights; None for the graph's own.
-        """
         chosen = self.weights if weights is None else weights
         bucket = min(len(inputs[MATRIX]), MAX_RUN_ROWS)
         program = load_backend(BACKEND).open_program(self.spec)

@@ -24,12 +24,7 @@ CODE = frozenset({"PyFuncStateless"})
 
 
 def check_allowed_ops(folder: Path) -> None:
-    """Check the SavedModel of a dense graph.
-
-    Raises:
-        BadInput: A function does more than compute numbers; the message names the operation.
-        OSError: The file cannot be read.
-    """
+    """Check the SavedModel of a dense graph; raise BadInput if an operation does more than compute numbers."""
     saved = saved_model_pb2.SavedModel()
     try:
         saved.ParseFromString(read_file(folder / "saved_model.pb", MAX_GRAPH_NBYTES).tobytes())
@@ -38,18 +33,18 @@ def check_allowed_ops(folder: Path) -> None:
     except Exception:
         raise BadInput("graph: expected a dense graph's SavedModel") from None
     for meta in saved.meta_graphs:
-        known = {function.signature.name: function for function in meta.graph_def.library.function}
-        wanted = [name for node in meta.object_graph_def.nodes for name in node.function.concrete_functions]
+        functions = {function.signature.name: function for function in meta.graph_def.library.function}
+        pending = [name for node in meta.object_graph_def.nodes for name in node.function.concrete_functions]
         seen: set[str] = set()
-        while wanted:
-            name = wanted.pop()
-            if name in seen or name not in known:
+        while pending:
+            name = pending.pop()
+            if name in seen or name not in functions:
                 continue
             seen.add(name)
-            for node in known[name].node_def:
-                wanted += [node.op, *(v.func.name for v in node.attr.values() if v.HasField("func"))]
-                wanted += [f.name for v in node.attr.values() for f in v.list.func]
-                if node.op not in known and not _is_allowed(node.op):
+            for node in functions[name].node_def:
+                pending += [node.op, *(v.func.name for v in node.attr.values() if v.HasField("func"))]
+                pending += [f.name for v in node.attr.values() for f in v.list.func]
+                if node.op not in functions and not _is_allowed(node.op):
                     raise BadInput(f"graph: operation {node.op[:64]} is not allowed in a dense graph")
 
 

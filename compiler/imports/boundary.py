@@ -6,7 +6,6 @@ back as one matrix. The engine reads the same facts from the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +19,9 @@ class BoundaryTensor:
     """One tensor that is handed over.
 
     Attributes:
-        tensor: Its name.
-        dtype: Type as the dense graph reads it; it travels as float32 (bool as 0 and 1).
-        shape: Shape of one row.
+        dtype: As the dense graph reads it; it travels as float32 (bool as 0 and 1).
+        shape: Of one row.
         columns: First and last + 1 column of the matrix.
-        sender: Origin of the values.
-        receiver: The graph that reads them.
     """
 
     tensor: str
@@ -36,7 +32,6 @@ class BoundaryTensor:
     receiver: str = RECEIVER
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tensor as reports contain it: shape with -1 for the rows."""
         return {
             "tensor": self.tensor,
             "dtype": self.dtype,
@@ -47,37 +42,17 @@ class BoundaryTensor:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """The boundary of a dense graph.
-
-    Attributes:
-        pairs: The tensors handed over, in the order of their columns.
-        width: Columns of the matrix.
-        outputs: Number of float32 columns of each output.
-    """
-
-    pairs: tuple[BoundaryTensor, ...]
-    width: int
-    outputs: Mapping[str, int]
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Boundary:
-        """Return the boundary of a version's whole dense graph."""
-        staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
-        pairs = tuple(
-            BoundaryTensor(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
-            for f in sorted(manifest.features, key=lambda f: f.offset)
-        )
-        return cls(pairs, manifest.width, {o.name: o.columns for o in manifest.outputs})
+def boundary_of(manifest: Manifest) -> list[BoundaryTensor]:
+    """Return the tensors handed to a version's whole dense graph, in the order of their columns."""
+    staged = {o.name for o in manifest.stage.outputs} if manifest.stage else set()
+    return [
+        BoundaryTensor(f.name, "float32", (f.width,), (f.offset, f.offset + f.width), sender(f, f.input in staged))
+        for f in sorted(manifest.features, key=lambda f: f.offset)
+    ]
 
 
 def sender(feature: Feature, staged: bool) -> str:
-    """Return the origin of a feature's columns.
-
-    Args:
-        staged: Whether its input comes from the stage, instead of the request or a transform of it.
-    """
+    """Return the origin of a feature's columns; `staged`: its input comes from the stage, not from the request."""
     if feature.table:
         pooled = f", {feature.combiner} of the row's {feature.kind}" if feature.kind in ("ids", "strings") else ""
         return f"table {feature.table}{pooled}"

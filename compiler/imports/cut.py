@@ -64,8 +64,6 @@ class GraphCut:
 
 
 class Cutter:
-    """Cuts one model."""
-
     def __init__(
         self, shapes: Shapes, inputs: Sequence[FeedSpec], outputs: Mapping[str, Ref], samples: list[dict[str, Column]]
     ):
@@ -78,12 +76,7 @@ class Cutter:
                 raise BadInput(f"output {name[:64]!r}: expected numbers for every row")
 
     def cut(self, refused: Mapping[str, str] | None = None, whole: bool = False) -> GraphCut:
-        """Cut the model.
-
-        Args:
-            refused: Nodes that must not be dense, each with the reason.
-            whole: Put everything on the sparse side.
-        """
+        """Cut the model, all to the sparse side with `whole`; `refused` nodes, with reasons, must not be dense."""
         reasons: dict[str, str] = {}
         while True:
             before = len(reasons)
@@ -101,10 +94,7 @@ class Cutter:
     def _walk(
         self, reasons: dict[str, str], refused: Mapping[str, str], whole: bool
     ) -> tuple[list[ForeignNode], list[Ref]]:
-        """Walk from the outputs up to the sparse side.
-
-        Returns nodes passed and tensors met, and adds nodes that must be sparse to `reasons`.
-        """
+        """Walk from the outputs up; return nodes passed and tensors met, add nodes that must be sparse to `reasons`."""
         shapes = self._shapes
         dense: dict[str, ForeignNode] = {}
         cut: dict[Ref, None] = {}
@@ -127,16 +117,15 @@ class Cutter:
     def _why_not_after(self, node: ForeignNode, reasons: Mapping[str, str]) -> str:
         """Return why a node cannot read what the sparse side hands over; "" if it can."""
         for ref in self._shapes.operands(node.name):
-            made = self._graph.nodes[ref[0]]
+            producer = self._graph.nodes[ref[0]]
             fits = self._shapes.rows(ref) is not None and self._shapes.dtype(ref) in CUT_DTYPES
-            if made.op == INPUT and not (fits and made.name in self._floats):
-                return f"takes the input {made.name.removeprefix('input/')[:80]!r}"
-            if made.name in reasons and not fits:
-                return f"takes {self._shapes.dtype(ref).name} from {made.op.lstrip('@')}"
+            if producer.op == INPUT and not (fits and producer.name in self._floats):
+                return f"takes the input {producer.name.removeprefix('input/')[:80]!r}"
+            if producer.name in reasons and not fits:
+                return f"takes {self._shapes.dtype(ref).name} from {producer.op.lstrip('@')}"
         return ""
 
     def _add(self, reasons: dict[str, str], node: ForeignNode, why: str) -> None:
-        """Move a node, and what it depends on, to the sparse side."""
         reasons[node.name] = why
         stack = [ref[0] for ref in node.inputs]
         while stack:
@@ -146,7 +135,6 @@ class Cutter:
                 stack.extend(ref[0] for ref in above.inputs)
 
     def _why_sparse(self, node: ForeignNode) -> str:
-        """Return why a node cannot be part of the dense graph; "" if it can."""
         shapes = self._shapes
         if node.op not in DENSE:
             return f"{node.op} is not allowed in a dense graph"
@@ -162,9 +150,9 @@ class Cutter:
 
     def _port(self, ref: Ref, offset: int, whole: bool) -> CutTensor:
         shapes = self._shapes
-        found = shapes.rows(ref)
-        assert found is not None, "only tensors with rows are cut"
-        _, dims = found
+        rows = shapes.rows(ref)
+        assert rows is not None, "only tensors with rows are cut"
+        _, dims = rows
         node = self._graph.nodes[ref[0]]
         how: str | Lookup | PooledLookup | None = None
         if node.op == INPUT and ref[0] in self._floats:

@@ -27,12 +27,6 @@ MAX_THROUGH = 4
 def describe(
     source: ForeignModel, shapes: Shapes, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the report of an import.
-
-    Args:
-        draft: The package drafted from the cut.
-        notes: Lines to include.
-    """
     staged = {node.name for node in draft.stage.nodes} if draft.stage else set()
     constants = draft.stage.constants if draft.stage else []
     sparse = [shapes.graph.nodes[name] for name in cut.reasons]
@@ -56,18 +50,14 @@ def describe(
         [rows for _, (_, rows) in draft.tables.values()],
         flops=sum(_flops(node, shapes) for node in cut.dense),
         reasons=dict(list(reasons.items())[:MAX_REASONS]),
-        staged=[one for port in cut.ports if port.ref in draft.staged for one in _staged(port, shapes, draft)],
+        staged=[part for port in cut.ports if port.ref in draft.staged for part in _staged(port, shapes, draft)],
         constants=sorted(weight_names(shapes.graph)[name] for name in constants),
     )
 
 
 def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str, str]]:
-    """Describe a tensor that the stage hands over.
-
-    It is keys of a table, rows of embeddings that are not a table, or other columns; with the inputs it is computed
-    from and the reason.
-    """
-    filled = {one.target for one in draft.stage.rows} if draft.stage else set()
+    """Describe a tensor that the stage hands over (keys of a table, rows of embeddings, other columns), and why."""
+    filled = {row.target for row in draft.stage.rows} if draft.stage else set()
     above, names = shapes.graph.ancestors([port.ref], filled), weight_names(shapes.graph)
     inputs = ", ".join(sorted({n.name.split("/")[1] for n in above if n.op == INPUT}))
     why = draft.staged[port.ref]
@@ -88,7 +78,6 @@ def _staged(port: CutTensor, shapes: Shapes, draft: Draft) -> Iterator[dict[str,
 
 
 def _through(above: Sequence[ForeignNode], gather: ForeignNode) -> list[str]:
-    """Return the operations that the rows of a lookup pass through before they are handed over."""
     reached = {gather.name}
     ops: dict[str, None] = {}
     for node in above:
@@ -105,7 +94,6 @@ def _count(nodes: Any) -> dict[str, int]:
 
 
 def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft) -> dict[str, Any]:
-    """Describe one tensor at the cut: its sender, and the columns of the dense input that receive it."""
     sent = features[0]
     pair = BoundaryTensor(
         tensor=port.ref[0].rsplit("/", 2)[-1] if "/" in port.ref[0] else port.ref[0],
@@ -119,10 +107,7 @@ def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft
 
 
 def _flops(node: ForeignNode, shapes: Shapes) -> int:
-    """Return the multiplications and additions for one row.
-
-    A product of matrices counts twice the inner dimension for each result.
-    """
+    """Return the multiplications and additions for one row: of matrices, twice the inner dimension for each result."""
     out = shapes.rows((node.name, 0))
     if out is None:
         return 0
@@ -138,9 +123,8 @@ def _flops(node: ForeignNode, shapes: Shapes) -> int:
 
 
 def _last(ref: Ref, node: ForeignNode, shapes: Shapes) -> int:
-    """Return the inner dimension of a product."""
     attr = node.definition.attr
     transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)
-    found = shapes.rows(ref)
-    shape = found[1] if found is not None else tuple(shapes.runner.constant(ref).shape)
+    rows = shapes.rows(ref)
+    shape = rows[1] if rows is not None else tuple(shapes.runner.constant(ref).shape)
     return int(shape[-2 if transposed and len(shape) > 1 else -1]) if shape else 1

@@ -22,20 +22,16 @@ ROWS = "@rows"
 
 
 def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> DenseGraph:
-    """Build the dense graph; its outputs are float32 [n, columns] under the given names, whatever shape they had.
-
-    Args:
-        outputs: Tensors by output.
-    """
+    """Build the dense graph; its outputs are float32 [n, columns] under the given names, whatever shape they had."""
     side = _DenseCopy(cut, shapes)
     refs = {name: side.visit(ref) for name, ref in outputs.items()}
-    given = side.given()
-    definition = side.graph.graph_def(refs.values(), given)
+    sources = side.given()
+    definition = side.graph.graph_def(refs.values(), sources)
     cut_sizes = {port.ref: port.size for port in cut.ports if port.exact}
     sizes = {name: cut_sizes.get(ref) or shapes.size(ref) for name, ref in outputs.items()}
     used = {name for node in definition.node for name in node.input}
     weights = {side.weights[name]: shapes.runner.constant((name, 0)) for name in side.weights}
-    wanted = [f"{ref[0]}:{ref[1]}" for ref in refs.values() if ref not in given]
+    fetches = [f"{ref[0]}:{ref[1]}" for ref in refs.values() if ref not in sources]
 
     def dense(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         x = inputs[MATRIX]
@@ -53,17 +49,18 @@ def build_dense(cut: GraphCut, shapes: Shapes, outputs: Mapping[str, Ref]) -> De
         for ref, (each, dims, dtype) in side.shapes.items():
             tensors[ref] = tf.cast(tf.stack([rows * each, *dims]), dtype)
         fed = {text(ref): tensor for ref, tensor in tensors.items() if text(ref) in used}
-        computed = iter(tf.graph_util.import_graph_def(definition, input_map=fed, return_elements=wanted, name=""))
+        computed = iter(tf.graph_util.import_graph_def(definition, input_map=fed, return_elements=fetches, name=""))
         results = {}
         for name, ref in refs.items():
-            value = tensors[ref] if ref in given else next(computed)
+            value = tensors[ref] if ref in sources else next(computed)
             results[name] = tf.cast(tf.reshape(value, (-1, sizes[name])), tf.float32)
         return results
 
     columns = [Output(name, size) for name, size in sorted(sizes.items())]
-    given_inputs: dict[str, Dims] = {MATRIX: (None, cut.width)}
-    function = tf.function(dense, input_signature=signature(given_inputs, weights), autograph=False)
-    return DenseGraph(function, given_inputs, columns, {n: _matrix(w) for n, w in sorted(weights.items())})
+    input_dims: dict[str, Dims] = {MATRIX: (None, cut.width)}
+    function = tf.function(dense, input_signature=signature(input_dims, weights), autograph=False)
+    arrays = {n: np.ascontiguousarray(w, np.float32).reshape(np.shape(w)) for n, w in sorted(weights.items())}
+    return DenseGraph(function, input_dims, columns, arrays)
 
 
 class _DenseCopy:
@@ -83,7 +80,6 @@ class _DenseCopy:
         return {ref: text(ref) for ref in refs}
 
     def visit(self, ref: Ref) -> Ref:
-        """Copy what a tensor needs; return its place in the copy."""
         stack = [ref[0]] if ref not in self._ports else []
         done: set[str] = set()
         while stack:
@@ -108,26 +104,25 @@ class _DenseCopy:
             return self._erfc(node)
         inputs = list(node.inputs)
         at = SHAPE_OPERAND.get(node.op, -1)
-        found = self._shapes.rows((name, 0))
-        if at >= 0 and found is not None and name not in constant and inputs[at][0] not in constant:
-            inputs[at] = self._shape(node, found)
+        rows = self._shapes.rows((name, 0))
+        if at >= 0 and rows is not None and name not in constant and inputs[at][0] not in constant:
+            inputs[at] = self._shape(node, rows)
         for i, ref in enumerate(inputs):
             if ref[0] in self._tainted and (name not in self._tainted):
                 inputs[i] = self._frozen(ref)
         return ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _erfc(self, node: ForeignNode) -> ForeignNode:
-        """Replace erfc(x) by 1 - erf(x), which more backends support."""
         erf, sub = f"{node.name}/erf", tf.compat.v1.NodeDef(op="Sub")
         definition = tf.compat.v1.NodeDef(op="Erf")
-        for made in (definition, sub):
-            made.attr["T"].CopyFrom(node.definition.attr["T"])
+        for node_def in (definition, sub):
+            node_def.attr["T"].CopyFrom(node.definition.attr["T"])
         self.graph.nodes[erf] = ForeignNode(erf, "Erf", node.inputs, definition)
-        one = self._constant(f"{node.name}/one", np.float32(1.0))
-        return ForeignNode(node.name, "Sub", (one, (erf, 0)), sub)
+        unit = self._constant(f"{node.name}/one", np.float32(1.0))
+        return ForeignNode(node.name, "Sub", (unit, (erf, 0)), sub)
 
-    def _shape(self, node: ForeignNode, found: tuple[int, tuple[int, ...]]) -> Ref:
-        each, dims = found
+    def _shape(self, node: ForeignNode, rows: tuple[int, tuple[int, ...]]) -> Ref:
+        each, dims = rows
         if node.op == "Reshape":
             return self._constant(f"{node.name}/shape", np.array([-1, *dims], np.int32), node, "Tshape")
         dtype = self._shapes.dtype(node.inputs[SHAPE_OPERAND[node.op]])
@@ -164,10 +159,9 @@ class _DenseCopy:
 
 
 def weight_names(graph: ForeignGraph) -> dict[str, str]:
-    """Return the name of each variable's weight.
+    """Return the name of each variable's weight: its own.
 
-    It is the variable's own, with one exception: if a model holds an unused copy of a variable (as Keras's exports do),
-    the one in use is called "name_1" and gets the original name back.
+    If a model holds an unused copy of a variable (as Keras's exports do), the used one, "name_1", gets its name back.
     """
     used = [node.name for node in graph.nodes.values() if node.op == VARIABLE]
     names: dict[str, str] = {}
@@ -176,7 +170,3 @@ def weight_names(graph: ForeignGraph) -> dict[str, str]:
         free = shorter in graph.unused and shorter not in names.values()
         names[name] = shorter if free else name
     return names
-
-
-def _matrix(value: Any) -> Any:
-    return np.ascontiguousarray(value, np.float32).reshape(np.shape(value))

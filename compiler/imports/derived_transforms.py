@@ -1,12 +1,9 @@
-"""Derive columns that a model computes from its inputs by the engine's own transforms.
+"""Derive columns that a model computes from its inputs, as hash buckets and crosses, by the engine's own transforms.
 
-Examples are hash buckets and crosses; the transforms are those of processor.package.transforms. What is derived needs
-no stage.
-
-A tensor is followed upwards, operation by operation, to the inputs that clients send. One table here maps each
-operation to a transform; whether the transforms give what the model gives is verified by computing both, on the samples
-and on probes with edge values: empty strings, long ones, -1, 0, the largest integers. If they differ, or an operation
-has no transform, the import report states the reason.
+What is derived (processor.package.transforms) needs no stage. A tensor is followed upwards, operation by operation, to
+the inputs that clients send. One table here maps each operation to a transform; whether these give what the model gives
+is verified by computing both, on the samples and on probes with edge values: empty strings, long ones, -1, 0, the
+largest integers. If they differ, or an operation has no transform, the import report states the reason.
 """
 
 from __future__ import annotations
@@ -34,6 +31,8 @@ from freshet_serving.processor.package import FORMAT, Manifest, Transform, shape
 MOVES = words("StridedSlice Slice Split SplitV Unpack GatherV2 Reshape Squeeze ExpandDims Transpose")
 WHOLE = (tf.int32, tf.int64)
 THROUGH = words("Reshape Squeeze Cast")
+Same = Callable[[Column, Mapping[Ref, Any]], bool]
+"""Reports whether a derived column equals the model's tensors."""
 
 
 class NotDerived(Exception):
@@ -45,7 +44,7 @@ class NotDerived(Exception):
 
 
 class TransformDeriver:
-    """Derives the columns of one model.
+    """Derives the columns of one model. What cannot be derived is called "".
 
     Attributes:
         transforms: All derived transforms, in order.
@@ -65,14 +64,11 @@ class TransformDeriver:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def column(self, ref: Ref) -> str:
-        """Return the name of a column [n] or [n, size] equal to the tensor; "" if it cannot be derived."""
-        return self._checked(ref, lambda: self._dense(ref), lambda name, got, values: self._is_column(got, values[ref]))
+        """Return the name of a column [n] or [n, size] equal to the tensor."""
+        return self._checked(ref, lambda: self._dense(ref), lambda got, values: _is_column(got, values[ref]))
 
     def places(self, ref: Ref) -> tuple[str, list[int]]:
-        """Return the column that contains the tensor's columns, and their indices; none for a column [n].
-
-        The name is "" if it cannot be derived.
-        """
+        """Return the column that contains the tensor's columns, and their indices; none for a column [n]."""
         name = self.column(ref)
         last = next((t for t in self.transforms if t.name == name), None)
         if last is not None and last.op == "pick":
@@ -81,23 +77,16 @@ class TransformDeriver:
         return name, list(range(self._draft().shapes[name].columns)) if name else []
 
     def needed(self, names: Iterable[str]) -> list[Transform]:
-        """Return these transforms and all that they depend on."""
-        wanted = set(names)
+        names_needed = set(names)
         for transform in reversed(self.transforms):
-            if transform.name in wanted:
-                wanted |= set(transform.inputs)
-        return [t for t in self.transforms if t.name in wanted]
+            if transform.name in names_needed:
+                names_needed |= set(transform.inputs)
+        return [t for t in self.transforms if t.name in names_needed]
 
     def rows(self, entries: Ref, segments: Ref) -> str:
-        """Return the name of ragged rows made of entries, each in the row that its segment gives.
+        """Return the name of ragged rows made of entries, each in the row that its segment gives."""
 
-        The name is "" if they cannot be derived.
-
-        Args:
-            segments: Tensor of the row of each entry.
-        """
-
-        def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
+        def same(got: Column, values: Mapping[Ref, Any]) -> bool:
             order = np.argsort(values[segments], kind="stable")
             if not isinstance(got, Ragged) or len(got.values) != len(order):
                 return False
@@ -108,29 +97,20 @@ class TransformDeriver:
         return self._checked(entries, lambda: self._ragged(entries), same, segments)
 
     def values(self, ref: Ref) -> str:
-        """Return the name of lists whose values are the tensor's, in its order; "" if they cannot be derived."""
+        """Return the name of lists whose values are the tensor's, in its order."""
 
-        def same(name: str, got: Column, values: Mapping[Ref, Any]) -> bool:
+        def same(got: Column, values: Mapping[Ref, Any]) -> bool:
             return isinstance(got, Ragged) and _listed(got.values) == _listed(values[ref])
 
         return self._checked(ref, lambda: self._flat(ref), same)
 
     def without(self, name: str, ids: Iterable[int]) -> str:
-        """Return the name of a ragged input's rows without some ids.
-
-        Args:
-            name: The input.
-            ids: The ids that are left out.
-        """
         for each in ids:
             name = self._add("drop", [name], integers=[each])
         return name
 
     def floats(self, ref: Ref) -> str:
-        """Return the name of a column of floats equal to the tensor's numbers or truth values.
-
-        The name is "" if it cannot be derived.
-        """
+        """Return the name of a column of floats equal to the tensor's numbers or truth values."""
 
         def derive() -> str:
             node = self._graph.nodes[self._whole(ref)[0]]
@@ -143,23 +123,17 @@ class TransformDeriver:
             name = self._dense(self._whole(ref))
             return self._add("float32", [name]) if self._draft().shapes[name].dtype == "int64" else name
 
-        return self._checked(ref, derive, lambda name, got, values: self._is_column(got, values[ref]))
+        return self._checked(ref, derive, lambda got, values: _is_column(got, values[ref]))
 
     def pieces(self, ref: Ref) -> list[str]:
-        """Return the names of columns of floats, one for each piece of the tensor's whole numbers.
-
-        There are none if they cannot be derived.
-        """
+        """Return the names of columns of floats, one for each piece of the tensor's whole numbers, or none."""
         name = self.column(ref)
         return pieces_of(name, lambda op, source, **numbers: self._add(op, [source], **numbers)) if name else []
 
     def is_matrix(self, name: str) -> bool:
-        """Return whether a column has a second dimension."""
         return self._draft().shapes[name].columns > 0
 
-    def _checked(
-        self, ref: Ref, derive: Callable[[], str], same: Callable[[str, Column, Mapping[Ref, Any]], bool], *more: Ref
-    ) -> str:
+    def _checked(self, ref: Ref, derive: Callable[[], str], same: Same, *more: Ref) -> str:
         """Return a derived column if it equals the model's on all samples and probes; otherwise undo the derivation."""
         before, names = len(self.transforms), dict(self._names)
         try:
@@ -167,15 +141,15 @@ class TransformDeriver:
             if name not in self._fed and not self._holds(name, [ref, *more], same):
                 raise NotDerived("the engine's transforms compute something else")
             return name
-        except NotDerived as found:
-            self.reasons[ref] = found.reason
+        except NotDerived as error:
+            self.reasons[ref] = error.reason
         except BadInput:
             self.reasons[ref] = "the engine's transforms do not support it"
         del self.transforms[before:]
         self._names = names
         return ""
 
-    def _holds(self, name: str, refs: Sequence[Ref], same: Callable[[str, Column, Mapping[Ref, Any]], bool]) -> bool:
+    def _holds(self, name: str, refs: Sequence[Ref], same: Same) -> bool:
         if not self._probed:
             self._samples += probes(self._runner, list(self._fed.values()))
             self._probed = True
@@ -183,7 +157,7 @@ class TransformDeriver:
         checked = 0
         for i, (sample, rows) in enumerate(self._samples):
             try:
-                found = self._runner.run(refs, feeds_of(self._fed, sample, rows))
+                expected = self._runner.run(refs, feeds_of(self._fed, sample, rows))
             except BadInput:
                 continue
             checked += i < len(SIZES)
@@ -191,14 +165,9 @@ class TransformDeriver:
                 got = transforms.run(sample)[name]
             except BadInput:
                 return False
-            if not same(name, got, dict(zip(refs, found))):
+            if not same(got, dict(zip(refs, expected))):
                 return False
         return checked > 0
-
-    def _is_column(self, got: Column, value: Any) -> bool:
-        if isinstance(got, Ragged):
-            return False
-        return _listed(got) == _listed(value)
 
     def _add(self, op: str, inputs: list[str], **numbers: Any) -> str:
         key = (op, *inputs, repr(sorted(numbers.items())))
@@ -211,12 +180,10 @@ class TransformDeriver:
         return self._names[key]
 
     def _draft(self, end: int | None = None) -> Manifest:
-        """Return a manifest with the inputs and the transforms before `end` only."""
         inputs = [fed.input for fed in self._fed.values()]
         return Manifest("derived", 1, "", 0.0, inputs, [], [], [], 1, {}, {}, transforms=self.transforms[:end])
 
     def _dense(self, ref: Ref) -> str:
-        """Derive the column of a tensor that has entries for every row."""
         node = self._graph.nodes[ref[0]]
         if self._shapes.rows(ref) is None:
             raise NotDerived(f"{_op(node)} has no fixed number of values per row")
@@ -255,21 +222,16 @@ class TransformDeriver:
         return self._dense(ref)
 
     def _ragged(self, ref: Ref) -> str:
-        """Derive the values of any tensor as ragged rows."""
         name = self._flat(ref)
         return name if self._draft().shapes[name].ragged else self._add("rows", [name])
 
     def _valued(self, node: ForeignNode, ref: Ref, operand: Callable[[Ref], str]) -> str:
-        """Derive an operation on each value by itself."""
         if node.op in VALUES:
             return VALUES[node.op](self, node, operand)
         raise NotDerived(f"{_op(node)} is not one of the engine's transforms")
 
     def _moved(self, ref: Ref, node: ForeignNode) -> str:
-        """Derive a reordering of another column's columns.
-
-        The order is found by running the model with distinct values.
-        """
+        """Derive a reordering of another column's columns, found by running the model with distinct values."""
         source, op = ref, _op(node)
         while (above := self._graph.nodes[source[0]]).op in MOVES:
             source = above.inputs[1 if above.op == "Split" else 0]
@@ -280,9 +242,9 @@ class TransformDeriver:
         name, (sample, rows) = self._dense(source), self._samples[0]
         like, width = self._shapes.values[0][source], self._shapes.size(source)
         numbers = np.arange(rows * width).reshape(np.shape(like))
-        given: Any = numbers.astype(str).astype(object) if like.dtype == object else numbers.astype(like.dtype)
-        (found,) = self._runner.run([ref], feeds_of(self._fed, sample, rows), {source: given})
-        places = np.array(found, dtype=np.int64 if like.dtype != object else object).astype(np.int64).reshape(rows, -1)
+        numbered: Any = numbers.astype(str).astype(object) if like.dtype == object else numbers.astype(like.dtype)
+        (moved,) = self._runner.run([ref], feeds_of(self._fed, sample, rows), {source: numbered})
+        places = np.array(moved, dtype=np.int64 if like.dtype != object else object).astype(np.int64).reshape(rows, -1)
         first = places[0]
         if not np.array_equal(places, first + width * np.arange(rows)[:, None]):
             raise NotDerived(f"{op} mixes rows")
@@ -332,13 +294,11 @@ class TransformDeriver:
         return self._add("tally", [self._dense(node.inputs[0])], integers=[*sizes, once])
 
     def _whole(self, ref: Ref) -> Ref:
-        """Return the integers behind a tensor of floats."""
         node = self._graph.nodes[ref[0]]
         cast = node.op == "Cast" and self._runner.tensor(node.inputs[0]).dtype in WHOLE
         return node.inputs[0] if cast and self._runner.tensor(ref).dtype == tf.float32 else ref
 
     def _up_ref(self, ref: Ref) -> Ref:
-        """Follow a tensor to its source through operations that only reshape or cast."""
         while self._graph.nodes[ref[0]].op in THROUGH:
             ref = self._graph.nodes[ref[0]].inputs[0]
         return ref
@@ -348,8 +308,8 @@ class TransformDeriver:
 
     def _known(self, ref: Ref) -> bool:
         """Return whether a tensor's numbers are independent of the request."""
-        known = ref[0] in self._shapes.constant or ref[0] in self._shapes.free
-        return known or self._graph.nodes[ref[0]].op in ("OnesLike", "ZerosLike")
+        fixed = ref[0] in self._shapes.constant or ref[0] in self._shapes.free
+        return fixed or self._graph.nodes[ref[0]].op in ("OnesLike", "ZerosLike")
 
     def _number(self, ref: Ref) -> int:
         if ref[0] not in self._shapes.constant:
@@ -357,11 +317,7 @@ class TransformDeriver:
         return _integer(self._runner.constant(ref).reshape(-1)[0])
 
     def masked(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive a constant where a column has one value, and another column elsewhere.
-
-        Args:
-            operand: Derives an operand.
-        """
+        """Derive a constant where a column has one value, and another column elsewhere."""
         condition, first, second = self._graph.nodes[node.inputs[0][0]], node.inputs[1], node.inputs[2]
         if condition.op == "LogicalOr":
             return self._limited(node, condition, operand)
@@ -377,7 +333,6 @@ class TransformDeriver:
         return self._add("mask", names, integers=[_integer(word), number])
 
     def _limited(self, node: ForeignNode, condition: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive a constant in place of values outside a range."""
         parts = {self._graph.nodes[ref[0]].op: self._graph.nodes[ref[0]] for ref in condition.inputs}
         if parts.keys() != {"Less", "GreaterEqual"}:
             raise NotDerived("LogicalOr chooses among values")
@@ -386,9 +341,8 @@ class TransformDeriver:
         return self._add("within", [operand(node.inputs[2])], integers=[low, high, number])
 
     def _same_value(self, node: ForeignNode, ref: Ref) -> Any:
-        """Return the string or number that a tensor holds everywhere."""
-        found = [values[ref] for values in self._shapes.values if ref in values] or [self._runner.constant(ref)]
-        distinct = {value for values in found for value in _listed(np.asarray(values))}
+        arrays = [values[ref] for values in self._shapes.values if ref in values] or [self._runner.constant(ref)]
+        distinct = {value for values in arrays for value in _listed(np.asarray(values))}
         if len(distinct) != 1:
             raise NotDerived(f"{_op(node)} compares with or chooses among several values")
         return distinct.pop()
@@ -399,11 +353,6 @@ class TransformDeriver:
         return self._add(op, [operand(node.inputs[0])], integers=[_attr(node, "num_buckets", 0), *key])
 
     def written(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive AsString, as a printf format.
-
-        Args:
-            operand: Derives an operand.
-        """
         dtype = self._runner.tensor(node.inputs[0]).dtype
         fill, width, precision = (
             _attr(node, "fill", b"").decode(),
@@ -422,11 +371,7 @@ class TransformDeriver:
         return self._add("text", [operand(node.inputs[0])], texts=[form])
 
     def joined(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive StringJoin: constants and separators become the text between the columns.
-
-        Args:
-            operand: Derives an operand.
-        """
+        """Derive StringJoin: constants and separators become the text between the columns."""
         separator = _text(_attr(node, "separator", b""))
         pieces, columns = [""], []
         for i, ref in enumerate(node.inputs):
@@ -466,11 +411,7 @@ class TransformDeriver:
         raise NotDerived(f"Cast of {source.name} to {target.name}")
 
     def computed(self, node: ForeignNode, operand: Callable[[Ref], str]) -> str:
-        """Derive integer arithmetic, with constants or between two columns, and string concatenation.
-
-        Args:
-            operand: Derives an operand.
-        """
+        """Derive integer arithmetic, with constants or between two columns, and string concatenation."""
         op, sign = ARITHMETIC[node.op]
         if self._runner.tensor((node.name, 0)).dtype == tf.string:
             return self.joined(node, operand)
@@ -516,10 +457,7 @@ VALUES: dict[str, Callable[[TransformDeriver, ForeignNode, Callable[[Ref], str]]
 
 
 def _attr(node: ForeignNode, name: str, default: Any) -> Any:
-    """Return an attribute, or its default if the exporter left it out.
-
-    Reading a missing attribute of a NodeDef would add it.
-    """
+    """Return an attribute, or its default if the exporter left it out: reading it from a NodeDef would add it."""
     if name not in node.definition.attr:
         return default
     value = node.definition.attr[name]
@@ -540,14 +478,17 @@ def _text(word: bytes) -> str:
         raise NotDerived("a constant string that is not UTF-8") from None
 
 
+def _is_column(got: Column, value: Any) -> bool:
+    return not isinstance(got, Ragged) and _listed(got) == _listed(value)
+
+
 def _listed(values: Any) -> list[Any]:
-    """Return the values of a column, flattened, as Python objects."""
-    found: list[Any] = values.tolist() if isinstance(values, Strings) else np.ravel(values).tolist()
-    return found
+    items: list[Any] = values.tolist() if isinstance(values, Strings) else np.ravel(values).tolist()
+    return items
 
 
 def _integer(value: Any) -> int:
-    """Return a constant of the graph as transforms have it: an integer, neither a fraction, infinite nor a string."""
+    """Return a constant as transforms have it: an integer, neither a fraction, infinite nor a string."""
     if isinstance(value, bytes) or not float(value).is_integer():
         raise NotDerived(f"{value!r} is not an integer")
     return int(value)

@@ -40,9 +40,7 @@ class Draft:
     Attributes:
         tables: By name, the entry, and its keys and rows.
         ports: The features that each port of the cut became.
-        transforms: The transforms that features read.
         staged: By port whose columns or keys the stage computes, the reason.
-        stage: The stage, or None.
     """
 
     inputs: list[Input]
@@ -55,8 +53,6 @@ class Draft:
 
 
 class DraftBuilder:
-    """Turns ports into features, one after another."""
-
     def __init__(
         self,
         cut: GraphCut,
@@ -66,11 +62,9 @@ class DraftBuilder:
         samples: Sequence[Mapping[str, Column]],
         rows: bool = True,
     ) -> None:
-        """Draft the package.
+        """Draft the package from a request for each batch size.
 
-        Args:
-            samples: A request for each batch size.
-            rows: Whether the engine looks up the rows that a stage reads; else they are constants in it.
+        `rows` tells whether the engine looks up the rows that a stage reads; else they are constants in it.
         """
         self._deriver = TransformDeriver(shapes, runner, inputs, samples)
         self._shapes, self._runner = shapes, runner
@@ -87,7 +81,7 @@ class DraftBuilder:
             self._draft.stage = self._stage
             if rows:
                 self._add_rows()
-        read = [*(f.input for f in self._draft.features), *(one.spec.input for one in self._stage.rows)]
+        read = [*(f.input for f in self._draft.features), *(row.spec.input for row in self._stage.rows)]
         self._draft.transforms = self._deriver.needed(read)
 
     @property
@@ -143,26 +137,25 @@ class DraftBuilder:
         self._feature(name, kind, name, port.offset, port.size, table=table, combiner=pool.combiner)
 
     def _add_rows(self) -> None:
-        """Have the engine look up the rows that the stage reads."""
         if any(output.spec.dtype != "float32" for output in self._stage.outputs):
             # Its keys are needed before rows can be looked up (processor.package.stage_entries).
             return
         specs: dict[tuple[str, str, tuple[int, ...]], StageLookup] = {}
-        for found in find_rows(self._shapes, self._deriver, self._stage.refs):
-            source, columns = found.spec.input, found.spec.columns
-            table = self._table(found.lookup, source)
+        for stage_rows in find_rows(self._shapes, self._deriver, self._stage.refs):
+            source, columns = stage_rows.spec.input, stage_rows.spec.columns
+            table = self._table(stage_rows.lookup, source)
             label = unused_name(plain(f"{table}.{source}"), {spec.name for spec in specs.values()})
             spec = specs.setdefault((table, source, tuple(columns)), StageLookup(label, source, table, columns))
-            self._stage.rows.append(replace(found, spec=spec))
+            self._stage.rows.append(replace(stage_rows, spec=spec))
         self._add_weights({spec.name for spec in specs.values()})
 
     def _add_weights(self, labels: set[str]) -> None:
         """Have the engine hand over the weights that the stage reads, except those that are tables besides."""
-        known = {variable for variable, *_ in self._same}
+        tabled = {variable for variable, *_ in self._same}
         for name in self._stage.constants:
             value = self._runner.constant((name, 0))
             shape = weight_rows(value.shape)
-            if name in known or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
+            if name in tabled or value.dtype != np.float32 or not 0 < shape[1] <= MAX_DIM:
                 continue
             table = unused_name(plain(self._variables[name].replace("/", ".")), self._draft.tables)
             rows = np.ascontiguousarray(value).reshape(shape)
@@ -175,7 +168,6 @@ class DraftBuilder:
             self._stage.weights[name] = StageLookup(label, "", table)
 
     def _staged(self, port: CutTensor, spec: Input, *refs: Ref) -> str:
-        """Add a tensor that the stage computes, and record the reason."""
         self._draft.staged[port.ref] = self._deriver.reasons.get(refs[0], "")
         return self._stage.add(spec, *refs)
 
@@ -188,7 +180,6 @@ class DraftBuilder:
         )
 
     def _new(self, ref: Ref) -> str:
-        """Return a name for an output of the stage, derived from the operation and different from all inputs."""
         taken = (
             {i.name for i in self._draft.inputs}
             | {t.name for t in self._deriver.transforms}
@@ -198,10 +189,6 @@ class DraftBuilder:
         return unused_name(plain(".".join(["stage", *parts[-2:]])), taken)
 
     def _table(self, lookup: Lookup, source: str) -> str:
-        """Return the table of a lookup.
-
-        It is a new one, or one of the same variable with the same rows under the same keys.
-        """
         strings = isinstance(lookup.keys, list)
         default = [float(v) for v in lookup.default] if lookup.default is not None and lookup.default.any() else []
         # Identify the rows by a digest: tables may be large.
@@ -232,7 +219,6 @@ def _hashed(keys: list[bytes]) -> tuple[NDArray[np.int64], int]:
 
 
 def _unused_key(ids: NDArray[np.int64]) -> int:
-    """Return the smallest int64 that is no id."""
     key = int(np.iinfo(np.int64).min)
     while (ids == key).any():
         key += 1

@@ -19,43 +19,35 @@ from freshet_serving.compiler.imports.stage_lookups import variables_of
 
 
 def duplicated_tables(cut: GraphCut, draft: Draft, shapes: Shapes, weights: Iterable[str]) -> dict[str, str]:
-    """Find the tables that a delta alone cannot change everywhere.
+    """Return, by table that a delta alone cannot change everywhere, the place of the second copy of its rows.
 
-    Args:
-        draft: The package drafted from the cut: tables, features, stage.
-        weights: Names of the dense graph's weights.
-
-    Returns:
-        By table, the place of the second copy of its rows: the name of a dense weight, or "" for a constant, which no
-            delta can change.
+    That is the name of one of the dense graph's `weights`, or "" for a constant, which no delta can change.
     """
-    graph, names, known = shapes.graph, weight_names(shapes.graph), frozenset(weights)
-    cut_out = [one.target for one in draft.stage.rows] if draft.stage else []
+    graph, names, weight_set = shapes.graph, weight_names(shapes.graph), frozenset(weights)
+    cut_out = [row.target for row in draft.stage.rows] if draft.stage else []
     staged = variables_of(graph, draft.stage.refs, stop=cut_out) - draft.stage.weights.keys() if draft.stage else set()
     dense = variables_of(graph, (ref for node in cut.dense for ref in node.inputs if ref[0] in shapes.constant))
-    found: dict[str, str] = {}
+    copies: dict[str, str] = {}
     for lookup, table in _lookups(cut, draft):
         read = variables_of(graph, [lookup.target], stop=[lookup.source])
         weight = sorted(names[v] for v in read & dense)
-        if read & staged or not known.issuperset(weight):
-            found[table] = ""
+        if read & staged or not weight_set.issuperset(weight):
+            copies[table] = ""
         elif weight:
-            found.setdefault(table, weight[0])
-    return found
+            copies.setdefault(table, weight[0])
+    return copies
 
 
 def _lookups(cut: GraphCut, draft: Draft) -> Iterator[tuple[Lookup, str]]:
-    """Yield each lookup of the engine with its table."""
     for port, features in zip(cut.ports, draft.ports):
         lookup = port.how.lookup if isinstance(port.how, PooledLookup) else port.how
         if isinstance(lookup, Lookup):
             yield lookup, features[0].table
-    for one in draft.stage.rows if draft.stage else ():
-        yield one.lookup, one.spec.table
+    for row in draft.stage.rows if draft.stage else ():
+        yield row.lookup, row.spec.table
 
 
 def notes_of(copies: Mapping[str, str]) -> list[str]:
-    """Return the findings of duplicated_tables() as lines of the import report, one a table."""
     return [
         f"table {table!r} changes only together with dense weight {weight!r}, which holds the same rows"
         if weight

@@ -37,6 +37,7 @@ PARTITIONED = words("ConcatV2 DynamicPartition DynamicStitch ParallelDynamicStit
 STITCHES = ("DynamicStitch", "ParallelDynamicStitch")
 PASSING = frozenset({"Cast", "Reshape", "ExpandDims", "Squeeze"})
 SHAPING = frozenset({"Shape", "Size", "OnesLike", "ZerosLike"})
+MASKS = ("Equal", "NotEqual", "LogicalNot")
 MAX_ROWS = 2**31 - 1
 # Limit on the numbers in rows that are computed (one-hot, masks) instead of read from a variable.
 MAX_COMPUTED = 1 << 20
@@ -68,19 +69,19 @@ class Lookup:
 
     def values(self, keys: Any) -> NDArray[np.float32]:
         """Return the rows of n keys, float32 [n, dim], by NumPy, for the checks to compare with."""
-        wanted = np.asarray(keys).ravel()
+        asked = np.asarray(keys).ravel()
         if isinstance(self.keys, list):
             at = {key: i for i, key in enumerate(self.keys)}
-            found = np.array([at.get(key, -1) for key in wanted.tolist()], np.int64)
+            places = np.array([at.get(key, -1) for key in asked.tolist()], np.int64)
         else:
-            found = np.searchsorted(self.keys, wanted)
-            known = found < len(self.keys)
-            known[known] = self.keys[found[known]] == wanted[known]
-            found = np.where(known, found, -1)
-        rows = np.zeros((len(wanted), self.dim), np.float32)
+            places = np.searchsorted(self.keys, asked)
+            is_key = places < len(self.keys)
+            is_key[is_key] = self.keys[places[is_key]] == asked[is_key]
+            places = np.where(is_key, places, -1)
+        rows = np.zeros((len(asked), self.dim), np.float32)
         if self.default is not None:
             rows[:] = self.default
-        rows[found >= 0] = self.rows[found[found >= 0]]
+        rows[places >= 0] = self.rows[places[places >= 0]]
         return rows
 
 
@@ -91,7 +92,6 @@ class LookupFinder:
         self._shapes, self._graph, self._runner = shapes, shapes.graph, shapes.runner
 
     def find(self, target: Ref) -> Lookup | None:
-        """Return the lookup that computes `target` [rows * n, *dims], or None."""
         for source in self.sources(target):
             if self._shapes.rows(source) is None:
                 continue
@@ -107,11 +107,9 @@ class LookupFinder:
         return [ref for ref in refs if self._runner.tensor(ref).dtype in (tf.string, tf.int64, tf.int32)]
 
     def lookup(self, steps: Sequence[tuple[Ref, Ref]]) -> Lookup | None:
-        """Return the table of a chain of functions, or None.
+        """Return the table of a chain of functions [(target, source), ...], the first of which comes last, or None.
 
-        Args:
-            steps: [(target, source), ...]; the first function is applied last, and the source of each is fed with the
-                values of the next one's target.
+        The source of each is fed with the values of the next one's target.
         """
         target, source = steps[0][0], steps[-1][1]
         met: list[Any] = []
@@ -146,12 +144,12 @@ class LookupFinder:
 
     def compared(self, target: Ref, source: Ref) -> set[int]:
         """Return the ids that the source's values are compared with on the way to the target."""
-        found: set[int] = set()
+        ids: set[int] = set()
         for node in self._graph.ancestors([target], {source}):
             if node.op in ("Equal", "NotEqual") and node.name not in self._shapes.constant:
                 others = [ref for ref in node.inputs if ref[0] in self._shapes.constant]
-                found |= {int(k) for ref in others for k in self._runner.constant(ref).ravel().tolist()}
-        return found
+                ids |= {int(k) for ref in others for k in self._runner.constant(ref).ravel().tolist()}
+        return ids
 
     def gathers(self, target: Ref, source: Ref) -> list[Ref]:
         """Return the rows that are gathered by the source's values on the way to the target."""
@@ -159,7 +157,6 @@ class LookupFinder:
         return [(n.name, 0) for n in nodes if n.op == "GatherV2" and n.name not in self._shapes.constant]
 
     def _default(self, steps: Sequence[tuple[Ref, Ref]], keys: Keys) -> NDArray[np.float32] | None:
-        """Return the row of any other key; None if the model refuses other keys."""
         try:
             row: NDArray[np.float32] = self._evaluate(steps, self._other(keys))[0]
         except BadInput:
@@ -171,10 +168,7 @@ class LookupFinder:
         return int(np.size(values[target]) // max(1, np.size(values[source])))
 
     def _touched(self, target: Ref, source: Ref) -> _KeyDependency | None:
-        """Return the source's values that matter to the target.
-
-        None if they are not finite, or if the function is not key by key.
-        """
+        """Return the source's values that matter to the target; None if they are not finite, or not key by key."""
         if target == source:
             return _KeyDependency([], [], set(), True)
         nodes = self._graph.ancestors([target], {source})
@@ -235,7 +229,8 @@ class LookupFinder:
             wrapped.add(node.name)
         elif op in ("SelectV2", "Select") and 0 not in places:
             others = [ref for i, ref in enumerate(node.inputs) if i not in places]
-            if not all(ref[0] in wrapped or ref[0] in self._shapes.constant or self._is_mask(ref) for ref in others):
+            settled = wrapped | self._shapes.constant
+            if not all(ref[0] in settled or self._graph.nodes[ref[0]].op in MASKS for ref in others):
                 return False
             raw.add(out)
         else:
@@ -246,9 +241,6 @@ class LookupFinder:
         if places != [0] or node.inputs[1][0] not in self._shapes.constant:
             return False
         return not node.op.startswith(("Less", "Greater")) or not self._runner.constant(node.inputs[1]).any()
-
-    def _is_mask(self, ref: Ref) -> bool:
-        return self._graph.nodes[ref[0]].op in ("Equal", "NotEqual", "LogicalNot")
 
     def _plain(self, gather: ForeignNode) -> bool:
         return (
@@ -269,7 +261,6 @@ class LookupFinder:
         return np.array(sorted(set(met)), np.int64)
 
     def _other(self, keys: Keys) -> Keys:
-        """Return a key that is not among these."""
         if isinstance(keys, list):
             word = b"\x00freshet"
             while word in keys:
@@ -307,7 +298,6 @@ class LookupFinder:
         return np.ascontiguousarray(values.reshape(count, -1).astype(np.float32))
 
     def holds(self, lookup: Lookup) -> bool:
-        """Return whether the table gives what the model does, on every sample."""
         for values in self._shapes.values:
             expected, rows = np.asarray(values[lookup.target], np.float32), lookup.values(values[lookup.source])
             if rows.size != expected.size:
@@ -319,12 +309,10 @@ class LookupFinder:
 
 @dataclass(slots=True)
 class _KeyDependency:
-    """The way in which a target depends on keys.
+    """The way in which a target depends on keys: the values that matter, and the variables that rows are read from.
 
     Attributes:
-        keys: Values that matter.
         bounds: Number of rows of each indexed tensor.
-        variables: Variables that rows are read from.
         passing: Whether the target is the keys themselves.
     """
 

@@ -23,23 +23,16 @@ UNSAID = "it gives no reason"
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason that an exception of a library gives, in one line."""
     text = str(getattr(error, "message", "") or error)
-    named = NODE.search(text)
-    text = " ".join((named[1] if named else text).split())
+    located = NODE.search(text)
+    text = " ".join((located[1] if located else text).split())
     for noise in NOISE:
         text = re.sub(noise, "", text)
     return text[:MAX_CHARACTERS].strip(" :") or UNSAID
 
 
 def size_by_value(op: str, name: str, refused: str = "a size", advice: str = "") -> BadInput:
-    """Return the error of an operation whose sizes follow from numbers of a request.
-
-    Args:
-        name: Name of its node.
-        refused: The size that does.
-        advice: What to do, for the end of the message.
-    """
+    """Return the error of an operation of which `refused`, a size, follows from numbers of a request."""
     return BadInput(
         f"graph: {op[:64]} {name[:64]!r}: expected {refused} that follows from shapes, got one that follows from "
         f"numbers of the request, which could ask for any{advice}"

@@ -1,7 +1,4 @@
-"""Compare a retrained model's export with the version that its predecessor was imported as.
-
-An export fits if everything but rows and weights is the same.
-"""
+"""Compare a retrained model's export with the served version: all but rows and weights must be the same."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ from freshet_serving.processor.repository import VersionReader
 
 @dataclass(frozen=True, slots=True)
 class RetrainedExport:
-    """Contents of an export.
+    """Contents of an export: weights by name, and differences that cannot be published.
 
     Attributes:
         tables: By name, keys int64 [n] (hashes of strings) and rows float32 [n, dim].
-        dense: Weights by name.
-        notes: Differences that cannot be published.
     """
 
     tables: dict[str, tuple[NDArray[np.int64], Matrix]]
@@ -35,36 +30,21 @@ class RetrainedExport:
 
 
 def other_model(why: str) -> BadInput:
-    """Return the error of an export that is another model than the served one.
-
-    Args:
-        why: The first difference.
-    """
     return BadInput(f"export: {why}; import it as a new version: freshet import")
 
 
 def table_pairs(served: Manifest, new: Manifest) -> list[tuple[Any, Any]]:
-    """Return the entries of every table: of the served version, and of the export.
-
-    Args:
-        new: The export as a version.
-    """
     return [(served.table(table.name), table) for table in new.tables]
 
 
 def check_same(served: Manifest, new: Manifest) -> None:
-    """Raise BadInput for the first difference between the manifests.
-
-    Args:
-        new: The export as a version.
-    """
-    for what, old_names, new_names in (
+    for part_name, old_names, new_names in (
         ("tables", [t.name for t in served.tables], [t.name for t in new.tables]),
         ("dense weights", [*served.dense], [*new.dense]),
     ):
         if sorted(old_names) != sorted(new_names):
-            here = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
-            raise other_model(f"expected the {what} of the served version, found on one side only: {here}")
+            differing = ", ".join(sorted(set(old_names) ^ set(new_names)))[:200]
+            raise other_model(f"expected the {part_name} of the served version, found on one side only: {differing}")
     for old, table in table_pairs(served, new):
         for part in ("dim", "hash_seed"):
             if getattr(old, part) != getattr(table, part):
@@ -74,9 +54,9 @@ def check_same(served: Manifest, new: Manifest) -> None:
     for name, shape in served.dense.items():
         if new.dense[name] != shape:
             raise other_model(f"dense weight {name!r}: expected shape {shape} as served, got {new.dense[name]}")
-    for what in ("inputs", "outputs", "width"):
-        if getattr(served, what) != getattr(new, what):
-            raise other_model(f"its {what} differ from those of the served version")
+    for part_name in ("inputs", "outputs", "width"):
+        if getattr(served, part_name) != getattr(new, part_name):
+            raise other_model(f"its {part_name} differ from those of the served version")
     # The side of a feature was chosen at import; an export need not repeat it.
     features = [{f.name: replace(f, side="") for f in manifest.features} for manifest in (served, new)]
     if features[0] != features[1]:
@@ -99,16 +79,10 @@ def checked_export(
     encoders: str,
     check_graph: Callable[[VersionReader, Graph], None],
 ) -> RetrainedExport:
-    """Return tables and weights of an export for a committed version.
+    """Return tables and weights of an export for a committed version; raise BadInput if it does not fit.
 
-    Args:
-        draft: The export as a package.
-        same_stage: Tells whether a served stage computes what one of an export does.
-        encoders: What a stage holds besides weights, for the message.
-        check_graph: Raises BadInput unless the version's dense graph is that of an export.
-
-    Raises:
-        BadInput: The export does not fit the version.
+    `encoders` names what a stage holds besides weights, for the message; `check_graph` raises BadInput unless the
+    version's dense graph is that of the export.
     """
     served = version.root_manifest
     manifest = draft.manifest(served.model, served.version)

@@ -49,18 +49,14 @@ class FeedSpec:
 
     @property
     def input(self) -> Input:
-        """The package's input.
-
-        Its type is string, int64 for integers and booleans, or float32 for everything else; it also records the model's
-        own type.
-        """
+        """The package's input: string, int64 for integers and booleans, or else float32, with the model's own type."""
         dtype = "float32" if self.floats else "string" if self.dtype.kind == "O" else "int64"
         declared = "" if dtype in ("string", self.dtype.name) else self.dtype.name
         if self.kind != DENSE:
             return Input(self.name, dtype, ragged=True, declared=declared)
         columns = int(np.prod(self.dims, dtype=np.int64))
-        kept = None if self.dims in ((), (columns,)) and self.dims != (1,) else list(self.dims)
-        dims = kept if len(self.dims) < MAX_RANK else None
+        shape = None if self.dims in ((), (columns,)) and self.dims != (1,) else list(self.dims)
+        dims = shape if len(self.dims) < MAX_RANK else None
         return Input(self.name, dtype, columns=0 if columns == 1 else columns, declared=declared, dims=dims)
 
     @property
@@ -73,21 +69,13 @@ class FeedSpec:
         return [f"input/{self.name}{part}" for part in COMPONENTS[self.kind]]
 
     def feeds(self, column: Column, rows: int) -> Feeds:
-        """Return the tensors to feed, by node.
-
-        Args:
-            column: The input's column; a single row is repeated.
-
-        Raises:
-            BadInput: The model cannot accept the values.
-        """
+        """Return the tensors to feed, by node; a single row is repeated. Raise BadInput for unacceptable values."""
         if isinstance(column, Ragged):
             return self._rows(column, rows)
         values = self._values(column).reshape(-1, *self.dims)
         return {self.nodes[0]: np.repeat(values, rows, axis=0) if len(values) == 1 < rows else values}
 
     def is_single(self, column: Column) -> bool:
-        """Return whether a column has one row."""
         width = self.input.columns or 1
         return len(column) == (width if isinstance(column, Strings) else 1)
 
@@ -142,64 +130,38 @@ def plain(name: str) -> str:
 
 def own_names_of(fed: Iterable[FeedSpec]) -> dict[str, str]:
     """Return the inputs whose names the model spells otherwise, by the model's spelling."""
-    return {one.own: one.name for one in fed if one.own}
+    return {spec.own: spec.name for spec in fed if spec.own}
 
 
 def by_input(given: Mapping[str, Any] | None, fed: Iterable[FeedSpec]) -> dict[str, Any] | None:
-    """Return what a user gave for inputs by the package's names.
-
-    Args:
-        given: By either name of each input; None for nothing.
-    """
+    """Return what a user gave, by either name of each input, by the package's names; None for nothing."""
     names = own_names_of(fed)
     return None if given is None else {names.get(name, name): value for name, value in given.items()}
 
 
 def user_inputs(names: Iterable[str], fed: Iterable[FeedSpec]) -> frozenset[str]:
-    """Return the user's inputs by the package's names.
-
-    Args:
-        names: Either name of each.
-        fed: All inputs.
-
-    Raises:
-        BadInput: A name is no input.
-    """
-    known = {one.name: one for one in fed}
-    own = own_names_of(known.values())
-    users = frozenset(own.get(name, name) for name in names)
-    for name in sorted(users - known.keys()):
-        raise BadInput(f"user: expected one of the inputs {', '.join(sorted(known))[:200]}, got {name[:64]!r}")
+    """Return the user's inputs by the package's names, given either name of each; raise BadInput if one is no input."""
+    by_name = {spec.name: spec for spec in fed}
+    own_names = own_names_of(by_name.values())
+    users = frozenset(own_names.get(name, name) for name in names)
+    for name in sorted(users - by_name.keys()):
+        raise BadInput(f"user: expected one of the inputs {', '.join(sorted(by_name))[:200]}, got {name[:64]!r}")
     return users
 
 
 def feeds_of(
     fed: Mapping[str, FeedSpec], columns: Mapping[str, Column], rows: int, single: Collection[str] = ()
 ) -> Feeds:
-    """Return all tensors to feed, by node.
-
-    Args:
-        fed: The inputs by name.
-        columns: The columns by name.
-        single: Inputs whose one row is not repeated for the rows of the others.
-    """
-    found: Feeds = {}
-    for name, one in fed.items():
+    """Return all tensors to feed, by node; one row of `single` inputs is not repeated for the rows of others."""
+    feeds: Feeds = {}
+    for name, spec in fed.items():
         column = columns[name]
-        found |= one.feeds(column, 1 if name in single and one.is_single(column) else rows)
-    return found
+        feeds |= spec.feeds(column, 1 if name in single and spec.is_single(column) else rows)
+    return feeds
 
 
 def repeated_rows(fed: FeedSpec, values: Any, rows: int) -> Column:
-    """Return rows of an input, repeating the given ones.
-
-    Args:
-        values: Rows, as in a JSON request.
-        rows: How many to return.
-
-    Raises:
-        BadInput: The values are not rows of the input.
-    """
+    """Return that many rows of an input, repeating rows as in a JSON request; raise BadInput if they do not fit it."""
     if not isinstance(values, list) or not values:
         raise BadInput(f"samples: expected a list of rows for input {fed.name!r}")
     chosen = [values[i % len(values)] for i in range(rows)]

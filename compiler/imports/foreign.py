@@ -4,8 +4,7 @@ Nothing of a model runs before its files are known to lie inside its folder, its
 decompression bomb, and every operation that opening or serving it would run is allowed (compiler.imports.ops). Three of
 those operations read files: variables come from the folder's own checkpoint, tables from its own assets, and a graph
 that names any other file is refused before it runs. Keras and ONNX files are converted to SavedModels first, so that
-everything after that is one path (compiler.imports.keras_file, compiler.imports.onnx_graph). TensorFlow's own messages
-about a broken file are left out, because they contain paths.
+there is one path from then on. TensorFlow's messages about a broken file are left out, because they contain paths.
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ class ForeignModel:
 
     Attributes:
         kind: SavedModel | Keras | ONNX.
-        inputs: By name.
-        outputs: Name -> place in the graph.
         session: Holds the variables and tables; open while the block that opened the model runs.
         signatures: Of a model with several: the chosen one, and those that read the same inputs.
         left_out: Names of the others.
@@ -86,11 +83,9 @@ def open_source(
     ragged: Mapping[str, tuple[str, ...]] | None = None,
     sparse: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Iterator[ForeignModel]:
-    """Open the model at `path`, ready to inspect and run.
+    """Open a SavedModel folder, a Keras file or an ONNX file, ready to inspect and run.
 
     Args:
-        path: A SavedModel folder, a Keras file or an ONNX file.
-        signature: Signature of a SavedModel.
         ragged: Input -> names of its values and row splits among the signature's tensors.
         sparse: Input -> names of its indices, values and dense shape.
 
@@ -134,8 +129,8 @@ def _open_saved_model(
     meta = _read(folder / "saved_model.pb")
     chosen = _signature(meta, signature)
     inputs, tensors = arrange(chosen.inputs, meta.graph_def, ragged, sparse)
-    wanted = {name: info.name for name, info in sorted(chosen.outputs.items())}
-    if not wanted or not all(wanted.values()):
+    output_tensors = {name: info.name for name, info in sorted(chosen.outputs.items())}
+    if not output_tensors or not all(output_tensors.values()):
         raise BadInput(f"signature {signature[:64]!r}: expected plain tensors as outputs")
     others = other_outputs(meta, signature)
     with quiet():
@@ -144,11 +139,11 @@ def _open_saved_model(
             shared_inputs(meta, signature, tensors),
             GRAPH | {"@variable", "@table", "@input"},
         )
-        graph, found = inline(meta.graph_def, tensors, wanted.values(), optional if others else None)
+        graph, refs = inline(meta.graph_def, tensors, output_tensors.values(), optional if others else None)
         check_ops(_ops(graph), GRAPH | {"@variable", "@table", "@input"}, "graph")
         session = _restore(folder, meta, graph)
-    outputs = {name: found[tensor] for name, tensor in wanted.items()}
-    signatures, more = signatures_of(meta, signature, outputs, found, others)
+    outputs = {name: refs[tensor] for name, tensor in output_tensors.items()}
+    signatures, more = signatures_of(meta, signature, outputs, refs, others)
     left_out = sorted(others.keys() - {s.name for s in signatures})
     try:
         yield ForeignModel(kind, signature, inputs, outputs | more, graph, session, signatures, left_out)
@@ -178,7 +173,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read(path: Path) -> Any:
-    """Return the SavedModel's graph for serving."""
     nbytes = path.stat().st_size
     if nbytes > MAX_GRAPH_NBYTES:
         raise TooLarge(f"source: saved_model.pb: expected at most {MAX_GRAPH_NBYTES} bytes, got {nbytes}")
@@ -195,9 +189,9 @@ def _read(path: Path) -> Any:
 
 def _signature(meta: Any, name: str) -> Any:
     if name not in meta.signature_def:
-        known = ", ".join(sorted(n for n in meta.signature_def if not n.startswith("__"))[:16])
-        advice = "" if known else f": {SIGNED}"
-        raise BadInput(f"signature {name[:64]!r} is not among the model's: {known or 'none'}{advice}")
+        available = ", ".join(sorted(n for n in meta.signature_def if not n.startswith("__"))[:16])
+        advice = "" if available else f": {SIGNED}"
+        raise BadInput(f"signature {name[:64]!r} is not among the model's: {available or 'none'}{advice}")
     return meta.signature_def[name]
 
 
@@ -224,16 +218,16 @@ def _restore(folder: Path, meta: Any, graph: ForeignGraph) -> Any:
         reason = "variables are missing or damaged"
         if saver.restore_op_name and handles:
             checkpoint = folder / "variables" / "variables"
-            has = checkpoint.with_name("variables.index").is_file()
-            if not has and any(n.op == "RestoreV2" for n in nodes):
+            has_variables = checkpoint.with_name("variables.index").is_file()
+            if not has_variables and any(n.op == "RestoreV2" for n in nodes):
                 raise BadInput("source: variables are missing")
-            if has:
+            if has_variables:
                 session.run(parse(saver.restore_op_name)[0], {saver.filename_tensor_name: str(checkpoint)})
         reason = "its tables cannot be filled"
         if _init_op(meta):
             # An asset that the operation does not read is not in the graph, as in TensorFlow Serving's half_plus_two.
-            there = {node.name for node in definition.node}
-            session.run(_init_op(meta), {name: path for name, path in assets.items() if parse(name)[0] in there})
+            graph_nodes = {node.name for node in definition.node}
+            session.run(_init_op(meta), {name: path for name, path in assets.items() if parse(name)[0] in graph_nodes})
     except BadInput:
         session.close()
         raise
@@ -255,70 +249,60 @@ def _init_op(meta: Any) -> str:
 
 
 def _assets(folder: Path, meta: Any) -> dict[str, str]:
-    """Return the path of each asset by tensor; raise BadInput for a path outside the folder."""
     listed = list(meta.asset_file_def)
     old = "saved_model_assets"
     for packed in meta.collection_def[old].any_list.value if not listed and old in meta.collection_def else ():
         asset = meta_graph_pb2.AssetFileDef()
         packed.Unpack(asset)
         listed.append(asset)
-    base, found = (folder / "assets").resolve(), {}
+    base, paths = (folder / "assets").resolve(), {}
     for asset in listed:
         path = (base / asset.filename).resolve()
         if not path.is_relative_to(base) or not path.is_file():
             raise BadInput("source: an asset is missing or outside its folder")
-        found[asset.tensor_info.name] = str(path)
-    return found
+        paths[asset.tensor_info.name] = str(path)
+    return paths
 
 
 def _check_files(definition: Any, assets: Mapping[str, str], prefix: str) -> None:
-    """Refuse graphs that read other files than their own.
-
-    Args:
-        definition: The graph that opens the model.
-        assets: Paths of the model's assets by tensor.
-        prefix: The tensor that is fed with the prefix of the folder's checkpoint.
-
-    Raises:
-        BadInput: Variables are restored from another checkpoint, or a table is filled from a file that is not an asset.
-    """
-    given = {f"asset/{i}": name for i, name in enumerate(assets)} | ({"prefix": prefix} if prefix else {})
-    inliner = Inliner(definition, given)
+    """Refuse graphs that read files other than their checkpoint, fed at tensor `prefix`, and assets, by tensor."""
+    inputs = {f"asset/{i}": name for i, name in enumerate(assets)} | ({"prefix": prefix} if prefix else {})
+    inliner = Inliner(definition, inputs)
     nodes = list(inliner.graph.nodes.values())
     # Functions called by branches and loops are not inlined: the origin of their files cannot be determined.
     inner = functions_of([node.definition for node in nodes if node.definition], definition.library)
     for op in sorted({node.op for function in inner.function for node in function.node_def} & READING):
         raise BadInput(f"source: operation {op} reads a file inside a branch or a loop; refused")
-    named = {node.name for node in nodes if node.name.startswith("asset/")}
+    from_assets = {node.name for node in nodes if node.name.startswith("asset/")}
     # A path may pass through a variable, if only assets are ever assigned to it.
     assigned: dict[str, list[str]] = {}
     for node in nodes:
         if node.op in ("Assign", "AssignVariableOp"):
             assigned.setdefault(node.inputs[0][0], []).append(node.inputs[1][0])
-    named |= {variable for variable, sources in assigned.items() if named.issuperset(sources)}
+    from_assets |= {variable for variable, sources in assigned.items() if from_assets.issuperset(sources)}
     for node in nodes:
         if node.op == "RestoreV2" and node.inputs[0] != ("prefix", 0):
             raise BadInput("source: operation RestoreV2 reads a checkpoint that is not the model's own; refused")
-        if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in named:
+        if node.op.startswith("InitializeTableFromTextFile") and node.inputs[1][0] not in from_assets:
             raise BadInput("source: a table is filled from a file that is not an asset of the model")
 
 
 def _closure(graph_def: Any, names: Iterable[str]) -> Any:
     """Return the part of a GraphDef that these nodes need, control edges included."""
     nodes = {node.name: node for node in graph_def.node}
-    wanted: set[str] = set()
+    needed: set[str] = set()
     stack = list(names)
     while stack:
         name = stack.pop()
-        if name in wanted:
+        if name in needed:
             continue
         if name not in nodes:
             raise BadInput(f"graph: node {name[:80]!r} is missing")
-        wanted.add(name)
+        needed.add(name)
         stack.extend(parse(i.lstrip("^"))[0] for i in nodes[name].input)
     part = type(graph_def)()
     part.versions.CopyFrom(graph_def.versions)
-    for name in sorted(wanted):
+    for name in sorted(needed):
         part.node.add().CopyFrom(nodes[name])
     part.library.CopyFrom(functions_of(part.node, graph_def.library))
     for node in part.node:

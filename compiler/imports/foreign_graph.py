@@ -1,10 +1,8 @@
 """Convert a model's signature to one flat graph.
 
-Functions are inlined, bookkeeping is removed, and variables and tables become sources.
-
-Nodes are TensorFlow's, except for sources of our own: INPUT, a tensor that is fed; VARIABLE, the value of a variable;
-TABLE, the handle of a lookup table. Control edges are dropped: the import keeps what the outputs are computed from,
-without checks and side effects (asserts, counters). Identities are removed.
+Functions are inlined, identities and bookkeeping are removed. Nodes are TensorFlow's, except for sources of our own:
+INPUT, a tensor that is fed; VARIABLE, the value of a variable; TABLE, the handle of a lookup table. Control edges are
+dropped: the import keeps what the outputs are computed from, without checks and side effects (asserts, counters).
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ PRODUCER = tf.version.GRAPH_DEF_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForeignNode:
-    """An operation of a foreign graph.
-
-    `definition` is the original NodeDef, with attributes but stale names; None for INPUT.
-    """
+    """An operation; `definition` is the original NodeDef, with attributes but stale names, or None for INPUT."""
 
     name: str
     op: str
@@ -64,13 +59,7 @@ class ForeignGraph:
     unused: frozenset[str] = frozenset()
 
     def ancestors(self, refs: Iterable[Ref], stop: Collection[Ref] = ()) -> list[ForeignNode]:
-        """Return the nodes that `refs` are computed from, each after its inputs.
-
-        Everything above the refs of `stop` is ignored.
-
-        Args:
-            stop: Tensors at which to stop.
-        """
+        """Return the nodes that `refs` are computed from, each after its inputs; none above the tensors of `stop`."""
         ordered: list[ForeignNode] = []
         seen: set[str] = set()
         stack = [(ref[0], False) for ref in refs if ref not in stop]
@@ -85,12 +74,7 @@ class ForeignGraph:
         return ordered
 
     def graph_def(self, refs: Iterable[Ref], given: Mapping[Ref, str]) -> Any:
-        """Return a GraphDef that computes `refs`. All sources (VARIABLE, TABLE, INPUT) on the way must be given.
-
-        Args:
-            given: Names of tensors that come from elsewhere: the input_map of import_graph_def, or nodes that the
-                caller adds.
-        """
+        """Return a GraphDef that computes `refs`; all sources on the way must be given by name, others may be."""
         definition = tf.compat.v1.GraphDef()
         definition.versions.producer = PRODUCER
         if self.library is not None:
@@ -131,40 +115,34 @@ class OptionalOutputs:
 def inline(
     graph_def: Any, inputs: Mapping[str, str], outputs: Iterable[str], others: OptionalOutputs | None = None
 ) -> tuple[ForeignGraph, dict[str, Ref]]:
-    """Convert a GraphDef to a flat graph.
+    """Convert a GraphDef to a flat graph; return it with the place of each output. Raise BadInput if it is invalid.
 
     Args:
         inputs: Node -> tensor that is fed; each becomes an INPUT node.
         outputs: Tensors to compute ("node:0").
         others: Outputs of further signatures, of which the graph has those that read the same inputs.
-
-    Returns:
-        The graph, and the place of each output in it.
-
-    Raises:
-        BadInput: The graph is invalid.
     """
     builder = Inliner(graph_def, inputs, others.same if others else {})
-    found = {name: builder.resolve(parse(name)) for name in outputs}
+    places = {name: builder.resolve(parse(name)) for name in outputs}
     graph = builder.graph
     if others is not None:
-        found = _with_others(builder, found, others)
-    kept = {node.name: node for node in graph.ancestors(found.values())}
-    for node in kept.values():
+        places = _with_others(builder, places, others)
+    needed = {node.name: node for node in graph.ancestors(places.values())}
+    for node in needed.values():
         if node.op == "Placeholder":
             raise BadInput(f"graph: {node.name[:80]!r} must be fed, but is not among the signature's inputs")
-    graph.nodes = kept
-    graph.unused = frozenset(graph.handles.keys() - kept.keys())
-    graph.handles = {name: handle for name, handle in graph.handles.items() if name in kept}
-    graph.library = functions_of([node.definition for node in kept.values() if node.definition], graph_def.library)
-    return graph, found
+    graph.nodes = needed
+    graph.unused = frozenset(graph.handles.keys() - needed.keys())
+    graph.handles = {name: handle for name, handle in graph.handles.items() if name in needed}
+    graph.library = functions_of([node.definition for node in needed.values() if node.definition], graph_def.library)
+    return graph, places
 
 
-def _with_others(builder: Inliner, found: dict[str, Ref], others: OptionalOutputs) -> dict[str, Ref]:
+def _with_others(builder: Inliner, places: dict[str, Ref], others: OptionalOutputs) -> dict[str, Ref]:
     """Return the places of the outputs, and of those of further signatures that read exactly the same inputs."""
     graph = builder.graph
-    read = {node.name for node in graph.ancestors(found.values()) if node.op == INPUT}
-    found = dict(found)
+    read = {node.name for node in graph.ancestors(places.values()) if node.op == INPUT}
+    places = dict(places)
     for tensors in others.tensors.values():
         refs = {name: builder.resolve(parse(name)) for name in tensors}
         try:
@@ -175,18 +153,14 @@ def _with_others(builder: Inliner, found: dict[str, Ref], others: OptionalOutput
             continue
         used = {node.op for node in nodes} | {node.op for function in inner.function for node in function.node_def}
         if used <= others.allowed and {node.name for node in nodes if node.op == INPUT} == read:
-            found |= refs
+            places |= refs
     # TensorFlow 2 saves a body for every signature: what they compute alike is looked up and computed once.
-    same = _merge_equal(graph, graph.ancestors(found.values()))
-    return {name: (same.get(node, node), output) for name, (node, output) in found.items()}
+    merged = _merge_equal(graph, graph.ancestors(places.values()))
+    return {name: (merged.get(node, node), output) for name, (node, output) in places.items()}
 
 
 def _merge_equal(graph: ForeignGraph, nodes: Iterable[ForeignNode]) -> dict[str, str]:
-    """Make readers of equal nodes read the first of them; return its name by the names of all.
-
-    Args:
-        nodes: The nodes to merge, each after its inputs.
-    """
+    """Make readers of equal nodes, each after its inputs, read the first; return its name by the names of all."""
     first: dict[Any, str] = {}
     merged: dict[str, str] = {}
     for node in nodes:
@@ -196,48 +170,36 @@ def _merge_equal(graph: ForeignGraph, nodes: Iterable[ForeignNode]) -> dict[str,
         if node.op in SOURCES or operation is None or operation.is_stateful:
             continue
         attributes = node.definition.attr
-        shown = tuple((key, attributes[key].SerializeToString(deterministic=True)) for key in sorted(attributes))
-        key = (node.op, inputs, tuple(pair for pair in shown if pair[0] not in ("_class", "_output_shapes")))
+        described = tuple((key, attributes[key].SerializeToString(deterministic=True)) for key in sorted(attributes))
+        key = (node.op, inputs, tuple(pair for pair in described if pair[0] not in ("_class", "_output_shapes")))
         merged[node.name] = first.setdefault(key, node.name)
     return merged
 
 
 def functions_of(definitions: Iterable[Any], library: Any) -> Any:
-    """Return the part of a library that these nodes call, directly or indirectly.
-
-    Raises BadInput if a function is missing.
-
-    Args:
-        definitions: The nodes.
-    """
-    known = {f.signature.name: f for f in library.function}
-    wanted: dict[str, Any] = {}
+    """Return the part of a library that these nodes call, directly or not; raise BadInput if a function is missing."""
+    functions = {f.signature.name: f for f in library.function}
+    reached: dict[str, Any] = {}
     open_nodes = list(definitions)
     while open_nodes:
         definition = open_nodes.pop()
         called = [v.func.name for v in definition.attr.values() if v.HasField("func")]
         called += [f.name for v in definition.attr.values() for f in v.list.func]
-        for name in (*called, *([definition.op] if definition.op in known else [])):
-            if name not in known:
+        for name in (*called, *([definition.op] if definition.op in functions else [])):
+            if name not in functions:
                 raise BadInput(f"graph: function {name[:80]!r} is missing")
-            if name not in wanted:
-                wanted[name] = known[name]
-                open_nodes.extend(known[name].node_def)
+            if name not in reached:
+                reached[name] = functions[name]
+                open_nodes.extend(functions[name].node_def)
     part = type(library)()
-    part.function.extend(wanted[name] for name in sorted(wanted))
+    part.function.extend(reached[name] for name in sorted(reached))
     return part
 
 
 class Inliner:
-    """Copies the root graph with the bodies of functions in place of calls."""
+    """Copies the root graph with the bodies of functions in place of calls; its arguments are those of inline()."""
 
     def __init__(self, graph_def: Any, inputs: Mapping[str, str], same: Mapping[str, str] | None = None) -> None:
-        """Copy a graph.
-
-        Args:
-            inputs: Node -> tensor that is fed.
-            same: Further tensors, each with the node that is fed for it.
-        """
         self.graph, self.library = ForeignGraph(), graph_def.library
         self._functions = {f.signature.name: f for f in graph_def.library.function}
         self._bodies: dict[str, tuple[list[Any], list[Ref]]] = {}
@@ -297,10 +259,7 @@ class Inliner:
             self._alias[name, i] = (f"{name}/{node}", output)
 
     def _body(self, function: Any) -> tuple[list[Any], list[Ref]]:
-        """Return a function's nodes and its results.
-
-        Inputs are written as in a graph (node:index, not node:argument:index).
-        """
+        """Return a function's nodes and its results; inputs are as in a graph (node:index, not node:argument:index)."""
         first = {node.name: self._outputs(node) for node in function.node_def}
 
         def ref(name: str) -> Ref:
@@ -318,11 +277,11 @@ class Inliner:
 
     def _outputs(self, node: Any) -> dict[str, int]:
         """Return the number of the first output under each name of a node's outputs."""
-        known = self._functions[node.op].signature if node.op in self._functions else op_def_registry.get(node.op)
-        if known is None:
+        signature = self._functions[node.op].signature if node.op in self._functions else op_def_registry.get(node.op)
+        if signature is None:
             raise BadInput(f"graph: operation {node.op[:64]!r} is not TensorFlow's own")
         first, at = {}, 0
-        for output in known.output_arg:
+        for output in signature.output_arg:
             first[output.name] = at
             if output.number_attr:
                 at += node.attr[output.number_attr].i
@@ -333,11 +292,7 @@ class Inliner:
         return first
 
     def _normalise(self) -> None:
-        """Simplify reads of variables, gathers and wrapping operations.
-
-        A read of a variable becomes the variable, operations that only change the wrapping of values are bypassed, and
-        a gather from a handle becomes a gather from its value.
-        """
+        """Read variables and gather from them directly; bypass operations that only change the wrapping of values."""
         nodes = self.graph.nodes
         for name, node in list(nodes.items()):
             if node.op == "ReadVariableOp":
@@ -354,7 +309,6 @@ class Inliner:
             nodes[name] = ForeignNode(name, node.op, tuple(inputs), node.definition)
 
     def _handle(self, ref: Ref) -> Ref:
-        """Return the handle instead of the value for bodies of control flow, which read variables themselves."""
         node = self.graph.nodes.get(ref[0])
         return (ref[0], HANDLE) if node is not None and node.op == VARIABLE and ref[1] == 0 else ref
 

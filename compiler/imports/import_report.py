@@ -31,11 +31,9 @@ def import_report(
 
     Args:
         source: Kind of the model's file.
-        notes: Lines to include.
         sides: The number of each operation in "dense" (in executables), "stage" (once a request, on the CPU) and
             "tables" (replaced by lookups).
         boundary: Every tensor that is handed over, as a pair of sender and receiver.
-        weights: Weights of the dense graph.
         rows: Rows of the tables.
         flops: Of the dense graph, for one row.
         reasons: By operation, the reason why it is not dense.
@@ -60,10 +58,5 @@ def import_report(
 
 
 def described_pair(pair: BoundaryTensor, op: str, features: Sequence[Feature]) -> dict[str, Any]:
-    """Return a tensor of the boundary as reports contain it.
-
-    Args:
-        op: The operation that computes it.
-        features: The features that send it, the first in the columns first.
-    """
+    """Return a tensor of the boundary as reports contain it; `features` send it, the first in the columns first."""
     return {**pair.to_json(), "op": op, "input": features[0].input, "features": len(features)}

@@ -1,9 +1,7 @@
 """Import a SavedModel, a Keras or an ONNX file as a committed package (`freshet import`).
 
-The package is verified against the model itself.
-
-Verification: the package's tables, stage and dense graph, run by the code that serves them, must give what TensorFlow
-gives on samples, and a row's outputs must not depend on other rows, since requests could not be batched otherwise.
+The package's tables, stage and dense graph, run by the code that serves them, must give what TensorFlow gives for the
+model on samples, and a row's outputs must not depend on other rows, since requests could not be batched otherwise.
 Nodes that the backend does not support are moved to the stage, and nothing else; a cut that fails for another reason
 falls back to the whole model in TensorFlow, which is verified the same way and reported; if that fails too, the model
 is refused.
@@ -30,6 +28,7 @@ from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import Feeds, by_input, feeds_of, user_inputs
 from freshet_serving.compiler.imports.foreign import ForeignModel
 from freshet_serving.compiler.imports.foreign_graph import Ref
+from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.output_labels import LabelledOutput, labelled_output
 from freshet_serving.compiler.imports.package_draft import (
     COMPUTED,
@@ -61,17 +60,7 @@ ONNX = "ONNX"
 NUMBERS = "replies hold numbers, and strings that are gathered from constant ones"
 UNDEFINED = "rows with empty lists are not compared: the model gives NaN for them, and replies have other numbers"
 EXACT = 1 << 24
-MOVING = (
-    "BroadcastTo",
-    "ExpandDims",
-    "GatherNd",
-    "GatherV2",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "StridedSlice",
-    "Transpose",
-)
+MOVING = words("BroadcastTo ExpandDims GatherNd GatherV2 Reshape Slice Squeeze StridedSlice Transpose")
 """Operations whose values are those of their first input."""
 
 
@@ -106,7 +95,6 @@ class Importer:
         self.cutter = Cutter(self.shapes, source.inputs, self.outputs, samples)
 
     def _leave_single_out(self) -> None:
-        """Leave out outputs of one number for the whole batch, if there are others."""
         samples = self.shapes.values
         single = [n for n, ref in self.outputs.items() if all(ref in v and np.ndim(v[ref]) == 0 for v in samples)]
         for name in single if len(single) < len(self.outputs) else ():
@@ -114,13 +102,7 @@ class Importer:
             del self.outputs[name]
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Cut, verify and commit the model.
-
-        If that fails and the model gives NaN for generated samples, try again without empty lists.
-
-        Args:
-            buckets: Batch sizes to compile for.
-        """
+        """Cut, verify and commit the model; if that fails and it gives NaN for samples, again without empty lists."""
         try:
             return self._cut_and_publish(repository, writer, buckets)
         except BadInput:
@@ -133,7 +115,6 @@ class Importer:
         return self._cut_and_publish(repository, writer, buckets)
 
     def _undefined(self) -> bool:
-        """Report whether the model gives NaN for a sample with an empty list."""
         return any(
             np.isnan(np.asarray(values[ref], np.float64)).any()
             for sample, values in zip(self.samples, self.shapes.values)
@@ -146,9 +127,6 @@ class Importer:
 
         If that fails, try again without the nodes that the backend does not support; if that fails too, with the whole
         model in TensorFlow.
-
-        Args:
-            buckets: Batch sizes to compile for.
         """
         refused: dict[str, str] = {}
         while True:
@@ -156,9 +134,9 @@ class Importer:
             try:
                 return self._publish(cut, repository, writer, buckets, self._notes)
             except BadInput as error:
-                found = unsupported_ops(cut, self.shapes)
-                refused |= found
-                if not found:
+                unsupported = unsupported_ops(cut, self.shapes)
+                refused |= unsupported
+                if not unsupported:
                     notes = [*self._notes, f"the whole model runs in TensorFlow: {error}"]
                     break
         cut = self.cutter.cut(whole=True)
@@ -169,10 +147,10 @@ class Importer:
             return self._publish(cut, repository, writer, buckets, [*notes, f"its rows are constants: {error}"])
 
     def analyse(self) -> dict[str, Any]:
-        """Return the report of the import without compiling anything."""
         cut = self.cutter.cut()
         graph, draft = build_dense(cut, self.shapes, self.outputs), self.draft(cut)
-        return self.report(cut, draft, graph, notes_of(self.copies(cut, draft, graph)))
+        copies = duplicated_tables(cut, draft, self.shapes, graph.weights)
+        return describe(self.source, self.shapes, cut, draft, graph, notes_of(copies))
 
     def draft(self, cut: GraphCut) -> Draft:
         draft = DraftBuilder(cut, self.shapes, self.runner, self.source.inputs, self.samples, self._rows).draft
@@ -180,8 +158,8 @@ class Importer:
         vectors = two_vectors(inputs_of(self.source.graph, self.outputs, self.source.inputs), user)
         item = set(vectors.inputs) if vectors is not None else set()
         for transform in draft.transforms:
-            for own in (user, item):
-                own |= {transform.name} if own.issuperset(transform.inputs) else set()
+            for side in (user, item):
+                side |= {transform.name} if side.issuperset(transform.inputs) else set()
         sides = {**dict.fromkeys(item, "item"), **dict.fromkeys(user, "user")}
         draft.features[:] = [replace(f, side=sides.get(f.input, f.side)) for f in draft.features]
         return draft
@@ -196,21 +174,11 @@ class Importer:
             return {}, [line] if (line := hint(read)) else []
         return vector_ranking_note(vectors.user, vectors.item), [vectors.line]
 
-    def copies(self, cut: GraphCut, draft: Draft, graph: DenseGraph) -> dict[str, str]:
-        return duplicated_tables(cut, draft, self.shapes, graph.weights)
-
-    def report(self, cut: GraphCut, draft: Draft, graph: DenseGraph, notes: list[str]) -> dict[str, Any]:
-        return describe(self.source, self.shapes, cut, draft, graph, notes)
-
     def package(self, cut: GraphCut, notes: Sequence[str]) -> PackageDraft[DenseGraph]:
-        """Return the package before anything is compiled.
-
-        Args:
-            notes: Lines for the report.
-        """
         draft, graph = self.draft(cut), build_dense(cut, self.shapes, self.outputs)
-        copies = self.copies(cut, draft, graph)
-        ranking, lines = self.ranking(graph.outputs)
+        copies = duplicated_tables(cut, draft, self.shapes, graph.weights)
+        ranking, ranked = self.ranking(graph.outputs)
+        lines = [*notes, *ranked, *self._rounded(cut), *notes_of(copies)]
         return PackageDraft(
             inputs=self.source.inputs,
             features=draft.features,
@@ -218,7 +186,7 @@ class Importer:
             outputs=self._declared(graph.outputs, cut),
             graph=graph,
             width=cut.width,
-            report=self.report(cut, draft, graph, [*notes, *lines, *self._rounded(cut), *notes_of(copies)]),
+            report=describe(self.source, self.shapes, cut, draft, graph, lines),
             transforms=draft.transforms,
             stage=draft.stage.entry(RUNTIME, STAGE_FILE) if draft.stage else None,
             stage_data=draft.stage.write() if draft.stage else b"",
@@ -228,18 +196,15 @@ class Importer:
         )
 
     def _rounded(self, cut: GraphCut) -> list[str]:
-        """Return notes on the outputs of numbers that float32 does not hold."""
         exact = {port.ref for port in cut.ports if port.exact}
         types = {n: self.shapes.dtype(r) for n, r in self.outputs.items() if r not in exact and n not in self.labels}
         return [f"output {n[:64]!r} is {t.name}: {COMPUTED}" for n, t in types.items() if t != tf.float32]
 
     def signatures(self) -> list[ServingSignature]:
-        """Return the signatures of the package."""
         labels = {name: label for name in self.source.outputs if (label := label_of(name)) in self.outputs}
         return served_signatures(labels, self.source.signatures)
 
     def _declared(self, outputs: Sequence[Output], cut: GraphCut) -> list[Output]:
-        """Return the outputs in the shape and type that the model itself gives them."""
         pieced = {port.ref for port in cut.ports if port.exact}
         declared = []
         for output in outputs:
@@ -255,7 +220,7 @@ class Importer:
         return declared
 
     def _label_dims(self, name: str, labelled: LabelledOutput) -> tuple[int, ...]:
-        """Return the shape of a row of strings; raises BadInput if they are not in the order of their positions."""
+        """Return the shape of a row of strings; raise BadInput if they are not in the order of their positions."""
         feeds = feeds_of({fed.name: fed for fed in self.source.inputs}, self.samples[-1], SIZES[-1])
         (strings,) = self.runner.run([labelled.strings], feeds)
         if np.shape(strings)[:1] != (SIZES[-1],) or np.size(strings) != np.size(
@@ -275,10 +240,10 @@ class Importer:
         if any(np.shape(array) != (SIZES[-1], 1) for array in feeds.values()):
             return False
         try:
-            (got,) = self.runner.run([ref], {node: array.reshape(-1) for node, array in feeds.items()})
+            (result,) = self.runner.run([ref], {node: array.reshape(-1) for node, array in feeds.items()})
         except BadInput:
             return False
-        return np.array_equal(np.asarray(got), np.reshape(self.shapes.values[-1][ref], -1), equal_nan=True)
+        return np.array_equal(np.asarray(result), np.reshape(self.shapes.values[-1][ref], -1), equal_nan=True)
 
     def _publish(
         self, cut: GraphCut, repository: Repository, writer: VersionWriter, buckets: Sequence[int], notes: list[str]
@@ -292,12 +257,10 @@ class Importer:
         return publish(repository, writer, manifest, tables, graph, buckets, stage=draft.stage_data)
 
     def tried(self) -> Iterator[TriedSample]:
-        """As TriedModel.tried()."""
         for sample, rows, values in zip(self.samples, SIZES, self.shapes.values):
             yield TriedSample(sample, rows, {name: values[ref] for name, ref in self.outputs.items()})
 
     def computed(self, graph: AnyDenseGraph, inputs: Tensors) -> Tensors:
-        """As TriedModel.computed()."""
         try:
             return graph.run(inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
@@ -322,7 +285,6 @@ class Importer:
                     stack += node.inputs[:1] if node.op in MOVING else node.inputs
 
     def _samples_as_run(self) -> list[tuple[Feeds, Feeds]]:
-        """Return for every sample the model's feeds and outputs."""
         fed = {f.name: f for f in self.source.inputs}
         return [
             (feeds_of(fed, sample, rows), {n: values[ref] for n, ref in self.source.outputs.items() if ref in values})
@@ -330,7 +292,6 @@ class Importer:
         ]
 
     def _check_rows(self) -> None:
-        """Raise BadInput if outputs depend on other rows of a batch."""
         rows = SIZES[-1]
         last = {name: rows_of(column, np.arange(rows)[-TAIL:], rows) for name, column in self.samples[-1].items()}
         refs = {name: ref for name, ref in self.outputs.items() if self.shapes.rows(ref) is not None}
@@ -348,20 +309,20 @@ class Importer:
 
 def _outputs(source: ForeignModel, runner: Runner) -> tuple[dict[str, Ref], dict[str, LabelledOutput], list[str]]:
     """Return the outputs that a package can have, under plain names; the labels of those of strings; notes."""
-    found: dict[str, Ref] = {}
+    refs: dict[str, Ref] = {}
     labels: dict[str, LabelledOutput] = {}
     notes = [f"signature {name[:64]!r} is left out: it reads other inputs" for name in source.left_out]
     for name, ref in source.outputs.items():
         dtype, label = runner.tensor(ref).dtype, label_of(name)
-        if label in found:
+        if label in refs:
             raise BadInput(f"output {name[:64]!r}: another output is called {label!r} too: rename one of them")
-        taken = labelled_output(runner, ref) if dtype == tf.string else None
-        if taken is not None:
-            found[label], labels[label] = taken.positions, taken
+        labelled = labelled_output(runner, ref) if dtype == tf.string else None
+        if labelled is not None:
+            refs[label], labels[label] = labelled.positions, labelled
         elif not (dtype.is_floating or dtype.is_integer or dtype == tf.bool):
             notes.append(f"output {name[:64]!r} is {dtype.name}: left out, because {NUMBERS}")
         else:
-            found[label] = ref
-    if not found:
+            refs[label] = ref
+    if not refs:
         raise BadInput(f"signature: expected at least one output of numbers or labels: {NUMBERS}")
-    return found, labels, notes
+    return refs, labels, notes

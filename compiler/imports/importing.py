@@ -7,10 +7,8 @@ and no TensorFlow: it cuts out the lookups, and ONNX Runtime computes the rest a
 - natively where TensorFlow is not installed, or where an operator of it has no translation;
 - translated if natively it would be refused, or would lack something (NativeImporter.shortfall: weights or embeddings
   that take no deltas, a user's part that is computed once);
-- translated if nothing of it is then left to TensorFlow, for the passes, backends and precisions;
+- translated if nothing of it is then left to TensorFlow, for the passes, backends and precisions, or with --translate;
 - natively otherwise, and if its translation is refused: then the server needs no TensorFlow, and takes half the time.
-
-`--translate` asks for the translation, whatever is left to TensorFlow.
 """
 
 from __future__ import annotations
@@ -49,17 +47,10 @@ class Shortfall(BadInput):
 
 
 class ModelImporter(Protocol):
-    """An opened and tried model."""
-
-    def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Write and commit the version.
-
-        Args:
-            buckets: Batch sizes to compile for.
-        """
+    def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader: ...
 
     def analyse(self) -> dict[str, Any]:
-        """Return the report of the import."""
+        """Return the report of the import, without writing anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +78,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import.
-
-    Attributes:
-        folder: Folder of the committed version.
-        report: The report, as in the manifest's notes.
-        passes: Effects of the passes on the dense graph (compiler.building.parts).
-        unjudged: What no gate has judged, and why.
-    """
+    """Result of an import: report and passes' effects, as in the manifest's notes, and what no gate has judged."""
 
     folder: Path
     report: dict[str, Any]
@@ -110,21 +94,10 @@ def import_model(
     options: ImportOptions | None = None,
     keyring: Keyring = NO_KEYS,
 ) -> ImportResult:
-    """Import a model as <repository>/<model>/<version>.
+    """Import a model as <repository>/<model>/<version>, by default the next one; return it and its report.
 
-    The source may lie in that very folder: the package is then written beside it.
-
-    Args:
-        source: The model's folder or file.
-        version: Number of the version; None for the next one.
-        keyring: Keys to sign with.
-
-    Returns:
-        The committed version and its report.
-
-    Raises:
-        BadInput: The model cannot be imported; other FreshetErrors are possible, each with one line that says what is
-            wrong.
+    The source may lie in that very folder: the package is then written beside it. Raise a FreshetError, with one line
+    that says what is wrong, if the model cannot be imported.
     """
     options = options or ImportOptions()
     check_name(model, "model")
@@ -143,11 +116,7 @@ def import_model(
 
 
 def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any]:
-    """Return the report of an import without writing anything.
-
-    Args:
-        source: The model's folder or file.
-    """
+    """Return the report of an import without writing anything."""
 
     def report(opening: AbstractContextManager[ModelImporter]) -> dict[str, Any]:
         with opening as importer:
@@ -159,15 +128,7 @@ def analyse(source: Path, options: ImportOptions | None = None) -> dict[str, Any
 def _first_accepted(
     source: Path, options: ImportOptions, run: Callable[[AbstractContextManager[ModelImporter]], R]
 ) -> R:
-    """Return what a function makes of the first importer that accepts a model.
-
-    Args:
-        source: The model's folder or file.
-        run: Opens an importer, and uses it.
-
-    Raises:
-        BadInput: None accepts it; the message says what to do.
-    """
+    """Return what `run` makes of the first importer that accepts a model; raise BadInput if none does."""
     if source.suffix != ONNX or not source.is_file():
         if options.translate:
             raise BadInput(f"translate: expected a file that ends in {ONNX}, got {source.name[:64]!r}")
@@ -216,23 +177,18 @@ def _without_tensorflow(
     source: Path, options: ImportOptions, run: Callable[[AbstractContextManager[ModelImporter]], R]
 ) -> R:
     """Import an ONNX file natively where a translation is out of reach, and say what it would bring."""
-    how = f"{how_to_install('train')} and pass --translate"
+    advice = f"{how_to_install('train')} and pass --translate"
     try:
-        return run(_native(source, options, advice=how))
+        return run(_native(source, options, advice=advice))
     except BadInput as error:
         if str(error).startswith(OF_OPTIONS):
             raise
-        raise BadInput(f"{source.name[:64]}: {error}; {how}") from None
+        raise BadInput(f"{source.name[:64]}: {error}; {advice}") from None
 
 
 @contextmanager
 def _native(source: Path, options: ImportOptions, why: str = "", advice: str = "") -> Iterator[NativeImporter]:
-    """Open an ONNX file as it is.
-
-    Args:
-        why: Why it is not translated, for the report; "" if it need not be.
-        advice: How to have it translated, for the report of a package that lacks something.
-    """
+    """Open an ONNX file as it is: `why` it is not translated, and how it could be, are for the report."""
     from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 
     importer = NativeImporter(source, why, options.samples, options.user)
@@ -243,15 +199,7 @@ def _native(source: Path, options: ImportOptions, why: str = "", advice: str = "
 
 @contextmanager
 def _translated(source: Path, options: ImportOptions, stageless: bool = False) -> Iterator[ModelImporter]:
-    """Open a model by way of TensorFlow.
-
-    Args:
-        source: The model's folder or file.
-        stageless: Whether to refuse a model of which a part is left to TensorFlow.
-
-    Raises:
-        Shortfall: It is.
-    """
+    """Open a model by way of TensorFlow; raise Shortfall if `stageless` and a part of it is left to TensorFlow."""
     from freshet_serving.compiler.frameworks import quiet
     from freshet_serving.compiler.imports.foreign import open_source
     from freshet_serving.compiler.imports.importer import Importer

@@ -17,22 +17,11 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> tuple[list[FeedSpec], dict[str, str]]:
-    """Group a SignatureDef's inputs into the inputs of a package.
+    """Group a SignatureDef's inputs into the inputs of a package; raise BadInput for one that cannot be in a package.
 
     Groups that are not given are found by the way TensorFlow flattens them: a sparse X is X [?, 2], X_1 and X_2 [2]; a
-    ragged X is X and X_1, if X_1 is used as row splits.
-
-    Args:
-        signature: Inputs of the SignatureDef.
-        graph_def: The model's graph.
-        ragged: Known groups of tensors of ragged inputs.
-        sparse: Known groups of tensors of sparse inputs.
-
-    Returns:
-        The inputs by ascending name; and node -> tensor of the model for each of their nodes.
-
-    Raises:
-        BadInput: An input cannot be in a package.
+    ragged X is X and X_1, if X_1 is used as row splits. Return the inputs by ascending name, and node -> tensor of the
+    model for each of their nodes.
     """
     infos = dict(signature)
     fed: list[FeedSpec] = []
@@ -41,16 +30,16 @@ def arrange(signature: Any, graph_def: Any, ragged: Groups, sparse: Groups) -> t
     def add(name: str, kind: str, parts: list[Any]) -> None:
         values = parts[0 if kind != SPARSE else 1]
         dims = () if kind != DENSE else _dims(name, values)
-        one = FeedSpec(plain(name), kind, _dtype(name, values), dims, "" if plain(name) == name else name)
-        if one.dtype.kind == "f" and kind != DENSE:
+        spec = FeedSpec(plain(name), kind, _dtype(name, values), dims, "" if plain(name) == name else name)
+        if spec.dtype.kind == "f" and kind != DENSE:
             raise BadInput(f"input {name[:64]!r}: expected floats of a fixed number of columns")
-        if one.name in {f.name for f in fed}:
-            same = first_of(f.own or f.name for f in fed if f.name == one.name)
+        if spec.name in {f.name for f in fed}:
+            other = first_of(f.own or f.name for f in fed if f.name == spec.name)
             raise BadInput(
-                f"input {name[:64]!r}: expected inputs whose names differ in letters and digits, got {same[:64]!r} too"
+                f"input {name[:64]!r}: expected inputs whose names differ in letters and digits, got {other[:64]!r} too"
             )
-        fed.append(one)
-        tensors.update(zip(one.nodes, (part if isinstance(part, str) else part.name for part in parts)))
+        fed.append(spec)
+        tensors.update(zip(spec.nodes, (part if isinstance(part, str) else part.name for part in parts)))
 
     for kind, groups in ((RAGGED, ragged), (SPARSE, sparse)):
         for name, members in groups.items():
@@ -113,10 +102,7 @@ def _dtype(name: str, info: Any) -> np.dtype[Any]:
 
 
 def _is_splits(info: Any, graph_def: Any) -> bool:
-    """Return whether an int64 vector is used as row splits.
-
-    It is if both its tail and its head are sliced, or if a ragged operation reads it.
-    """
+    """Return whether an int64 vector is row splits: its tail and head are sliced, or a ragged operation reads it."""
     if _shape(info) != [-1] or info.dtype != tf.int64.as_datatype_enum:
         return False
     nodes = [(graph_def.node, {info.name.partition(":")[0]})]

@@ -35,16 +35,7 @@ KERAS_PLAIN = ("keras", "keras.models", "keras.ops", "keras.optimizers", "keras.
 
 
 def export_keras(path: Path, folder: Path) -> None:
-    """Write a Keras file as a SavedModel into `folder`.
-
-    Args:
-        path: The Keras file.
-        folder: The new folder.
-
-    Raises:
-        BadInput: The file is invalid or refused.
-        TooLarge: The file exceeds a limit.
-    """
+    """Write a Keras file as a SavedModel into the new `folder`; raise BadInput or TooLarge if it is refused."""
     # Imported only here, because other models do not need it.
     from freshet_serving.compiler.frameworks import keras
 
@@ -112,10 +103,10 @@ def _check_group(file: Any) -> None:
                 raise TooLarge(f"source: expected at most {MAX_OBJECTS} weights")
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
                 raise BadInput("source: the weights file contains external links; refused")
-            found = group[name]
-            if isinstance(found, h5py.Group):
-                groups.append(found)
-            elif not isinstance(found, h5py.Dataset) or found.external or found.is_virtual:
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                groups.append(item)
+            elif not isinstance(item, h5py.Dataset) or item.external or item.is_virtual:
                 raise BadInput("source: the weights are stored in another file; refused")
 
 

@@ -3,8 +3,8 @@
 A version has one set of inputs, those of the signature that was chosen. Further signatures are served with it if what
 they compute needs exactly these: the same tensors, as in TensorFlow 1's exports, where a signature that parses
 tf.Example reads the tensors that another one is fed; or inputs of the same name, type and shape, as TensorFlow 2 saves
-them. What several signatures compute is computed once: outputs of one place in the graph, and, as Keras saves a model
-under two names, outputs of one function that two signatures call.
+them. What several signatures compute is computed once: outputs of one place in the graph, and outputs of one function
+that two signatures call, as Keras saves a model under two names.
 """
 
 from __future__ import annotations
@@ -29,50 +29,35 @@ Origin = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
 def other_outputs(meta: Any, chosen: str) -> dict[str, dict[str, str]]:
-    """Return the tensors of each other signature that could be served too, by the names of its outputs.
-
-    Args:
-        meta: The MetaGraphDef.
-        chosen: The signature that was chosen.
-    """
-    found: dict[str, dict[str, str]] = {}
+    """Return the tensors of each other signature that could be served too, by the names of its outputs."""
+    tensors_of: dict[str, dict[str, str]] = {}
     for name, signature in sorted(meta.signature_def.items()):
-        tensors = {given: info.name for given, info in sorted(signature.outputs.items())}
+        tensors = {output: info.name for output, info in sorted(signature.outputs.items())}
         other = name not in (chosen, DEFAULT_SIGNATURE) and not name.startswith(HIDDEN)
-        if other and tensors and all(tensors.values()) and len(found) < MAX_SIGNATURES - 1:
-            found[name] = tensors
-    return found
+        if other and tensors and all(tensors.values()) and len(tensors_of) < MAX_SIGNATURES - 1:
+            tensors_of[name] = tensors
+    return tensors_of
 
 
 def shared_inputs(meta: Any, chosen: str, fed: Mapping[str, str]) -> dict[str, str]:
-    """Return the input tensors of other signatures that are fed what one of the chosen signature's is.
-
-    Args:
-        meta: The MetaGraphDef.
-        chosen: The signature that was chosen.
-        fed: Node -> tensor that is fed.
-
-    Returns:
-        Tensor -> node.
-    """
+    """Return tensor -> node for inputs of other signatures that are fed what one of the chosen signature's is."""
     nodes = {tensor: node for node, tensor in fed.items()}
-    ours = meta.signature_def[chosen].inputs
-    found = {}
+    chosen_inputs = meta.signature_def[chosen].inputs
+    nodes_by_tensor = {}
     for signature in meta.signature_def.values():
         for name, info in signature.inputs.items():
-            own = ours.get(name)
-            if own is None or not info.name or info.name == own.name or own.name not in nodes:
+            chosen_info = chosen_inputs.get(name)
+            if chosen_info is None or not info.name or info.name == chosen_info.name or chosen_info.name not in nodes:
                 continue
-            if (info.dtype, info.tensor_shape) == (own.dtype, own.tensor_shape):
-                found[info.name] = nodes[own.name]
-    return found
+            if (info.dtype, info.tensor_shape) == (chosen_info.dtype, chosen_info.tensor_shape):
+                nodes_by_tensor[info.name] = nodes[chosen_info.name]
+    return nodes_by_tensor
 
 
 class Origins:
     """Tells which function computes the tensors of signatures, below the wrapper that each signature has."""
 
     def __init__(self, meta: Any) -> None:
-        """Index the nodes and functions of a MetaGraphDef."""
         self._nodes = {node.name: node for node in meta.graph_def.node}
         self._functions = {f.signature.name: f for f in meta.graph_def.library.function}
 
@@ -94,10 +79,10 @@ class Origins:
                 return None
             if inner.op in CALLS:
                 # Placeholders are the signature's own inputs, which the wrapper knows by their names.
-                given = [self._nodes.get(i.partition(":")[0]) for i in call.input]
-                held = ["" if n is not None and n.op == "Placeholder" else i for n, i in zip(given, call.input)]
+                nodes = [self._nodes.get(i.partition(":")[0]) for i in call.input]
+                sources = ["" if n is not None and n.op == "Placeholder" else i for n, i in zip(nodes, call.input)]
                 arguments = [arg.name for arg in wrapper.signature.input_arg]
-                return inner.attr["f"].func.name, output, tuple(inner.input), (*held, *arguments)
+                return inner.attr["f"].func.name, output, tuple(inner.input), (*sources, *arguments)
             place = inner.input[0]
         return None
 
@@ -105,14 +90,9 @@ class Origins:
 def signatures_of(
     meta: Any, chosen: str, outputs: Mapping[str, Ref], found: Mapping[str, Ref], others: Mapping[str, dict[str, str]]
 ) -> tuple[list[ServingSignature], dict[str, Ref]]:
-    """Return the signatures that are served, and the outputs that they need besides those of the chosen one.
+    """Return the signatures that are served, and the outputs that they need besides those of the chosen, default one.
 
-    Args:
-        meta: The MetaGraphDef.
-        chosen: The signature that was chosen; it is served as the default one.
-        outputs: Its outputs in the graph.
-        found: Tensors of the model in the graph.
-        others: What other_outputs() returned.
+    `found` has the places in the graph of the model's tensors, `others` is what other_outputs() returned.
     """
     by_place = {ref: name for name, ref in outputs.items()}
     origins = Origins(meta)
@@ -126,16 +106,16 @@ def signatures_of(
     for name, tensors in others.items():
         if not all(tensor in found for tensor in tensors.values()):
             continue
-        named = {}
-        for given, tensor in tensors.items():
+        outputs_of = {}
+        for output, tensor in tensors.items():
             ref, origin = found[tensor], origins.of(tensor)
             if ref not in by_place and origin in by_origin:
                 by_place[ref] = by_origin[origin]
             if ref not in by_place:
-                by_place[ref] = f"{name}.{given}"
+                by_place[ref] = f"{name}.{output}"
                 more[by_place[ref]] = ref
-            named[given] = by_place[ref]
-        served.append(_signature(meta, name, name, named))
+            outputs_of[output] = by_place[ref]
+        served.append(_signature(meta, name, name, outputs_of))
     return served if len(served) > 1 else [], more
 
 

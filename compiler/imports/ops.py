@@ -95,10 +95,5 @@ STAGE = DENSE | SPARSE | CHECKS | {"AssignVariableOp", "LookupTableImportV2"}
 
 
 def check_ops(used: Iterable[str], allowed: frozenset[str], where: str) -> None:
-    """Raise BadInput for the first operation that is not allowed.
-
-    Args:
-        where: Name of the graph, for the message.
-    """
     for op in sorted(set(used) - allowed):
         raise BadInput(f"{where}: operation {op[:64]} is not allowed in an imported model")

@@ -1,8 +1,7 @@
 """Find outputs of strings that are taken from constants: the engine computes positions, replies hold the strings.
 
 Such are the ids that a retrieval model answers with (tf.gather of its identifiers at the positions of the best scores),
-and the names of classes (tf.gather of a vocabulary, or a lookup table of a vocabulary file by whole numbers). The
-strings become the output's labels.
+and the names of classes (tf.gather of a vocabulary, or a lookup table of a vocabulary file by whole numbers).
 """
 
 from __future__ import annotations
@@ -21,13 +20,7 @@ SHAPING = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 
 
 class LabelledOutput(NamedTuple):
-    """An output of strings that are taken from constants.
-
-    Attributes:
-        positions: The tensor of whole numbers that the strings are taken at, maybe in another shape.
-        labels: The string at each position.
-        unknown: The string at others.
-    """
+    """An output of strings, their positions, maybe in another shape, the label at each, and at unknown ones."""
 
     strings: Ref
     positions: Ref

@@ -48,14 +48,11 @@ class PackageDraft(Generic[Graph]):
 
     Attributes:
         tables: By name, the entry, and the tensors of its file (processor.tables.table.packed).
-        outputs: Its outputs, as the model declares them.
+        outputs: As the model declares them.
         graph: Its dense graph, with the weights to publish.
         width: Columns of the dense input.
-        report: The report of the import.
-        transforms: The transforms that features read.
-        stage: Its stage; None without one.
         stage_data: The stage's file.
-        signatures: Its signatures; [] for one that replies with all outputs by their names.
+        signatures: [] for one that replies with all outputs by their names.
         copies: Tables whose rows the model holds a second time.
         ranking: Notes of a version that ranks items.
     """
@@ -75,7 +72,6 @@ class PackageDraft(Generic[Graph]):
     ranking: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """Return the manifest before anything is compiled."""
         return Manifest(
             model=model,
             version=version,
@@ -98,17 +94,11 @@ class PackageDraft(Generic[Graph]):
 
 
 def label_of(name: str) -> str:
-    """Return the name that an output has in the package."""
     label = plain(name)
     return f"{label}_" if label == MATRIX or NAME.fullmatch(label) is None else label
 
 
 def unused_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number appended if it is taken.
-
-    Args:
-        taken: Names that it must differ from.
-    """
     number, unused = 1, name
     while unused in taken:
         number += 1
@@ -119,29 +109,25 @@ def unused_name(name: str, taken: Container[str]) -> str:
 def pieces_of(source: str, add: Callable[..., str]) -> list[str]:
     """Return the names of transforms that take whole numbers apart, the lowest piece first.
 
-    Args:
-        source: The input or transform that has the numbers.
-        add: Takes an operation, its input and maybe `integers`; returns the name of that transform.
+    `add` takes an operation, its input and maybe `integers`, and returns the name of that transform.
     """
     size = 1 << PIECE_BITS
     above = add("floor_divide", source, integers=[size])
-    parts = [add("floor_modulo", one, integers=[size]) for one in (source, above)]
+    parts = [add("floor_modulo", part, integers=[size]) for part in (source, above)]
     parts.append(add("floor_divide", source, integers=[size**2]))
-    return [add("float32", one) for one in parts]
+    return [add("float32", part) for part in parts]
 
 
 def served_signatures(labels: Mapping[str, str], known: Sequence[ServingSignature] = ()) -> list[ServingSignature]:
     """Return the signatures with the outputs that the package has; none if the only one has them all by name.
 
-    Args:
-        labels: The package's name of each output that it has, by the model's.
-        known: The model's signatures; () for one with all outputs.
+    `labels` are the package's names of outputs by the model's; without signatures, the model has one with all outputs.
     """
     served = []
-    for one in known or [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in labels})]:
-        outputs = {own: labels[name] for own, name in one.outputs.items() if name in labels}
-        served += [replace(one, outputs=outputs)] if outputs else []
-    renamed = any(own != label for one in served for own, label in one.outputs.items())
+    for signature in known or [ServingSignature(DEFAULT_SIGNATURE, outputs={name: name for name in labels})]:
+        outputs = {model_name: labels[name] for model_name, name in signature.outputs.items() if name in labels}
+        served += [replace(signature, outputs=outputs)] if outputs else []
+    renamed = any(model_name != label for signature in served for model_name, label in signature.outputs.items())
     return served if len(served) > 1 or renamed else []
 
 
@@ -154,16 +140,13 @@ def declared_output(
     unknown: str = "",
     flat: bool = False,
 ) -> Output:
-    """Return an output in the shape and type that the model itself gives it.
+    """Return an output of the dense graph in the shape and type that the model itself gives it.
 
     Args:
-        output: The output of the dense graph.
         dims: Shape of a row; None if a row is no single entry of the model's tensor.
         dtype: The model's name of its type.
         exact: Whole numbers of a row that come in pieces; 0 for an output of plain numbers.
-        labels: Of an output of strings, the string at each position.
-        unknown: The string at other positions.
-        flat: As Output.flat.
+        labels: Of an output of strings, the string at each position, and `unknown` at others.
     """
     shape = list(dims) if dims is not None and len(dims) < MAX_RANK else None
     if exact:

@@ -1,8 +1,7 @@
-"""Verify a package against the model's own numbers: the same for every framework.
+"""Verify a package against the model's own numbers: the same for every framework. Needs no TensorFlow.
 
 The package's tables, stage and dense graph, run by the code that serves them, must give what the framework gives for
 the samples; and a row's outputs must not depend on the other rows, since requests could not be batched otherwise.
-Needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ BATCHED = 1e-4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TriedSample:
-    """A request that the model was run on.
-
-    Attributes:
-        columns: Its columns, by the package's names.
-        outputs: What the framework gave for it, [rows, ...], by the package's names.
-    """
+    """A request that the model was run on, and what the framework gave for it, [rows, ...], by the package's names."""
 
     columns: Mapping[str, Column]
     rows: int
@@ -46,12 +40,7 @@ class TriedSample:
 
 
 class TriedModel(Protocol):
-    """A model that a framework has run on samples: what differs between frameworks.
-
-    Attributes:
-        whose: Whose numbers they are, for messages: "TensorFlow's".
-        precision: The least precise type that it computes with.
-    """
+    """A model that a framework has run on samples; messages say `whose` numbers they are: "TensorFlow's"."""
 
     @property
     def whose(self) -> str: ...
@@ -66,11 +55,7 @@ class TriedModel(Protocol):
 
 
 def prove(model: TriedModel, draft: PackageDraft[Any], manifest: Manifest) -> dict[str, Any]:
-    """Verify a package; return the samples as its dense graph gets them.
-
-    Raises:
-        BadInput: The package gives something else than the model, or nothing.
-    """
+    """Return the samples as a package's dense graph gets them; raise BadInput unless it gives what the model does."""
     plan = SparsePlan(manifest, load_stage(manifest, draft.stage_data) if manifest.stage else None)
     served = [ServedTable(entry, arrays) for entry, arrays in draft.tables.values()]
     matrix = descriptors([table.descriptor() for table in served])
@@ -104,13 +89,7 @@ def _compare(model: TriedModel, name: str, computed: Any, expected: Any, exact: 
 def check_rows_alone(
     precision: Precision, alone: Mapping[str, Any], together: Mapping[str, Any], advice: str = ""
 ) -> None:
-    """Raise BadInput if outputs of some rows by themselves are not those that they have among others.
-
-    Args:
-        alone: The outputs of the rows by themselves.
-        together: Their outputs among other rows.
-        advice: What to do, for the message; "" for nothing.
-    """
+    """Raise BadInput, with some advice, if outputs of rows by themselves are not those that they have among others."""
     for name, outputs in alone.items():
         if not precision.agree(outputs, together[name], BATCHED, CLOSE):
             raise BadInput(

@@ -64,8 +64,6 @@ class PooledLookup:
 
 
 class PoolFinder:
-    """Finds the pooling behind a tensor [rows, dim]."""
-
     def __init__(
         self, shapes: Shapes, finder: LookupFinder, inputs: Sequence[FeedSpec], samples: Sequence[Mapping[str, Column]]
     ) -> None:
@@ -74,7 +72,6 @@ class PoolFinder:
         self._matrices = {f"input/{f.name}": f.name for f in inputs if f.kind == PADDED}
 
     def find(self, target: Ref) -> PooledLookup | None:
-        """Return what pools the rows behind a tensor, or None."""
         if self._shapes.graph.nodes[target[0]].op in REDUCTIONS:
             return self._reduced(target)
         return self._segmented(target)
@@ -101,7 +98,7 @@ class PoolFinder:
     def _unmasked(self, pool: PooledLookup) -> PooledLookup:
         """Return the pool over the rows that are gathered, without the ids whose rows a mask makes zero.
 
-        So the table is the one that other lookups of these rows read, and a delta of it reaches them all.
+        So its table is the one that other lookups of these rows read.
         """
         lookup = pool.lookup
         if pool.combiner != "sum" or not lookup.variable or isinstance(lookup.keys, list):
@@ -110,16 +107,15 @@ class PoolFinder:
         masked = sorted(k for k in compared if not lookup.values([k]).any())
         if not 0 < len(masked) <= MAX_MASKED:
             return pool
-        kept = ~np.isin(lookup.keys, masked)
+        unmasked = ~np.isin(lookup.keys, masked)
         for gathered in self._finder.gathers(lookup.target, pool.entries):
             plain = self._finder.lookup([(gathered, pool.entries)])
-            same = plain is not None and np.array_equal(plain.keys, lookup.keys)
-            if plain is not None and same and np.array_equal(plain.rows[kept], lookup.rows[kept]):
+            equal_keys = plain is not None and np.array_equal(plain.keys, lookup.keys)
+            if plain is not None and equal_keys and np.array_equal(plain.rows[unmasked], lookup.rows[unmasked]):
                 return replace(pool, lookup=plain, dropped=tuple(masked))
         return pool
 
     def _gives(self, pool: PooledLookup, target: Ref) -> bool:
-        """Return whether pooling a matrix of ids gives what the model does, on every sample."""
         for rows, values in zip(SIZES, self._shapes.values):
             ids = values[pool.entries]
             segments = np.repeat(np.arange(rows), ids.shape[1])
@@ -129,7 +125,6 @@ class PoolFinder:
         return True
 
     def _segmented(self, target: Ref) -> PooledLookup | None:
-        """Return the pooling of a segment operation."""
         node = self._shapes.graph.nodes[target[0]]
         shape = self._shapes.rows(target)
         if node.op not in SEGMENTS or shape is None or shape[0] != 1 or len(shape[1]) != 1:
@@ -146,10 +141,7 @@ class PoolFinder:
         return None
 
     def _entries(self, data: Ref, indices: Ref | None) -> list[tuple[Ref, list[tuple[Ref, Ref]]]]:
-        """Return tensors that may hold the key of every entry, the earliest first.
-
-        Each comes with the steps that compute data from it.
-        """
+        """Return tensors that may hold the key of every entry, the earliest first, with the steps from them to data."""
         graph, finder = self._shapes.graph, self._finder
         if indices is None:
             return [(source, [(data, source)]) for source in finder.sources(data)]
@@ -157,14 +149,11 @@ class PoolFinder:
         if unique.op not in ("Unique", "UniqueV2") or indices[1] != 1:
             return []
         whole = unique.inputs[0]
-        found = [(source, [(data, (unique.name, 0)), (whole, source)]) for source in finder.sources(whole)]
-        return [*found, (whole, [(data, (unique.name, 0)), (whole, whole)])]
+        entries = [(source, [(data, (unique.name, 0)), (whole, source)]) for source in finder.sources(whole)]
+        return [*entries, (whole, [(data, (unique.name, 0)), (whole, whole)])]
 
     def _checked(self, pool: PooledLookup, target: Ref) -> PooledLookup | None:
-        """Return the pool if it gives what the model does on every sample.
-
-        It reads the client's input if that is enough.
-        """
+        """Return the pool if it gives what the model does on every sample, by the client's input if that is enough."""
         name = self._lists.get(pool.entries[0], "")
         assert pool.segments is not None, "of a segment operation"
         for sample, rows, values in zip(self._samples, SIZES, self._shapes.values):
@@ -185,9 +174,7 @@ class PoolFinder:
         total = np.zeros((rows, pool.lookup.dim), np.float32)
         counts = np.maximum(np.bincount(segments, minlength=rows)[:rows, None], 1).astype(np.float32)
         np.add.at(total, segments, pool.lookup.values(entries))
-        shares: dict[str, NDArray[np.float32]] = {
-            "sum": np.ones_like(counts),
-            "mean": counts,
-            "sqrtn": np.sqrt(counts),
-        }
-        return total / shares[pool.combiner]
+        if pool.combiner == "sum":
+            return total
+        divisor: NDArray[np.float32] = counts if pool.combiner == "mean" else np.sqrt(counts)
+        return total / divisor

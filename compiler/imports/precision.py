@@ -18,33 +18,17 @@ STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The least precise type that a model computes with.
-
-    Attributes:
-        dtype: "float16" or "bfloat16"; "" for float32 and above.
-    """
+    """The least precise type that a model computes with: "float16" or "bfloat16"; "" for float32 and above."""
 
     dtype: str = ""
 
     @classmethod
     def of(cls, dtypes: Iterable[str]) -> Precision:
-        """Return the precision of a model.
-
-        Args:
-            dtypes: Names of the types of its tensors.
-        """
-        held = set(dtypes)
-        return cls(next((name for name in EPSILONS if name in held), ""))
+        names = set(dtypes)
+        return cls(next((name for name in EPSILONS if name in names), ""))
 
     def agree(self, got: Any, expected: Any, relative: float, absolute: float) -> bool:
-        """Report whether two computations of an output agree.
-
-        Args:
-            got: Numbers.
-            expected: As many numbers; NaN equals NaN.
-            relative: Relative tolerance in float32.
-            absolute: Absolute tolerance in float32.
-        """
+        """Report whether two computations of an output agree, within tolerances in float32; NaN equals NaN."""
         if self.dtype:
             relative = absolute = STEPS * EPSILONS[self.dtype]
             # A small sum of large terms has their error.
@@ -54,5 +38,4 @@ class Precision:
 
     @property
     def advice(self) -> str:
-        """The end of a message of a difference."""
         return f", which is more than {self.dtype} explains: export the model in float32" if self.dtype else ""

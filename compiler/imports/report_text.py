@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.compiler.imports.boundary import boundary_of
+from freshet_serving.compiler.imports.import_report import described_pair, import_report
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import Manifest
+from freshet_serving.processor.package import DEFAULT_SIGNATURE, Manifest
 from freshet_serving.processor.repository import GRAPH, MANIFEST, VersionReader
 
 SIDES = {
@@ -19,12 +21,7 @@ SIDES = {
 
 
 def report_of(source: Path, signature: str) -> dict[str, Any]:
-    """Return the report of a package's cut, from its manifest, or of a SavedModel, Keras or ONNX file, by opening it.
-
-    Args:
-        source: The package, folder or file.
-        signature: Signature of a SavedModel.
-    """
+    """Return the report of a package's cut, from its manifest, or of a model's file or folder, by opening it."""
     if (source / MANIFEST).is_file():
         manifest = VersionReader(source.resolve()).manifest
         report = manifest.notes.get("import")
@@ -53,8 +50,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     # Packages of earlier versions lack this field.
     if report.get("staged"):
         yield "  why the stage computes it"
-        for one in report["staged"]:
-            yield f"    {one['what']} (from {one['inputs']}): {one['why']}"
+        for staged in report["staged"]:
+            yield f"    {staged['what']} (from {staged['inputs']}): {staged['why']}"
     yield f"  handed over: {len(boundary)} tensors, {boundary[-1]['columns'][1] if boundary else 0} columns"
     for pair in boundary:
         first, last = pair["columns"]
@@ -68,34 +65,26 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return the report of a package that was trained here: features on one side, graph/ on the other."""
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
 
     reader = VersionReader(source.resolve())
     if not (source / GRAPH).is_dir():
         raise BadInput("graph: the version has no graph/")
     graph = DenseGraph.load(source / GRAPH, reader.dense())
-    counts: dict[str, int] = {}
-    for node in graph.concrete.graph.as_graph_def().node:
-        if node.op not in ("Placeholder", "NoOp", "Identity"):
-            counts[node.op] = counts.get(node.op, 0) + 1
+    nodes = graph.concrete.graph.as_graph_def().node
+    counts = Counter(node.op for node in nodes if node.op not in ("Placeholder", "NoOp", "Identity"))
     features = {f.name: f for f in manifest.features}
-    pairs = [
-        {**pair.to_json(), "op": features[pair.tensor].kind, "input": features[pair.tensor].input, "features": 1}
-        for pair in Boundary.of(manifest).pairs
-    ]
-    files = manifest.files
-    return {
-        "source": f"package, {manifest.arch}",
-        "signature": "serving_default",
-        "notes": [],
-        "sides": {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
-        "reasons": {},
-        "staged": [],
-        "boundary": pairs,
-        "flops": sum(2 * int(w.size) for w in graph.weights.values() if w.ndim == 2),
-        "nbytes": {
-            "weights": sum(int(w.nbytes) for w in graph.weights.values()),
-            "tables": sum(file.nbytes for name, file in files.items() if name.startswith("tables/")),
-        },
-    }
+    weights = graph.weights.values()
+    report = import_report(
+        f"package, {manifest.arch}",
+        DEFAULT_SIGNATURE,
+        [],
+        {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
+        [described_pair(p, features[p.tensor].kind, [features[p.tensor]]) for p in boundary_of(manifest)],
+        weights,
+        (),
+        flops=sum(2 * int(w.size) for w in weights if w.ndim == 2),
+    )
+    tables = (file.nbytes for name, file in manifest.files.items() if name.startswith("tables/"))
+    report["nbytes"]["tables"] = sum(tables)
+    return report

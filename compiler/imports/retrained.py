@@ -11,14 +11,7 @@ from freshet_serving.processor.repository import GRAPH, VersionReader
 
 
 def read_retrained(source: Path, version: VersionReader, options: ImportOptions) -> RetrainedExport:
-    """Read a retrained model as tables and weights of the version that its predecessor was imported as.
-
-    Args:
-        source: The export.
-
-    Raises:
-        BadInput: The export does not fit the version, or cannot be imported.
-    """
+    """Read an export as tables and weights of the version of its predecessor; raise BadInput if it does not fit."""
     if OnnxDenseGraph.stored(version.folder / GRAPH):
         from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 
@@ -36,7 +29,6 @@ def _same_native_stage(served: bytes, new: bytes) -> bool:
 
 
 def _check_native_graph(version: VersionReader, graph: OnnxDenseGraph) -> None:
-    """Raise BadInput unless a version's dense graph is this one."""
     served = OnnxDenseGraph.load(version.folder / GRAPH, version.dense(), graph.outputs)
     if served.model != graph.model:
         raise other_model("the network itself differs, or a constant in it (trees, coefficients)")

@@ -1,8 +1,7 @@
 """Read a retrained model's export as tables and weights for the version that its predecessor was imported as.
 
-The importer's own code reads it, as an import would, but compiles nothing. The export fits if everything else is the
-same: inputs, features, tables, stage, and the dense graph, which is verified by running the served one with the new
-weights.
+The importer's own code reads it, but compiles nothing. All else must be the same: inputs, features, tables, stage, and
+the dense graph, which is verified by running the served one with the new weights.
 """
 
 from __future__ import annotations
@@ -27,30 +26,17 @@ NAMES = ("shared_name", "container", "_class", "_output_shapes", "use_node_name_
 
 
 def read_export(source: Path, version: VersionReader, options: ImportOptions | None = None) -> RetrainedExport:
-    """Read a SavedModel folder or a .keras file as tables and weights of a committed version.
-
-    Args:
-        source: The export.
-
-    Raises:
-        BadInput: The export does not fit the version, or cannot be imported.
-    """
+    """Read a SavedModel folder or a .keras file as tables and weights of a version; BadInput if it does not fit."""
     options = options or ImportOptions()
     with open_source(source, options.signature, options.ragged, options.sparse) as opened, quiet():
         importer = Importer(opened, options.samples, options.user)
         draft = importer.package(importer.cutter.cut(), [])
-        return checked_export(draft, version, _same_stage, "vocabularies", _check_graph)
-
-
-def _same_stage(served: bytes, new: bytes) -> bool:
-    return stage_digest(served) == stage_digest(new)
+        same_stage = lambda served, exported: stage_digest(served) == stage_digest(exported)  # noqa: E731
+        return checked_export(draft, version, same_stage, "vocabularies", _check_graph)
 
 
 def stage_digest(data: bytes) -> str:
-    """Return a digest of what a stage's graph computes from its inputs.
-
-    It does not depend on the names of inner nodes, which Keras numbers anew in every process.
-    """
+    """Return a digest of what a stage's graph computes, without names of inner nodes, which Keras numbers anew."""
     definition = tf.compat.v1.GraphDef.FromString(data)
     nodes = {node.name: node for node in definition.node}
     filled = {node.input[0]: node.input[1:] for node in definition.node if node.name.startswith("init/")}
@@ -59,8 +45,8 @@ def stage_digest(data: bytes) -> str:
     def digest(name: str, fed: list[str]) -> str:
         node = nodes[name]
         attributes = {key: value for key, value in node.attr.items() if key not in NAMES}
-        named = node.op == "Placeholder" or name.startswith("output/")
-        parts = [node.op, name if named else "", *fed]
+        keeps_name = node.op == "Placeholder" or name.startswith("output/")
+        parts = [node.op, name if keeps_name else "", *fed]
         parts += [f"{key}={attributes[key].SerializeToString(deterministic=True).hex()}" for key in sorted(attributes)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -83,11 +69,11 @@ def stage_digest(data: bytes) -> str:
 def _check_graph(version: VersionReader, graph: DenseGraph) -> None:
     """Raise BadInput unless the served dense graph gives what the new one does, with the new weights."""
     served = DenseGraph.load(version.folder / GRAPH, graph.weights)
-    given = served.sample(ROWS)
-    wanted = graph.run(given)
-    for name, got in served.run(given, graph.weights).items():
-        if not np.allclose(got, wanted[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
-            worst = float(np.nanmax(np.abs(got - wanted[name])))
+    rows = served.sample(ROWS)
+    expected = graph.run(rows)
+    for name, got in served.run(rows, graph.weights).items():
+        if not np.allclose(got, expected[name], rtol=CLOSE, atol=CLOSE, equal_nan=True):
+            worst = float(np.nanmax(np.abs(got - expected[name])))
             raise other_model(
                 f"the network itself differs: output {name!r} differs by {worst:.3g} with the same weights"
             )

@@ -44,9 +44,9 @@ class Runner:
                     self._source(node.name, node.op, node.definition)
             definition = self.graph.graph_def(source.outputs.values(), {ref: text(ref) for ref in self._tensors})
             used = {name for node in definition.node for name in node.input}
-            given = {text(ref): tensor for ref, tensor in self._tensors.items() if text(ref) in used}
+            tensors = {text(ref): tensor for ref, tensor in self._tensors.items() if text(ref) in used}
             try:
-                tf.graph_util.import_graph_def(definition, input_map=given, name=SCOPE)
+                tf.graph_util.import_graph_def(definition, input_map=tensors, name=SCOPE)
             except ValueError as error:
                 raise BadInput(f"graph: not supported by this TensorFlow: {reason_of(error)}") from None
 
@@ -67,7 +67,6 @@ class Runner:
         return self._tensors[ref]
 
     def outputs(self, name: str) -> list[Ref]:
-        """Return all outputs of a node."""
         if self.graph.nodes[name].op in SOURCES:
             return [(name, 0)]
         try:
@@ -76,15 +75,7 @@ class Runner:
             return []
 
     def run(self, refs: Sequence[Ref], feeds: Mapping[str, Any], given: Mapping[Ref, Any] | None = None) -> list[Any]:
-        """Evaluate tensors.
-
-        Args:
-            feeds: Values by INPUT node.
-            given: Values of other tensors, which replace the computed ones.
-
-        Raises:
-            BadInput: The model refuses the values.
-        """
+        """Evaluate tensors, fed by INPUT node; given values replace computed ones. BadInput if the model refuses."""
         fed = {self._tensors[name, 0]: array for name, array in feeds.items() if (name, 0) in self._tensors}
         fed |= {self.tensor(ref): array for ref, array in (given or {}).items()}
         try:
@@ -95,7 +86,6 @@ class Runner:
         return values
 
     def constant(self, ref: Ref) -> NDArray[Any]:
-        """Return the value of a tensor that depends on no input."""
         if ref not in self._constants:
             (value,) = self.run([ref], {})
             array = np.asarray(value)
@@ -105,7 +95,6 @@ class Runner:
         return self._constants[ref]
 
     def table(self, ref: Ref) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return keys and values of a lookup table."""
         definition = self.graph.nodes[ref[0]].definition
         keys, values = tf.as_dtype(definition.attr["key_dtype"].type), tf.as_dtype(definition.attr["value_dtype"].type)
         if ref not in self._exports:
@@ -113,8 +102,8 @@ class Runner:
                 self._exports[ref] = tf.raw_ops.LookupTableExportV2(
                     table_handle=self._tensors[ref], Tkeys=keys, Tvalues=values
                 )
-        found = self._session.run(self._exports[ref])
-        return found[0], found[1]
+        exported = self._session.run(self._exports[ref])
+        return exported[0], exported[1]
 
 
 def _dtypes(fed: Any) -> Iterable[tuple[str, Any]]:

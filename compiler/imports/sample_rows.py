@@ -1,7 +1,4 @@
-"""The rows of samples: how large generated numbers are, rows that a user gave, and some rows of many.
-
-Needs no TensorFlow.
-"""
+"""The rows of samples: limits of generated numbers, rows that a user gave, and some rows of many. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,25 +21,13 @@ TAIL = 3
 def given_samples(
     inputs: Iterable[FeedSpec], given: Mapping[str, Any], sizes: Sequence[int]
 ) -> list[dict[str, Column]]:
-    """Return a request of each size with the rows that a user gave, repeated.
-
-    Args:
-        given: Rows of every input, as in a JSON request.
-        sizes: Rows of the requests.
-
-    Raises:
-        BadInput: The values are not rows of an input.
-    """
-    fed = list(inputs)
-    return [{one.name: repeated_rows(one, given.get(one.name), rows) for one in fed} for rows in sizes]
+    """Return a request of each size with the rows that a user gave, as in a JSON request, repeated."""
+    specs = list(inputs)
+    return [{spec.name: repeated_rows(spec, given.get(spec.name), rows) for spec in specs} for rows in sizes]
 
 
 def rows_of(column: Column, rows: NDArray[np.int64], count: int) -> Column:
-    """Return some rows of a column.
-
-    Args:
-        count: How many rows the column has.
-    """
+    """Return some rows of a column of `count` rows."""
     if isinstance(column, Ragged):
         first, lengths = column.row_splits[rows], np.diff(column.row_splits)[rows]
         splits = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

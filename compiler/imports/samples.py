@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feeds_of
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
+from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.runner import Runner
 from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, given_samples
 from freshet_serving.compiler.imports.samples_required import SamplesRequired
@@ -41,25 +42,12 @@ TEXT_EDGES = (
 FLOAT_EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 1e10, 123456.789)
 # By operation: the inputs whose values come out unchanged, each with the output.
 THROUGH = {
-    "Cast": {0: 0},
-    "Reshape": {0: 0},
-    "ExpandDims": {0: 0},
-    "Squeeze": {0: 0},
-    "StridedSlice": {0: 0},
-    "Unique": {0: 0},
-    "GatherV2": {0: 0},
-    "SelectV2": {1: 0, 2: 0},
-    "Select": {1: 0, 2: 0},
-    "RaggedTensorToSparse": {1: 1},
-    "SparseFillEmptyRows": {1: 1},
-    "SparseReorder": {1: 1},
-    "SparseToDense": {2: 0},
+    **{op: {0: 0} for op in words("AddV2 Cast DynamicPartition ExpandDims GatherV2 Reshape Squeeze StridedSlice")},
+    **{op: {0: 0} for op in words("StringLower StringStrip Transpose Unique")},
+    **{op: {1: 0, 2: 0} for op in words("Select SelectV2")},
+    **{op: {1: 1} for op in words("RaggedTensorToSparse SparseFillEmptyRows SparseReorder")},
     "RaggedTensorToTensor": {1: 0},
-    "DynamicPartition": {0: 0},
-    "Transpose": {0: 0},
-    "StringLower": {0: 0},
-    "StringStrip": {0: 0},
-    "AddV2": {0: 0},
+    "SparseToDense": {2: 0},
 }
 
 
@@ -93,12 +81,7 @@ def make_samples(
 ) -> list[dict[str, Column]]:
     """Return columns that the model accepts for each batch size, as a client would send them.
 
-    Args:
-        given: Rows of every input to repeat instead, as in a JSON request.
-        empty_lists: False to generate no empty list.
-
-    Raises:
-        BadInput: No inputs were found that the model accepts.
+    Given rows of every input, as in a JSON request, are repeated. Raise BadInput if no accepted inputs were found.
     """
     by_name = {f.name: f for f in inputs}
 
@@ -119,23 +102,18 @@ def make_samples(
 
 def probes(runner: Runner, inputs: Sequence[FeedSpec]) -> list[tuple[dict[str, Column], int]]:
     """Return columns with edge values of what clients send, each with the number of rows; the model may refuse them."""
-    found = []
+    requests = []
     for i in range(PROBES):
         maker = SampleGenerator(runner, SCALES[0] + i, edges=True)
-        found.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
-    return found
+        requests.append((maker.columns(inputs, PROBE_ROWS), PROBE_ROWS))
+    return requests
 
 
 class SampleGenerator:
-    """Generates a model's inputs, deterministically."""
-
     def __init__(self, runner: Runner, scale: int, edges: bool = False, empty_lists: bool = True) -> None:
         """Prepare the generator.
 
-        Args:
-            scale: Limit of unbounded integers; also the seed.
-            edges: Replace one value in three by an edge value.
-            empty_lists: Make some lists empty.
+        `scale` is the limit of unbounded integers and the seed; with `edges`, one value in three is an edge value.
         """
         self._runner, self._scale, self._edges, self._empty_lists = runner, scale, edges, empty_lists
         self._random = np.random.default_rng(scale)
@@ -145,15 +123,12 @@ class SampleGenerator:
                 self._consumers.setdefault(ref, []).append((node.name, i))
 
     def columns(self, inputs: Sequence[FeedSpec], rows: int) -> dict[str, Column]:
-        """Return the columns of one request.
-
-        The longest ragged row grows with the number of rows; the last row is never empty.
-        """
-        made: dict[str, Column] = {}
+        """Return one request. The longest ragged row grows with the number of rows; the last is never empty."""
+        columns: dict[str, Column] = {}
         for fed in inputs:
             hints = self.hints((fed.nodes[-1 if fed.kind in (DENSE, PADDED) else -2 if len(fed.nodes) == 3 else 0], 0))
             if fed.kind == DENSE:
-                made[fed.name] = self._column(fed, hints, rows)
+                columns[fed.name] = self._column(fed, hints, rows)
                 continue
             lengths = self._random.integers(0, MAX_LENGTH, rows) + 1
             if fed.kind == PADDED:
@@ -163,39 +138,40 @@ class SampleGenerator:
                 lengths[-1] = MAX_LENGTH + rows % 5
             splits = np.concatenate([[0], np.cumsum(lengths)])
             values = self._edged(fed, hints, self._values(fed.dtype.kind, hints, int(splits[-1])))
-            made[fed.name] = Ragged(Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits)
-        return made
+            columns[fed.name] = Ragged(
+                Strings.of(values) if isinstance(values, list) else values.astype(np.int64), splits
+            )
+        return columns
 
     def hints(self, ref: Ref) -> InputHints:
-        """Return the hints about the use of a tensor's values."""
-        found, stack, seen = InputHints(), [ref], {ref}
+        hints, stack, seen = InputHints(), [ref], {ref}
         while stack:
-            here = stack.pop()
-            for name, i in self._consumers.get(here, ()):
-                self._meet(found, name, i)
+            tensor = stack.pop()
+            for name, i in self._consumers.get(tensor, ()):
+                self._meet(hints, name, i)
                 node = self._runner.graph.nodes[name]
                 for output in [THROUGH[node.op][i]] if i in THROUGH.get(node.op, {}) else []:
                     for ahead in self._runner.outputs(name) if node.op == "DynamicPartition" else [(name, output)]:
                         if ahead not in seen:
                             seen.add(ahead)
                             stack.append(ahead)
-        return found
+        return hints
 
-    def _meet(self, found: InputHints, name: str, i: int) -> None:
+    def _meet(self, hints: InputHints, name: str, i: int) -> None:
         node = self._runner.graph.nodes[name]
         if node.op in ("LookupTableFindV2", "LookupTableFind") and i == 1:
-            if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(found.keys) < MAX_VOCABULARY:
-                found.keys += self._runner.table(node.inputs[0])[0].ravel()[:MAX_VOCABULARY].tolist()
+            if self._runner.graph.nodes[node.inputs[0][0]].op == TABLE and len(hints.keys) < MAX_VOCABULARY:
+                hints.keys += self._runner.table(node.inputs[0])[0].ravel()[:MAX_VOCABULARY].tolist()
         elif node.op in ("GatherV2", "Gather") and i == 1:
             rows = self._runner.tensor(node.inputs[0]).shape
             if rows.rank and rows[0]:
-                found.bound(int(rows[0]))
+                hints.bound(int(rows[0]))
         elif node.op == "OneHot" and i == 0:
-            found.bound(int(self._runner.constant(node.inputs[1])))
+            hints.bound(int(self._runner.constant(node.inputs[1])))
         elif node.op == "StringToNumber":
-            found.number = True
+            hints.number = True
         elif node.op in ("ParseExampleV2", "ParseExample", "ParseSingleExample") and i == 0:
-            found.parsed.append(name)
+            hints.parsed.append(name)
 
     def _column(self, fed: FeedSpec, hints: InputHints, rows: int) -> Column:
         count = rows * int(np.prod(fed.dims, dtype=np.int64))
@@ -209,7 +185,6 @@ class SampleGenerator:
     def _edged(
         self, fed: FeedSpec, hints: InputHints, values: NDArray[Any] | list[bytes]
     ) -> NDArray[Any] | list[bytes]:
-        """Replace one value in three by one of the edge values that the input can hold."""
         if not self._edges or fed.dtype.kind == "b" or hints.parsed or hints.number:
             return values
         edges: list[Any] = list(FLOAT_EDGES if fed.floats else TEXT_EDGES)
@@ -236,8 +211,8 @@ class SampleGenerator:
             drawn = random.integers(0, max(1, below), count)
             keys = [k for k in hints.keys if hints.below is None or 0 <= k < hints.below]
             if keys:
-                known = random.choice(np.array(keys, np.int64), count)
-                drawn = np.where(random.random(count) < 0.8, known, drawn)
+                chosen = random.choice(np.array(keys, np.int64), count)
+                drawn = np.where(random.random(count) < 0.8, chosen, drawn)
             return drawn
         if hints.parsed:
             return [self._example(hints.parsed[0]) for _ in range(count)]
@@ -250,7 +225,6 @@ class SampleGenerator:
         ]
 
     def _example(self, name: str) -> bytes:
-        """Return a serialised tf.Example with the features that the node parses."""
         features = {}
         for key, dtype, length, ref in self._parsed(name):
             values = self._values({tf.string: "O", tf.float32: "f"}.get(dtype, "i"), self.hints(ref), length)

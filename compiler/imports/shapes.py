@@ -25,8 +25,6 @@ SHAPE_OPERAND = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0}
 
 
 class Shapes:
-    """Shapes and values of all tensors of a model on the samples."""
-
     def __init__(
         self, runner: Runner, inputs: Sequence[FeedSpec], outputs: Sequence[Ref], samples: list[dict[str, Column]]
     ):
@@ -60,7 +58,6 @@ class Shapes:
         return self.runner.tensor(ref).dtype
 
     def size(self, ref: Ref) -> int:
-        """Return the number of values per row."""
         each, dims = self._rows[ref]
         return each * int(np.prod(dims, dtype=np.int64))
 
@@ -77,23 +74,17 @@ class Shapes:
             self._rows[ref] = (each, tuple(int(d) for d in shapes[0][1:]))
 
     def _free(self) -> set[str]:
-        """Return the nodes that depend on the number of rows alone, as far as a dense graph can compute them.
-
-        It has the values of constants, however they are computed.
-        """
+        """Return the nodes that depend on the number of rows alone, as far as a dense graph can compute them."""
         free: set[str] = set()
         for node in self.order:
             of_rows = node.op == "Shape" and self.rows(node.inputs[0]) is not None
-            made = node.op in DENSE and all(ref[0] in free for ref in node.inputs)
-            if of_rows or made or node.name in self.constant:
+            of_free = node.op in DENSE and all(ref[0] in free for ref in node.inputs)
+            if of_rows or of_free or node.name in self.constant:
                 free.add(node.name)
         return free
 
     def operands(self, name: str) -> list[Ref]:
-        """Return a node's operands when its result's shape is given.
-
-        These are its inputs without those that depend on the rows alone.
-        """
+        """Return a node's operands without those of the rows alone, and without its shape if that is known."""
         node = self.graph.nodes[name]
         skip = SHAPE_OPERAND.get(node.op, -1) if self.rows((name, 0)) is not None else -1
         return [ref for i, ref in enumerate(node.inputs) if i != skip and ref[0] not in self.free]

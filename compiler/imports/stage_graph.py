@@ -33,12 +33,7 @@ class StageOutput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageRowsTensor:
-    """A tensor of a stage that the engine fills with rows of a table.
-
-    Attributes:
-        lookup: Its table as it was found.
-        dims: Sizes of the tensor after those of its keys.
-    """
+    """A tensor of a stage that the engine fills with rows of a table: `dims` are its sizes after those of its keys."""
 
     spec: StageLookup
     lookup: Lookup
@@ -46,7 +41,6 @@ class StageRowsTensor:
 
     @property
     def target(self) -> Ref:
-        """The tensor."""
         return self.lookup.target
 
 
@@ -54,9 +48,8 @@ class StageWriter:
     """Collects a stage's outputs, then writes the graph that computes them.
 
     Attributes:
-        outputs: The outputs.
         rows: Tensors that the engine fills, and that the stage does not compute.
-        weights: Lookup of each variable that the engine hands over whole, by the variable.
+        weights: By variable, the lookup by which the engine hands it over whole.
     """
 
     def __init__(self, runner: Runner, inputs: Sequence[FeedSpec]) -> None:
@@ -67,92 +60,75 @@ class StageWriter:
         self.weights: dict[str, StageLookup] = {}
 
     def add(self, spec: Input, values: Ref, segments: Ref | None = None) -> str:
-        """Add an output, unless the same tensors have one already; return its name.
-
-        Args:
-            segments: For ragged rows, the row of each value.
-        """
-        for known in self.outputs:
-            if (known.values, known.segments, known.spec.dtype) == (values, segments, spec.dtype):
-                return known.spec.name
+        """Add an output, unless its tensors have one; return its name. `segments` has the row of each ragged value."""
+        for output in self.outputs:
+            if (output.values, output.segments, output.spec.dtype) == (values, segments, spec.dtype):
+                return output.spec.name
         self.outputs.append(StageOutput(spec, values, segments))
         return spec.name
 
     @property
     def refs(self) -> list[Ref]:
-        """The tensors that the stage outputs."""
         return [ref for o in self.outputs for ref in (o.values, o.segments) if ref is not None]
 
     @property
     def nodes(self) -> list[ForeignNode]:
-        """The nodes that the stage runs."""
-        return self._graph.ancestors(self._wanted, {one.target for one in self.rows})
+        return self._graph.ancestors(self._wanted, {row.target for row in self.rows})
 
     @property
     def _wanted(self) -> list[Ref]:
         """The stage's outputs, and the keys whose shapes its rows have."""
-        return [*self.refs, *(one.lookup.source for one in self.rows)]
+        return [*self.refs, *(row.lookup.source for row in self.rows)]
 
     def entry(self, runtime: str, file: str) -> StageEntry:
-        """Return the stage as manifests have it.
-
-        Args:
-            runtime: Name of the runtime that runs it.
-            file: The file that it runs.
-        """
         return StageEntry(
             runtime,
             file,
             [o.spec for o in self.outputs],
-            [*{one.spec.name: one.spec for one in self.rows}.values(), *self.weights.values()],
+            [*{row.spec.name: row.spec for row in self.rows}.values(), *self.weights.values()],
         )
 
     @property
     def constants(self) -> list[str]:
-        """The variables whose values the stage holds itself."""
         return [node.name for node in self.nodes if node.op == VARIABLE and node.name not in self.weights]
 
     def write(self) -> bytes:
         """Return the stage's graph; raise TooLarge if it exceeds the limit of a GraphDef."""
         nodes = self.nodes
-        given: dict[Ref, str] = {}
+        names: dict[Ref, str] = {}
         extra = tf.compat.v1.GraphDef()
         nbytes = 0
         for node in nodes:
             if node.op == INPUT:
-                given[node.name, 0] = node.name
+                names[node.name, 0] = node.name
                 self._placeholder(extra, node.name)
             elif node.op == VARIABLE:
-                nbytes += self._variable(extra, node, given, self._handled(node, nodes))
+                handled = any((node.name, HANDLE) in reader.inputs for reader in nodes)
+                nbytes += self._variable(extra, node, names, handled)
             elif node.op == TABLE:
-                nbytes += self._table(extra, node, given)
+                nbytes += self._table(extra, node, names)
         if nbytes > MAX_NBYTES:
             raise TooLarge("stage: it would hold more than 2 GiB of constants, which no TensorFlow graph can")
-        given |= {one.target: f"{ROWS}{n}/shaped" for n, one in enumerate(self.rows)}
-        definition = self._graph.graph_def(self._wanted, given)
-        for name, dim in {one.spec.name: one.lookup.dim for one in self.rows}.items():
+        names |= {row.target: f"{ROWS}{n}/shaped" for n, row in enumerate(self.rows)}
+        definition = self._graph.graph_def(self._wanted, names)
+        for name, dim in {row.spec.name: row.lookup.dim for row in self.rows}.items():
             self._rows_of(extra, name, dim)
-        for one in self.rows:
-            self._filled(extra, one, given)
+        for row in self.rows:
+            self._filled(extra, row, names)
         definition.node.extend(extra.node)
         for output in self.outputs:
             dtype = self._runner.tensor(output.values).dtype
             if dtype.name in INTEGERS and output.spec.dtype == "float32":
-                self._pieces(definition, f"output/{output.spec.name}", output, given)
+                self._pieces(definition, f"output/{output.spec.name}", output, names)
             else:
-                self._identity(definition, f"output/{output.spec.name}", output.values, given)
+                self._identity(definition, f"output/{output.spec.name}", output.values, names)
             if output.segments is not None:
-                self._identity(definition, f"output/{output.spec.name}/segments", output.segments, given)
-        data: bytes = definition.SerializeToString(deterministic=True)
-        return data
-
-    def _handled(self, variable: ForeignNode, nodes: Sequence[ForeignNode]) -> bool:
-        return any((variable.name, HANDLE) in node.inputs for node in nodes)
+                self._identity(definition, f"output/{output.spec.name}/segments", output.segments, names)
+        return bytes(definition.SerializeToString(deterministic=True))
 
     def _placeholder(self, definition: Any, name: str) -> None:
         fed = self._inputs[name]
-        node = definition.node.add(name=name, op="Placeholder")
-        node.attr["dtype"].type = self._runner.tensor((name, 0)).dtype.as_datatype_enum
+        node = _node(definition, name, "Placeholder", dtype=self._runner.tensor((name, 0)).dtype)
         if fed.kind in (DENSE, PADDED):
             for size in (-1, *(fed.dims if fed.kind == DENSE else (-1,))):
                 node.attr["shape"].shape.dim.add(size=size)
@@ -160,69 +136,63 @@ class StageWriter:
             node.attr["shape"].shape.unknown_rank = True
 
     def _rows_of(self, definition: Any, name: str, dim: int) -> None:
-        """Add a placeholder of rows."""
-        node = definition.node.add(name=f"{ROWS}{name}", op="Placeholder")
-        node.attr["dtype"].type = tf.float32.as_datatype_enum
+        node = _node(definition, f"{ROWS}{name}", "Placeholder", dtype=tf.float32)
         for size in (-1, dim):
             node.attr["shape"].shape.dim.add(size=size)
 
-    def _filled(self, definition: Any, rows: StageRowsTensor, given: Mapping[Ref, str]) -> None:
+    def _filled(self, definition: Any, rows: StageRowsTensor, names: Mapping[Ref, str]) -> None:
         """Add the nodes that bring rows into the shape of their keys."""
-        source, shaped = rows.lookup.source, given[rows.target]
+        source, shaped = rows.lookup.source, names[rows.target]
         name = shaped.removesuffix("/shaped")
-        shape = definition.node.add(name=f"{name}/keys", op="Shape", input=[given.get(source, text(source))])
-        shape.attr["T"].type = self._runner.tensor(source).dtype.as_datatype_enum
-        shape.attr["out_type"].type = tf.int32.as_datatype_enum
+        keys, dtype = names.get(source, text(source)), self._runner.tensor(source).dtype
+        shape = _node(definition, f"{name}/keys", "Shape", [keys], T=dtype, out_type=tf.int32)
         dims = self._constant(definition, f"{name}/dims", np.array(rows.dims, np.int32))
         axis = self._constant(definition, f"{name}/axis", np.int32(0))
-        whole = definition.node.add(name=f"{name}/shape", op="ConcatV2", input=[shape.name, dims, axis])
+        whole = _node(definition, f"{name}/shape", "ConcatV2", [shape.name, dims, axis], T=tf.int32, Tidx=tf.int32)
         whole.attr["N"].i = 2
-        whole.attr["T"].type = whole.attr["Tidx"].type = tf.int32.as_datatype_enum
-        made = definition.node.add(name=shaped, op="Reshape", input=[f"{ROWS}{rows.spec.name}", whole.name])
-        made.attr["T"].type, made.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
+        _node(definition, shaped, "Reshape", [f"{ROWS}{rows.spec.name}", whole.name], T=tf.float32, Tshape=tf.int32)
 
-    def _variable(self, definition: Any, node: ForeignNode, given: dict[Ref, str], handled: bool) -> int:
+    def _variable(self, definition: Any, node: ForeignNode, names: dict[Ref, str], handled: bool) -> int:
         value = self._runner.constant((node.name, 0))
         if node.name in self.weights:
-            self._weight(definition, node, value.shape, given, handled)
+            self._weight(definition, node, value.shape, names, handled)
             return 0
-        given[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
+        names[node.name, 0] = self._constant(definition, f"{node.name}/value", value)
         if handled:
-            given[node.name, HANDLE] = node.name
-            handle = definition.node.add(name=node.name, op="VarHandleOp")
-            for key in ("dtype", "shape"):
-                handle.attr[key].CopyFrom(node.definition.attr[key])
-            handle.attr["shared_name"].s = node.name.encode()
-            assign = definition.node.add(name=f"init/{len(definition.node)}", op="AssignVariableOp")
-            assign.input.extend([node.name, given[node.name, 0]])
-            assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
+            names[node.name, HANDLE] = self._handle(definition, node, node.name, node.name.encode())
+            self._assign(definition, node, f"init/{len(definition.node)}", [node.name, names[node.name, 0]])
         return int(value.nbytes)
 
+    def _handle(self, definition: Any, node: ForeignNode, name: str, shared_name: bytes) -> str:
+        handle = definition.node.add(name=name, op="VarHandleOp")
+        for key in ("dtype", "shape"):
+            handle.attr[key].CopyFrom(node.definition.attr[key])
+        handle.attr["shared_name"].s = shared_name
+        return name
+
+    def _assign(self, definition: Any, node: ForeignNode, name: str, inputs: Sequence[str]) -> None:
+        assign = definition.node.add(name=name, op="AssignVariableOp", input=inputs)
+        assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
+
     def _weight(
-        self, definition: Any, node: ForeignNode, shape: tuple[int, ...], given: dict[Ref, str], handled: bool
+        self, definition: Any, node: ForeignNode, shape: tuple[int, ...], names: dict[Ref, str], handled: bool
     ) -> None:
         """Add a weight that a run is given; for bodies of control flow, in a variable that each run has for itself."""
         spec = self.weights[node.name]
         self._rows_of(definition, spec.name, weight_rows(shape)[1])
         dims = self._constant(definition, f"{node.name}/dims", np.array(shape, np.int32))
-        value = definition.node.add(name=f"{node.name}/value", op="Reshape", input=[f"{ROWS}{spec.name}", dims])
-        value.attr["T"].type, value.attr["Tshape"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
-        given[node.name, 0] = value.name
+        value, assign = f"{node.name}/value", f"{node.name}/assign"
+        _node(definition, value, "Reshape", [f"{ROWS}{spec.name}", dims], T=tf.float32, Tshape=tf.int32)
+        names[node.name, 0] = value
         if handled:
-            handle = definition.node.add(name=f"{node.name}/own", op="VarHandleOp")
-            for key in ("dtype", "shape"):
-                handle.attr[key].CopyFrom(node.definition.attr[key])
-            handle.attr["shared_name"].s = ANONYMOUS
-            assign = definition.node.add(name=f"{node.name}/assign", op="AssignVariableOp")
-            assign.input.extend([handle.name, value.name])
-            assign.attr["dtype"].CopyFrom(node.definition.attr["dtype"])
-            ready = definition.node.add(name=node.name, op="Identity", input=[handle.name, f"^{assign.name}"])
-            ready.attr["T"].type = tf.resource.as_datatype_enum
-            given[node.name, HANDLE] = ready.name
+            handle = self._handle(definition, node, f"{node.name}/own", ANONYMOUS)
+            self._assign(definition, node, assign, [handle, value])
+            _node(definition, node.name, "Identity", [handle, f"^{assign}"], T=tf.resource)
+            names[node.name, HANDLE] = node.name
 
-    def _table(self, definition: Any, node: ForeignNode, given: dict[Ref, str]) -> int:
+    def _table(self, definition: Any, node: ForeignNode, names: dict[Ref, str]) -> int:
         keys, values = self._runner.table((node.name, 0))
-        given[node.name, 0] = node.name
+        names[node.name, 0] = node.name
         table = definition.node.add()
         table.CopyFrom(node.definition)
         table.name, table.device = node.name, ""
@@ -231,8 +201,7 @@ class StageWriter:
             table.attr.pop(key, None)
         table.attr["shared_name"].s = node.name.encode()
         table.attr["container"].s = b""
-        number = len(definition.node)
-        fill = definition.node.add(name=f"init/{number}", op="LookupTableImportV2")
+        fill = definition.node.add(name=f"init/{len(definition.node)}", op="LookupTableImportV2")
         fill.input.append(node.name)
         fill.input.append(self._constant(definition, f"{node.name}/keys", keys))
         fill.input.append(self._constant(definition, f"{node.name}/values", values))
@@ -247,22 +216,20 @@ class StageWriter:
         node.attr["value"].tensor.CopyFrom(tensor)
         return name
 
-    def _pieces(self, definition: Any, name: str, output: StageOutput, given: Mapping[Ref, str]) -> None:
+    def _pieces(self, definition: Any, name: str, output: StageOutput, names: Mapping[Ref, str]) -> None:
         """Add the pieces of an output's whole numbers (processor.package.replies)."""
-        one: list[Any] = []
+        nodes: list[Any] = []
 
         def add(op: str, *inputs: str, **types: Any) -> str:
-            one.append(definition.node.add(name=f"{name}/{len(one)}", op=op, input=inputs))
-            for key, dtype in types.items():
-                one[-1].attr[key].type = dtype.as_datatype_enum
-            return str(one[-1].name)
+            nodes.append(_node(definition, f"{name}/{len(nodes)}", op, inputs, **types))
+            return str(nodes[-1].name)
 
         def constant(value: Any) -> str:
-            one.append(None)
-            return self._constant(definition, f"{name}/{len(one)}/constant", value)
+            nodes.append(None)
+            return self._constant(definition, f"{name}/{len(nodes)}/constant", value)
 
         dtype = self._runner.tensor(output.values).dtype
-        whole = add("Cast", given.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)
+        whole = add("Cast", names.get(output.values, text(output.values)), SrcT=dtype, DstT=tf.int64)
         shape = constant(np.array([-1, output.spec.columns // PIECES], np.int32))
         whole = add("Reshape", whole, shape, T=tf.int64, Tshape=tf.int32)
         size = constant(np.int64(1 << PIECE_BITS))
@@ -271,14 +238,19 @@ class StageWriter:
         pieces.append(add("FloorDiv", above, size, T=tf.int64))
         pieces = [add("Cast", part, SrcT=tf.int64, DstT=tf.float32) for part in pieces]
         axis = constant(np.int32(1))
-        joined = definition.node.add(name=name, op="ConcatV2", input=[*pieces, axis])
+        joined = _node(definition, name, "ConcatV2", [*pieces, axis], T=tf.float32, Tidx=tf.int32)
         joined.attr["N"].i = PIECES
-        joined.attr["T"].type, joined.attr["Tidx"].type = tf.float32.as_datatype_enum, tf.int32.as_datatype_enum
 
-    def _identity(self, definition: Any, name: str, ref: Ref, given: Mapping[Ref, str]) -> None:
-        node = definition.node.add(name=name, op="Identity")
-        node.input.append(given.get(ref, text(ref)))
-        node.attr["T"].type = self._runner.tensor(ref).dtype.as_datatype_enum
+    def _identity(self, definition: Any, name: str, ref: Ref, names: Mapping[Ref, str]) -> None:
+        _node(definition, name, "Identity", [names.get(ref, text(ref))], T=self._runner.tensor(ref).dtype)
+
+
+def _node(definition: Any, name: str, op: str, inputs: Sequence[str] = (), **types: Any) -> Any:
+    """Add a node with these dtypes as attributes, and return it."""
+    node = definition.node.add(name=name, op=op, input=inputs)
+    for key, dtype in types.items():
+        node.attr[key].type = dtype.as_datatype_enum
+    return node
 
 
 def _nbytes(array: Any) -> int:

@@ -27,29 +27,25 @@ SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank", "VariableShape"})
 
 
 def find_rows(shapes: Shapes, derived: TransformDeriver, refs: Sequence[Ref]) -> list[StageRowsTensor]:
-    """Return the tensors of a stage that the engine can fill with rows; their lookups name no table yet.
-
-    Args:
-        derived: Derives the keys from the inputs.
-    """
+    """Return the tensors of a stage that the engine can fill with rows; their lookups name no table yet."""
     graph, finder = shapes.graph, LookupFinder(shapes)
-    found = []
+    filled = []
     for node in graph.ancestors(refs):
         if node.op in GATHERS and _of_rows(node, shapes):
             rows = next(_filled((node.name, 0), shapes, finder, derived), None)
-            found += [rows] if rows is not None else []
+            filled += [rows] if rows is not None else []
     while True:
-        left = variables_of(graph, refs, stop=[one.target for one in found])
-        kept = [one for one in found if left.isdisjoint(variables_of(graph, [one.target], stop=[one.lookup.source]))]
-        if len(kept) == len(found):
-            return found
-        found = kept
+        left = variables_of(graph, refs, stop=[r.target for r in filled])
+        cut_out = [r for r in filled if left.isdisjoint(variables_of(graph, [r.target], stop=[r.lookup.source]))]
+        if len(cut_out) == len(filled):
+            return filled
+        filled = cut_out
 
 
 def _of_rows(node: ForeignNode, shapes: Shapes) -> bool:
     rows, indices = node.inputs[0][0], node.inputs[1][0]
-    known = shapes.constant | shapes.free
-    return rows in shapes.constant and indices not in known and shapes.dtype((node.name, 0)) == tf.float32
+    fixed = shapes.constant | shapes.free
+    return rows in shapes.constant and indices not in fixed and shapes.dtype((node.name, 0)) == tf.float32
 
 
 def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: TransformDeriver) -> Iterator[StageRowsTensor]:
@@ -68,26 +64,23 @@ def _filled(target: Ref, shapes: Shapes, finder: LookupFinder, derived: Transfor
 
 def _dims(target: Ref, source: Ref, shapes: Shapes) -> tuple[int, ...] | None:
     """Return the sizes of a tensor after those of its keys; None if it is not one row per key in their order."""
-    found = set()
+    dims = set()
     for values in shapes.values:
         if target not in values or source not in values:
             return None
         keys, rows = np.shape(values[source]), np.shape(values[target])
         if rows[: len(keys)] != keys:
             return None
-        found.add(rows[len(keys) :])
-    return found.pop() if len(found) == 1 else None
+        dims.add(rows[len(keys) :])
+    return dims.pop() if len(dims) == 1 else None
 
 
 def variables_of(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] = ()) -> set[str]:
-    """Return the variables from whose values some tensors are computed.
+    """Return the variables from whose values some tensors are computed; what is above the tensors of `stop` is ignored.
 
     A use of a variable's shape alone (`ids % tf.shape(items)[0]`) reads no rows and does not count.
-
-    Args:
-        stop: Tensors above which everything is ignored.
     """
-    ends, seen, found = set(stop), set[str](), set[str]()
+    ends, seen, variables = set(stop), set[str](), set[str]()
     stack = [ref for ref in refs if ref not in ends]
     while stack:
         node = graph.nodes[stack.pop()[0]]
@@ -95,7 +88,7 @@ def variables_of(graph: ForeignGraph, refs: Iterable[Ref], stop: Iterable[Ref] =
             continue
         seen.add(node.name)
         if node.op == VARIABLE:
-            found.add(node.name)
+            variables.add(node.name)
         if node.op not in SHAPE_ONLY:
             stack.extend(ref for ref in node.inputs if ref not in ends)
-    return found
+    return variables

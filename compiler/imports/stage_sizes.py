@@ -17,15 +17,10 @@ from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignGraph, 
 from freshet_serving.compiler.imports.ops import words
 
 # By operation, the inputs that say how large its output is.
-SIZING = {
-    "BroadcastTo": (1,),
+SIZING: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(words("BroadcastTo MirrorPad OneHot Pad PadV2 Tile"), (1,)),
     "Fill": (0,),
-    "MirrorPad": (1,),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "PadV2": (1,),
     "Range": (0, 1, 2),
-    "Tile": (1,),
 }
 BY_SHAPE = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 PARTS = ("/row_splits", "/indices", "/shape")
@@ -39,13 +34,9 @@ SPLITTING = words(
 """Operations that make as many values of a string as it is long."""
 MORE_SIZING = {
     **SIZING,
-    "Bincount": (1,),
-    "DenseBincount": (1,),
-    "LinSpace": (2,),
-    "RaggedBincount": (2,),
+    **dict.fromkeys(words("Bincount DenseBincount SparseToDense"), (1,)),
+    **dict.fromkeys(words("LinSpace RaggedBincount ScatterNd"), (2,)),
     "RaggedRange": (0, 1, 2),
-    "ScatterNd": (2,),
-    "SparseToDense": (1,),
 }
 
 
@@ -54,49 +45,42 @@ def sizing_inputs(data: bytes, fed: Iterable[FeedSpec]) -> list[str]:
 
     An integer that reaches a size, by whatever way, and a string that is split. What happens inside a function is
     taken to happen to all that the function is given.
-
-    Args:
-        data: The stage's GraphDef.
-        fed: The inputs as they are fed.
     """
     definition = tf.compat.v1.GraphDef()
     definition.ParseFromString(data)
     functions = {function.signature.name: list(function.node_def) for function in definition.library.function}
     nodes = {node.name: node for node in definition.node}
-    found = []
-    for one in fed:
-        text = one.dtype.kind == "O"
-        if not text and one.dtype.kind not in "iu":
+    sizing = []
+    for spec in fed:
+        text = spec.dtype.kind == "O"
+        if not text and spec.dtype.kind not in "iu":
             continue
-        reached = {node for node in one.nodes if not node.endswith(PARTS)}
+        reached = {node for node in spec.nodes if not node.endswith(PARTS)}
         if _reaches(nodes.values(), reached, functions, text):
-            found.append(one.name)
-    return sorted(found)
+            sizing.append(spec.name)
+    return sorted(sizing)
 
 
 def _reaches(nodes: Iterable[Any], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
-    """Report whether values of these nodes say how large a tensor is; adds to them what depends on them.
-
-    GraphDefs need not be in order, so it looks until nothing is added.
-    """
+    """Report whether values of nodes, in any order, say how large a tensor is; add to them what depends on them."""
     ordered, before = list(nodes), -1
     while len(reached) != before:
         before = len(reached)
         for node in ordered:
-            given = [name.lstrip("^").split(":")[0] for name in node.input]
-            if reached.isdisjoint(given):
+            inputs = [name.lstrip("^").split(":")[0] for name in node.input]
+            if reached.isdisjoint(inputs):
                 continue
-            if _sizes(node, given, reached, functions, text):
+            if _sizes(node, inputs, reached, functions, text):
                 return True
             if node.op not in BY_SHAPE:
                 reached.add(node.name)
     return False
 
 
-def _sizes(node: Any, given: list[str], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
+def _sizes(node: Any, inputs: list[str], reached: set[str], functions: dict[str, list[Any]], text: bool) -> bool:
     if text and node.op in SPLITTING:
         return True
-    if any(given[i] in reached for i in MORE_SIZING.get(node.op, ()) if i < len(given)):
+    if any(inputs[i] in reached for i in MORE_SIZING.get(node.op, ()) if i < len(inputs)):
         return True
     called = {node.op} | {a.func.name for a in node.attr.values() if a.HasField("func")}
     called |= {f.name for a in node.attr.values() for f in a.list.func}
@@ -111,13 +95,12 @@ def _sizes(node: Any, given: list[str], reached: set[str], functions: dict[str, 
 
 
 def check_stage_sizes(graph: ForeignGraph, outputs: Iterable[Ref]) -> None:
-    """Raise BadInput if a size depends on values of a request."""
     values: set[str] = set()
     for node in graph.ancestors(outputs):
-        given = [name for name, _ in node.inputs]
+        inputs = [name for name, _ in node.inputs]
         for i in SIZING.get(node.op, ()):
-            if i < len(given) and given[i] in values:
+            if i < len(inputs) and inputs[i] in values:
                 raise size_by_value(node.op, node.name.rsplit("/")[-1])
         fed = node.op == INPUT and not node.name.endswith(PARTS)
-        if fed or (node.op not in BY_SHAPE and not values.isdisjoint(given)):
+        if fed or (node.op not in BY_SHAPE and not values.isdisjoint(inputs)):
             values.add(node.name)

@@ -35,11 +35,7 @@ THREADS = 2
 
 
 class TensorFlowStage(FedStage):
-    """A processor.features.stage.EndableStage in a TensorFlow session.
-
-    Attributes:
-        bounded: TensorFlow does not bound its memory.
-    """
+    """A processor.features.stage.EndableStage in a TensorFlow session, which does not bound its memory."""
 
     bounded = False
 
@@ -98,7 +94,6 @@ class TensorFlowStage(FedStage):
         return self._compute(inputs, rows, found, options)
 
     def traced(self, data: bytes) -> TracedTensorFlowStage:
-        """Return a twin that counts; see EndableStage."""
         return TracedTensorFlowStage(self, sizing_inputs(data, self.fed.values()))
 
     def _compute(
@@ -143,15 +138,9 @@ load = TensorFlowStage
 
 
 class TracedTensorFlowStage:
-    """A stage whose runs TensorFlow traces."""
+    """A stage whose runs TensorFlow traces; values of the inputs `sized_by` say how large tensors are."""
 
     def __init__(self, stage: TensorFlowStage, sized_by: Collection[str]) -> None:
-        """Count what a stage computes.
-
-        Args:
-            stage: The loaded stage, whose session it uses.
-            sized_by: Inputs whose values say how large tensors are.
-        """
         self.sized_by = sized_by
         self._stage = stage
         self._nbytes: list[int] = []
@@ -161,13 +150,12 @@ class TracedTensorFlowStage:
     ) -> dict[str, Column]:
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
         traced = tf.compat.v1.RunMetadata()
-        made = self._stage._compute(inputs, rows, found, options, traced)
+        columns = self._stage._compute(inputs, rows, found, options, traced)
         outputs = (o for device in traced.step_stats.dev_stats for node in device.node_stats for o in node.output)
         self._nbytes.append(sum(o.tensor_description.allocation_description.requested_bytes for o in outputs))
-        return made
+        return columns
 
     def made(self) -> list[int]:
-        """Return the bytes that operations wrote in each run."""
         return self._nbytes
 
     def close(self) -> None:

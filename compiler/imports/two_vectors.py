@@ -15,13 +15,7 @@ from freshet_serving.compiler.imports.foreign_graph import INPUT, ForeignGraph, 
 
 
 class TwoVectors(NamedTuple):
-    """The vectors of a model.
-
-    Attributes:
-        user: The output with the user's vector.
-        item: The output with the item's.
-        inputs: The inputs that the item's vector is made of.
-    """
+    """The outputs with the user's and the item's vector, and the inputs that the item's is made of."""
 
     user: str
     item: str
@@ -29,13 +23,11 @@ class TwoVectors(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line of the report."""
         made_of = ", ".join(sorted(self.inputs))
         return f"top items: {self.user!r} is the user's vector, and {self.item!r} that of an item, made of {made_of}"
 
 
 def inputs_of(graph: ForeignGraph, outputs: Mapping[str, Ref], inputs: Sequence[FeedSpec]) -> dict[str, frozenset[str]]:
-    """Return the inputs that each output is computed from."""
     names = {node: fed.name for fed in inputs for node in fed.nodes}
     return {
         output: frozenset(names[node.name] for node in graph.ancestors([ref]) if node.op == INPUT)
@@ -44,11 +36,7 @@ def inputs_of(graph: ForeignGraph, outputs: Mapping[str, Ref], inputs: Sequence[
 
 
 def two_vectors(read: Mapping[str, frozenset[str]], user: Collection[str]) -> TwoVectors | None:
-    """Return the vectors of a model; None if it has no two, or nobody says which inputs are the user's.
-
-    Args:
-        read: The inputs that each output is computed from.
-    """
+    """Return the vectors of a model; None if it has no two, or nobody says which inputs are the user's."""
     if len(read) != 2 or not all(read.values()):
         return None
     for of_user, of_item in (list(read), list(read)[::-1]):
@@ -61,8 +49,8 @@ def hint(read: Mapping[str, frozenset[str]]) -> str:
     """Return what to name at an import for a model that may have two vectors; "" for any other one."""
     if len(read) != 2 or not all(read.values()):
         return ""
-    one, other = read.values()
-    if one & other:
+    first, second = read.values()
+    if first & second:
         return ""
     names = " and ".join(repr(name) for name in read)
     return f"top items: {names} may be vectors of a user and an item; name the user's inputs by --user to rank items"

@@ -27,12 +27,8 @@ PLAIN = frozenset({"Const", "Identity", "Reshape", "Shape", "Fill", "BroadcastTo
 
 
 def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
-    """Return each unsupported node with the reason; nodes that compile alike are tried once.
-
-    Args:
-        cut: The cut that could not be compiled.
-    """
-    found: dict[str, str] = {}
+    """Return each unsupported node of a cut with the reason; nodes that compile alike are tried once."""
+    unsupported: dict[str, str] = {}
     tried: dict[bytes, str] = {}
     for node in cut.dense:
         if node.op in PLAIN:
@@ -41,15 +37,12 @@ def unsupported_ops(cut: GraphCut, shapes: Shapes) -> dict[str, str]:
         if kind not in tried:
             tried[kind] = _refused(node, shapes)
         if tried[kind]:
-            found[node.name] = tried[kind]
-    return found
+            unsupported[node.name] = tried[kind]
+    return unsupported
 
 
 def _kind(node: ForeignNode, shapes: Shapes) -> bytes:
-    """Return a key that is equal for nodes that compile alike.
-
-    It covers operation, attributes, shapes of operands and values of small constants.
-    """
+    """Return a key of operation, attributes, shapes and small constants, equal for nodes that compile alike."""
     definition = type(node.definition)()
     definition.CopyFrom(node.definition)
     for stale in ("_class", "_output_shapes"):

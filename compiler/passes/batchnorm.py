@@ -41,10 +41,7 @@ def _into_the_layer_before(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _into_the_layer_after(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    """Rewrite (x * s) @ W to x @ (s * W), and (x + t) @ W to x @ W + t @ W.
-
-    This applies only if all readers of the left operand are such layers.
-    """
+    """Rewrite (x * s) @ W to x @ (s * W), and (x + t) @ W to x @ W + t @ W, if all readers of x are such layers."""
     layer = product(graph, ref)
     if layer is None or any(not user or product(graph, (user, 0)) is None for user in graph.users[layer.x]):
         return None
@@ -74,11 +71,11 @@ def _factors(graph: Graph, edit: Edit, ref: Ref) -> list[tuple[Ref, Ref]]:
     node = graph.producer(ref)
     if not graph.ranked(ref) or len(graph.shape(ref)) != 2 or graph.shape(ref)[1] is None:
         return []
-    found = []
+    ways = []
     for a, b in (node.inputs, node.inputs[::-1]):
         if graph.free(a) or graph.shape(a) != graph.shape(ref) or (node.op == "RealDiv" and a != node.inputs[0]):
             continue
         factor = vector(graph, edit, b, int(graph.shape(ref)[1] or 0))
         if factor is not None:
-            found.append((a, edit.unary("Reciprocal", factor) if node.op == "RealDiv" else factor))
-    return found
+            ways.append((a, edit.unary("Reciprocal", factor) if node.op == "RealDiv" else factor))
+    return ways

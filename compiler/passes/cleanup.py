@@ -6,7 +6,7 @@ of concatenations, concatenations of concatenations and of neighbouring slices, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,9 @@ def clean(graph: Graph) -> tuple[Graph, int]:
             instead = rule(graph, edit, ref)
             if instead is not None:
                 edit.replace(ref, instead)
-    found = edit.changes
+    cleaned = edit.changes
     merged, twice = _eliminate_common_subexpressions(edit.done())
-    return merged, found + twice
-
-
-def _identity(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
-    return graph.producer(ref).inputs[0]
+    return merged, cleaned + twice
 
 
 def _cast(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -94,8 +90,8 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         inner = [source]
         if graph.producer(source).op == "ConcatV2" and _axis(graph, source) == axis:
             inner = list(graph.producer(source).inputs[:-1])
-        for one in inner:
-            cut = part(graph, one)
+        for item in inner:
+            cut = part(graph, item)
             last = parts[-1] if parts else None
             if cut is not None and cut.axis == axis:
                 if isinstance(last, AxisRange) and (last.source, last.stop) == (cut.source, cut.start):
@@ -103,13 +99,12 @@ def _concat(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
                     continue
                 parts.append(cut)
             else:
-                parts.append(one)
+                parts.append(item)
     if len(parts) == len(graph.producer(ref).inputs) - 1 > 1:
         return None
     rank = len(graph.shape(ref))
-    return _joined(
-        graph, edit, ref, [_cut(graph, edit, p, rank) if isinstance(p, AxisRange) else p for p in parts], axis
-    )
+    pieces = [_cut(graph, edit, p, rank) if isinstance(p, AxisRange) else p for p in parts]
+    return edit.concat(pieces, axis, graph.dtype(ref))
 
 
 def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
@@ -127,33 +122,32 @@ def _slice(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
         return None
     # If the whole is needed as well, a slice is only cheaper when it lies within one part.
     alone = all(user and part(graph, (user, 0)) for user in graph.users[cut.source])
-    taken, at = [], 0
+    pieces, at = [], 0
     for source in graph.producer(cut.source).inputs[:-1]:
         whole = graph.shape(source)[cut.axis]
         if whole is None:
             return None
         start, stop = max(cut.start - at, 0), min(cut.stop - at, whole)
         if start < stop:
-            taken.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
+            pieces.append(_cut(graph, edit, AxisRange(source, cut.axis, start, stop), rank))
         at += whole
-    return _joined(graph, edit, ref, taken, cut.axis) if alone or len(taken) == 1 else None
+    return edit.concat(pieces, cut.axis, graph.dtype(ref)) if alone or len(pieces) == 1 else None
 
 
 def _neutral(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     node = graph.producer(ref)
     nothing = {"Mul": 1.0, "RealDiv": 1.0, "Pow": 1.0}.get(node.op, 0.0)
-    for here, other in ((0, 1), (1, 0)):
+    for side, other in ((0, 1), (1, 0)):
         value = graph.constant(node.inputs[other])
         if value is None or not value.size or graph.dtype(ref) != tf.float32 or (value != nothing).any():
             continue
         symmetric = node.op in ADDS or node.op == "Mul"
-        if (other == 1 or symmetric) and graph.shape(node.inputs[here]) == graph.shape(ref):
-            return node.inputs[here]
+        if (other == 1 or symmetric) and graph.shape(node.inputs[side]) == graph.shape(ref):
+            return node.inputs[side]
     return None
 
 
 def _axis(graph: Graph, ref: Ref) -> int | None:
-    """Return the axis of a ConcatV2, counted from 0."""
     axis = graph.constant(graph.producer(ref).inputs[-1])
     return int(axis) % len(graph.shape(ref)) if axis is not None and graph.ranked(ref) else None
 
@@ -165,12 +159,7 @@ def _cut(graph: Graph, edit: Edit, cut: AxisRange, rank: int) -> Ref:
     return edit.slice(cut.source, rank, cut.axis, cut.start, cut.stop, graph.dtype(cut.source))
 
 
-def _joined(graph: Graph, edit: Edit, ref: Ref, parts: Sequence[Ref], axis: int) -> Ref:
-    return edit.concat(parts, axis, graph.dtype(ref))
-
-
 def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
-    """Merge nodes with equal operation, attributes and inputs."""
     edit = Edit(graph)
     same: dict[Ref, Ref] = {}
     seen: dict[Any, str] = {}
@@ -189,7 +178,7 @@ def _eliminate_common_subexpressions(graph: Graph) -> tuple[Graph, int]:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(IDENTITIES, _identity),
+    **dict.fromkeys(IDENTITIES, lambda graph, edit, ref: graph.producer(ref).inputs[0]),
     **dict.fromkeys(RESHAPES, _reshape),
     **dict.fromkeys(("Slice", "StridedSlice"), _slice),
     **dict.fromkeys(("Add", "AddV2", "Sub", "Mul", "RealDiv", "Pow", "BiasAdd"), _neutral),

@@ -17,11 +17,11 @@ MAX_NBYTES = 4 << 20
 def fold(graph: Graph) -> tuple[Graph, int]:
     """Return the graph with constants in place of fixed nodes, and their number."""
     edit = Edit(graph)
-    found = 0
+    count = 0
     for ref, value in _values(graph).items():
         if value.nbytes <= MAX_NBYTES:
             edit.replace(ref, edit.constant(value, value.dtype))
-            found += 1
+            count += 1
     for name, node in graph.nodes.items():
         if name not in graph.varying or name in graph.inputs:
             continue
@@ -29,12 +29,12 @@ def fold(graph: Graph) -> tuple[Graph, int]:
             dims = graph.shape(node.inputs[0]) if graph.ranked(node.inputs[0]) else (None,)
             if None not in dims:
                 edit.replace((name, 0), edit.constant(dims, graph.dtype((name, 0)).as_numpy_dtype))
-                found += 1
+                count += 1
         elif node.op == "StridedSlice" and graph.producer(node.inputs[0]).op == "Shape":
             dims = _known(graph, name)
             if dims is not None:
                 edit.replace((name, 0), edit.constant(dims, graph.dtype((name, 0)).as_numpy_dtype))
-                found += 1
+                count += 1
         elif node.op == "Reshape" and graph.constant(node.inputs[1]) is None:
             shape = graph.shape((name, 0)) if graph.ranked((name, 0)) else (None, None)
             if shape.count(None) <= 1:
@@ -43,22 +43,22 @@ def fold(graph: Graph) -> tuple[Graph, int]:
                     (name, 0),
                     edit.add("Reshape", node.inputs[0], sizes, T=graph.dtype((name, 0)), Tshape=tf.int32),
                 )
-                found += 1
-    return edit.done(), found
+                count += 1
+    return edit.done(), count
 
 
 def _values(graph: Graph) -> dict[Ref, NDArray[Any]]:
     """Return the values of fixed tensors that non-fixed nodes read, except those that are constants already."""
-    wanted: dict[str, Ref] = {}
+    refs: dict[str, Ref] = {}
     for ref, users in graph.users.items():
         node = graph.producer(ref)
         needed = any(user not in graph.fixed for user in users)
         if needed and ref[0] in graph.fixed and node.value is None and graph.dtype(ref).is_numpy_compatible:
-            wanted[str(len(wanted))] = ref
-    if not wanted:
+            refs[str(len(refs))] = ref
+    if not refs:
         return {}
-    function = tf.function(lambda: graph.apply({}, wanted), autograph=False)
-    return {wanted[key]: value.numpy() for key, value in function.get_concrete_function()().items()}
+    function = tf.function(lambda: graph.apply({}, refs), autograph=False)
+    return {refs[key]: value.numpy() for key, value in function.get_concrete_function()().items()}
 
 
 def _known(graph: Graph, name: str) -> Any:
@@ -73,5 +73,5 @@ def _known(graph: Graph, name: str) -> Any:
     dims = graph.shape(source)
     if masks[4]:
         return dims[start] if dims[start] is not None else None
-    taken = dims[None if masks[0] else start : None if masks[1] else stop : step]
-    return None if None in taken else np.array(taken)
+    sliced = dims[None if masks[0] else start : None if masks[1] else stop : step]
+    return None if None in sliced else np.array(sliced)

@@ -25,24 +25,10 @@ from freshet_serving.compiler.passes.graph import Edit, Graph, Node, Ref
 SMALL_LOG1P, SMALL_EXPM1 = 0.4, 0.5
 LOG1P_TERMS, EXPM1_TERMS = 7, 9
 # Giles' polynomials, in w - 2.5 below 5 and in sqrt(w) - 3 above; highest power first.
-ERFINV_CENTRE: tuple[float, ...] = (
-    2.81022636e-08,
-    3.43273939e-07,
-    -3.5233877e-06,
-    -4.39150654e-06,
-    2.1858087e-04,
-    -1.25372503e-03,
-)
-ERFINV_CENTRE += (-4.17768164e-03, 2.46640727e-01, 1.50140941)
-ERFINV_TAIL: tuple[float, ...] = (
-    -2.00214257e-04,
-    1.00950558e-04,
-    1.34934322e-03,
-    -3.67342844e-03,
-    5.73950773e-03,
-    -7.6224613e-03,
-)
-ERFINV_TAIL += (9.43887047e-03, 1.00167406, 2.83297682)
+ERFINV_CENTRE: tuple[float, ...] = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 2.1858087e-04)
+ERFINV_CENTRE += (-1.25372503e-03, -4.17768164e-03, 2.46640727e-01, 1.50140941)
+ERFINV_TAIL: tuple[float, ...] = (-2.00214257e-04, 1.00950558e-04, 1.34934322e-03, -3.67342844e-03, 5.73950773e-03)
+ERFINV_TAIL += (-7.6224613e-03, 9.43887047e-03, 1.00167406, 2.83297682)
 # Polynomial in 1 / sqrt(-2 log p), for p below DEEP; fitted to 1e-7.
 DEEP, SMALLEST = 1e-3, 1e-38
 NDTRI_DEEP: tuple[float, ...] = (-367.226135, 595.632263, -430.738556, 185.430405, -54.6301842, 12.9638643, -3.76605678)
@@ -106,10 +92,7 @@ class Formula:
     def where(self, condition: Ref, a: Ref | float, b: Ref | float) -> Ref:
         return self.edit.add("SelectV2", condition, self.number(a), self.number(b), T=tf.float32)
 
-    def is_zero(self, a: Ref) -> Ref:
-        return self.equal(a, 0.0)
-
-    def equal(self, a: Ref, b: float) -> Ref:
+    def equal(self, a: Ref, b: Ref | float) -> Ref:
         return self.edit.add("Equal", a, self.number(b), T=tf.float32, incompatible_shape_error=True)
 
     def polynomial(self, x: Ref, coefficients: Sequence[float]) -> Ref:
@@ -149,25 +132,19 @@ def expm1(f: Formula, x: Ref) -> Ref:
 
 
 def ndtri(f: Formula, p: Ref) -> Ref:
-    """Write the normal distribution's quantile.
-
-    It uses the logarithm of 4 p (1 - p), which does not cancel at either end.
-
-    Args:
-        p: The operand, a probability.
-    """
+    """Write the normal distribution's quantile at p, by log(4 p (1 - p)), which does not cancel at either end."""
     x = f.sub(f.mul(p, 2.0), 1.0)
     rest = f.mul(f.mul(p, 4.0), f.sub(1.0, p))
     w = f.op("Neg", f.op("Log", rest))
     centre = f.polynomial(f.sub(w, 2.5), ERFINV_CENTRE)
     # In the centre, rounding may make w negative, where sqrt is undefined.
     tail = f.polynomial(f.sub(f.op("Sqrt", f.op("Maximum", w, 0.0)), 3.0), ERFINV_TAIL)
-    found = f.mul(f.mul(f.where(f.less(w, 5.0), centre, tail), x), math.sqrt(2.0))
+    quantile = f.mul(f.mul(f.where(f.less(w, 5.0), centre, tail), x), math.sqrt(2.0))
     # Giles' last polynomial ends where 1 - x has no smaller float32; p has many more values near 0.
     s = f.op("Sqrt", f.mul(f.op("Log", f.op("Maximum", p, SMALLEST)), -2.0))
     deep = f.mul(f.op("Neg", s), f.polynomial(f.div(1.0, s), NDTRI_DEEP))
-    found = f.where(f.less(p, DEEP), f.where(f.is_zero(p), -math.inf, deep), found)
-    return f.where(f.edit.add("Equal", p, f.number(1.0), T=tf.float32, incompatible_shape_error=True), math.inf, found)
+    quantile = f.where(f.less(p, DEEP), f.where(f.equal(p, 0.0), -math.inf, deep), quantile)
+    return f.where(f.equal(p, 1.0), math.inf, quantile)
 
 
 def _erfinv(f: Formula) -> Ref:
@@ -202,8 +179,8 @@ def _lgamma(f: Formula) -> Ref:
     fraction = f.where(f.less(0.5, fraction), f.sub(1.0, fraction), fraction)
     sine = f.op("Sin", f.mul(fraction, math.pi))
     reflected = f.sub(f.sub(math.log(math.pi), f.op("Log", sine)), log_y)
-    found = f.where(low, f.where(f.is_zero(sine), math.inf, reflected), log_y)
-    return f.where(f.edit.add("IsInf", x, T=tf.float32), math.inf, found)
+    value = f.where(low, f.where(f.equal(sine, 0.0), math.inf, reflected), log_y)
+    return f.where(f.edit.add("IsInf", x, T=tf.float32), math.inf, value)
 
 
 def _digamma(f: Formula) -> Ref:
@@ -215,7 +192,7 @@ def _digamma(f: Formula) -> Ref:
     nearest = f.add(x, f.op("Abs", f.op("Floor", f.add(x, 0.5))))
     angle = f.mul(nearest, math.pi)
     reflected = f.sub(y, f.div(f.mul(math.pi, f.op("Cos", angle)), f.op("Sin", angle)))
-    whole = f.edit.add("Equal", x, f.op("Floor", x), T=tf.float32, incompatible_shape_error=True)
+    whole = f.equal(x, f.op("Floor", x))
     poles = f.edit.add("LogicalAnd", whole, f.less(x, 0.5))
     return f.where(poles, math.nan, f.where(low, reflected, y))
 
@@ -225,7 +202,7 @@ def _where_zero(of: int, write: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
 
     def rule(f: Formula) -> Ref | None:
         x, y = f.inputs
-        return f.where(f.is_zero(f.inputs[of]), 0.0, write(f, x, y)) if f.floats else None
+        return f.where(f.equal(f.inputs[of], 0.0), 0.0, write(f, x, y)) if f.floats else None
 
     return rule
 
@@ -248,26 +225,24 @@ def _euclidean_norm(f: Formula) -> Ref | None:
 def _running(neutral: float, join: Callable[[Formula, Ref, Ref], Ref]) -> Rule:
     """Return a rule for prefix products along a fixed axis, in log2(size) steps (Hillis and Steele).
 
-    Args:
-        neutral: The neutral element; LOWEST stands for minus infinity, whose differences would be NaN.
-        join: Combines two elements.
+    The neutral element LOWEST stands for minus infinity, whose differences would be NaN.
     """
 
     def rule(f: Formula) -> Ref | None:
         x, axis = f.inputs
-        found = f.axis(axis, x)
-        if found is None or not f.floats:
+        place = f.axis(axis, x)
+        if place is None or not f.floats:
             return None
-        at, rank, size = found
+        at, rank, size = place
         reverse = bool(f.node.attr("reverse"))
 
         def shifted(a: Ref, by: int) -> Ref:
             """Shift `a` along the axis by `by` places, filling in the neutral element."""
-            kept = f.edit.slice(a, rank, at, by, size) if reverse else f.edit.slice(a, rank, at, 0, size - by)
+            rest = f.edit.slice(a, rank, at, by, size) if reverse else f.edit.slice(a, rank, at, 0, size - by)
             pads = np.zeros((rank, 2), np.int32)
             pads[at, 1 if reverse else 0] = by
             return f.edit.add(
-                "PadV2", kept, f.edit.constant(pads, np.int32), f.number(neutral), T=tf.float32, Tpaddings=tf.int32
+                "PadV2", rest, f.edit.constant(pads, np.int32), f.number(neutral), T=tf.float32, Tpaddings=tf.int32
             )
 
         if neutral == LOWEST:
@@ -306,13 +281,13 @@ def _dense_bincount(f: Formula) -> Ref | None:
     """Count the integers in each row: one-hot rows, added up, or their maximum for binary output."""
     x, size, weights = f.inputs
     limit, shape = f.graph.constant(size), f.shape(x)
-    given = f.shape(weights)
-    known = limit is not None and shape is not None and given is not None
-    if not known or not f.floats or len(shape or ()) != 2 or f.graph.dtype(x) != tf.int32:
+    weights_shape = f.shape(weights)
+    static = limit is not None and shape is not None and weights_shape is not None
+    if not static or not f.floats or len(shape or ()) != 2 or f.graph.dtype(x) != tf.int32:
         return None
     depth = f.edit.constant(int(np.max(limit if limit is not None else 0)), np.int32)
     hot = f.edit.add("OneHot", x, depth, f.number(1.0), f.number(0.0), T=tf.float32, TI=tf.int32, axis=-1)
-    if 0 not in (given or ()):
+    if 0 not in (weights_shape or ()):
         hot = f.mul(hot, f.expand(weights, -1))
     how = "Max" if f.node.attr("binary_output") else "Sum"
     return f.edit.add(how, hot, f.edit.constant([1], np.int32), T=tf.float32, Tidx=tf.int32, keep_dims=False)

@@ -10,41 +10,16 @@ import math
 from dataclasses import dataclass
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.compiler.passes.graph import Graph, Node, Ref
+from freshet_serving.compiler.passes.graph import Graph, Node
 
 PROOF_FLOPS, LEAST_PROOF_ROWS = 20_000_000_000, 4
 """Two forms of a graph are compared on rows of so much work at most, but on a few in any case."""
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})
 MOVES = frozenset(
-    {
-        "BroadcastTo",
-        "Cast",
-        "ConcatV2",
-        "Const",
-        "ExpandDims",
-        "Fill",
-        "GatherNd",
-        "GatherV2",
-        "Identity",
-        "IdentityN",
-        "Pack",
-        "Pad",
-        "PadV2",
-        "Placeholder",
-        "Reshape",
-        "Shape",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Squeeze",
-        "StopGradient",
-        "StridedSlice",
-        "Tile",
-        "Transpose",
-        "Unpack",
-        "ZerosLike",
-    }
+    {"BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Identity", "IdentityN"}
+    | {"Pack", "Pad", "PadV2", "Placeholder", "Reshape", "Shape", "Slice", "Split", "SplitV", "Squeeze"}
+    | {"StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "ZerosLike"}
 )
 
 
@@ -53,7 +28,6 @@ class PassEffect:
     """Effect of one pass.
 
     Attributes:
-        name: Name of the pass.
         found: Places changed.
         nodes: Nodes fewer per batch; negative for forms with more nodes but less work.
         flops: FLOPs fewer per row.
@@ -88,16 +62,11 @@ def flops(graph: Graph) -> int:
 
 
 def dense_flops(dense: DenseGraph) -> int:
-    """Return the floating-point operations per row of a dense graph as it is."""
     return flops(Graph.of_dense(dense))
 
 
 def proof_rows(dense: DenseGraph, most: int) -> int:
-    """Return how many rows to compare two forms of a graph on: fewer where a row takes much work, and so much memory.
-
-    Args:
-        most: Most rows.
-    """
+    """Return how many rows to compare two forms of a graph on: fewer than `most` where a row is much work."""
     return max(LEAST_PROOF_ROWS, min(most, PROOF_FLOPS // max(1, dense_flops(dense))))
 
 
@@ -107,15 +76,12 @@ def counted(graph: Graph) -> bool:
 
 
 def node_flops(graph: Graph, name: str) -> int | None:
-    """Return the FLOPs of one node per row; None if its size is not known before the graph runs.
-
-    Args:
-        name: Name of the node.
-    """
+    """Return the FLOPs of one node per row; None if its size is not known before the graph runs."""
     node = graph.nodes[name]
     if node.op in MOVES:
         return 0
-    size = graph.size(_measured(node, name))
+    # An element takes one operation: of a reduction's input, and of any other node's output.
+    size = graph.size(node.inputs[0] if node.op in REDUCTIONS else (name, 0))
     if node.op == "Einsum":
         return _einsum_flops(graph, node)
     if size is None or node.op not in PRODUCTS:
@@ -134,11 +100,3 @@ def _einsum_flops(graph: Graph, node: Node) -> int | None:
             return None
         sizes |= dict(zip(term, graph.shape(ref)))
     return 2 * math.prod(n or 1 for n in sizes.values())
-
-
-def _measured(node: Node, name: str) -> Ref:
-    """Return the tensor whose elements take one operation each.
-
-    It is the input of a reduction, and the output of any other node.
-    """
-    return node.inputs[0] if node.op in REDUCTIONS else (name, 0)

@@ -40,12 +40,7 @@ IDENTITIES = frozenset({"Identity", "StopGradient", "PreventGradient", "Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One operation.
-
-    Attributes:
-        attrs: TensorFlow AttrValues by name, those that affect the result.
-        value: Value of a constant.
-    """
+    """One operation: TensorFlow AttrValues by name, those that affect the result, and the value of a constant."""
 
     op: str
     inputs: tuple[Ref, ...] = ()
@@ -53,18 +48,12 @@ class Node:
     value: NDArray[Any] | None = None
 
     def attr(self, name: str) -> Any:
-        """Return a flag, number or dtype; None if the node has no attribute of that name."""
         value = (self.attrs or {}).get(name)
         return None if value is None else getattr(value, value.WhichOneof("value"))
 
 
 class Graph:
-    """A graph from named inputs and weights to named outputs.
-
-    Attributes:
-        weights: Shapes by name.
-        nodes: By name, in topological order.
-    """
+    """A graph from named inputs and weights, whose shapes it has, to named outputs; nodes are in topological order."""
 
     def __init__(
         self,
@@ -78,9 +67,7 @@ class Graph:
 
         Args:
             nodes: In any order, with a placeholder for each input, of its name, and "w<i>" for weight number i by name.
-            outputs: By name.
             inputs: Dimensions by name, None for the rows.
-            weights: Shapes of the weights by name.
             library: Functions that nodes refer to (branches and loops), in TensorFlow's format.
         """
         self.inputs, self.weights, self.library = dict(inputs), dict(weights), library
@@ -89,15 +76,14 @@ class Graph:
 
     @property
     def width(self) -> int:
-        """Columns of x."""
         return self.inputs[X][1] or 0
 
     @classmethod
     def of_dense(cls, dense: DenseGraph) -> Graph:
         """Convert a DenseGraph's function with calls inlined; raise BadInput if it has state of its own."""
         concrete = dense.concrete
-        names, given = sorted(dense.weights), sorted(dense.inputs)
-        if len(concrete.inputs) != len(given) + len(names):
+        names, inputs_by_name = sorted(dense.weights), sorted(dense.inputs)
+        if len(concrete.inputs) != len(inputs_by_name) + len(names):
             raise BadInput("dense graph: expected a function of its input and weights alone, got one with state")
         graph_def = concrete.graph.as_graph_def()
         if any(node.op in CALLS for node in graph_def.node):
@@ -105,7 +91,7 @@ class Graph:
             graph_def = concrete.graph.as_graph_def()
         if len(graph_def.node) > MAX_NODES:
             raise BadInput(f"dense graph: expected at most {MAX_NODES} nodes, got {len(graph_def.node)}")
-        places = [*given, *(f"w{i}" for i in range(len(names)))]
+        places = [*inputs_by_name, *(f"w{i}" for i in range(len(names)))]
         rename = {tensor.op.name: place for tensor, place in zip(concrete.inputs, places)}
         nodes = {}
         for node in graph_def.node:
@@ -139,21 +125,13 @@ class Graph:
         return DenseGraph(function, self.inputs, outputs, {name: weights[name] for name in self.weights})
 
     def apply(self, feeds: Mapping[str, Any], wanted: Mapping[str, Ref]) -> dict[str, Any]:
-        """Compute tensors from values of the placeholders, inside a function or eagerly.
-
-        Args:
-            feeds: Tensors of the placeholders.
-            wanted: The tensors to compute.
-
-        Returns:
-            The computed tensors by name.
-        """
+        """Compute tensors by name from tensors of the placeholders, inside a function or eagerly."""
         through = {name: ref for name, ref in wanted.items() if ref[0] not in feeds}
-        needed = _reachable(self.nodes, through.values())
+        needed = set(_ordered(self.nodes, through.values()))
         message = self._message(n for n in self.nodes if n in needed and n not in feeds)
         used = {f"{name}:0": tensor for name, tensor in feeds.items() if name in needed}
-        found = tf.graph_util.import_graph_def(message, used, [f"{n}:{i}" for n, i in through.values()], name="")
-        return dict(zip(through, found)) | {
+        computed = tf.graph_util.import_graph_def(message, used, [f"{n}:{i}" for n, i in through.values()], name="")
+        return dict(zip(through, computed)) | {
             name: tf.identity(feeds[ref[0]]) for name, ref in wanted.items() if ref[0] in feeds
         }
 
@@ -178,53 +156,47 @@ class Graph:
         return self._inferred[ref][1]
 
     def size(self, ref: Ref) -> int | None:
-        """Return how many elements one more row of x adds to a tensor, along whatever axis.
-
-        None if that is not known before the graph runs.
-        """
-        few, many = self._inferred[ref][2]
-        return None if few is None or many is None else (many - few) // (PROBED_ROWS[1] - PROBED_ROWS[0])
+        """Return how many elements one more row of x adds to a tensor, along any axis; None if only a run tells."""
+        first, second = self._inferred[ref][2]
+        return None if first is None or second is None else (second - first) // (PROBED_ROWS[1] - PROBED_ROWS[0])
 
     def constant(self, ref: Ref) -> NDArray[Any] | None:
-        """Return the value of a constant, else None."""
         return self.nodes[ref[0]].value
 
     def producer(self, ref: Ref) -> Node:
         return self.nodes[ref[0]]
 
     def outputs_of(self, name: str) -> int:
-        """Return the number of a node's outputs."""
-        return self._numbers[name]
+        return self._imported[1][name]
 
     @cached_property
     def varying(self) -> frozenset[str]:
         """Nodes that depend on inputs, computed for every batch. The others depend on weights and constants alone."""
-        found = set(self.inputs)
+        names = set(self.inputs)
         for name, node in self.nodes.items():
-            if any(source in found for source, _ in node.inputs):
-                found.add(name)
-        return frozenset(found)
+            if any(source in names for source, _ in node.inputs):
+                names.add(name)
+        return frozenset(names)
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Deterministic nodes that depend on constants alone."""
-        found: set[str] = set()
+        names: set[str] = set()
         for name, node in self.nodes.items():
-            inputs = all(source in found for source, _ in node.inputs)
+            inputs = all(source in names for source, _ in node.inputs)
             if inputs and not self.given(name) and name not in self._stateful:
-                found.add(name)
-        return frozenset(found)
+                names.add(name)
+        return frozenset(names)
 
     @cached_property
     def users(self) -> dict[Ref, list[str]]:
         """The nodes that read each tensor, one entry per use; an output of the graph counts as the user ""."""
-        found: dict[Ref, list[str]] = {}
+        readers: dict[Ref, list[str]] = {}
         for name, node in self.nodes.items():
             for ref in node.inputs:
-                found.setdefault(ref, []).append(name)
+                readers.setdefault(ref, []).append(name)
         for ref in self.outputs.values():
-            found.setdefault(ref, []).append("")
-        return found
+            readers.setdefault(ref, []).append("")
+        return readers
 
     def only_user(self, ref: Ref) -> bool:
         """Return whether a tensor has exactly one use, and not as an output."""
@@ -238,7 +210,7 @@ class Graph:
     def stateful(self, name: str) -> bool:
         return name in self._stateful
 
-    @cached_property
+    @property
     def _inferred(self) -> dict[Ref, Inferred]:
         return self._imported[0]
 
@@ -248,10 +220,6 @@ class Graph:
         definitions: dict[str, Any] = {op: op_def_registry.get(op) for op in {node.op for node in self.nodes.values()}}
         stateful = {op for op, definition in definitions.items() if definition is None or definition.is_stateful}
         return frozenset(name for name, node in self.nodes.items() if node.op in stateful)
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return self._imported[1]
 
     @cached_property
     def _imported(self) -> tuple[dict[Ref, Inferred], dict[str, int]]:
@@ -301,11 +269,9 @@ class Edit:
 
     @property
     def changes(self) -> int:
-        """Number of replaced tensors."""
         return len(self._instead)
 
     def replace(self, old: Ref, new: Ref) -> None:
-        """Make all readers of `old` read `new`."""
         if old != new:
             self._instead[old] = new
 
@@ -313,11 +279,7 @@ class Edit:
         return ref in self._instead
 
     def add(self, op: str, *inputs: Ref, **attrs: Any) -> Ref:
-        """Add a node and return its first output.
-
-        Args:
-            **attrs: Dtypes, flags and numbers; there is no default, not even for T.
-        """
+        """Add a node and return its first output; attributes have no default, not even T."""
         name = f"+{len(self._nodes)}"
         self._nodes[name] = Node(op, inputs, {key: _attr(value) for key, value in attrs.items()})
         return name, 0
@@ -328,69 +290,37 @@ class Edit:
         return name, 0
 
     def copy(self, node: Node, inputs: Sequence[Ref]) -> str:
-        """Copy a node with other inputs; return its name."""
         name = f"+{len(self._nodes)}"
         self._nodes[name] = replace(node, inputs=tuple(inputs))
         return name
 
     def binary(self, op: str, a: Ref, b: Ref) -> Ref:
-        """Add AddV2, Sub, Mul, RealDiv, Pow, Maximum or Minimum of float32 tensors.
-
-        Args:
-            a: Left operand.
-            b: Right operand.
-        """
+        """Add AddV2, Sub, Mul, RealDiv, Pow, Maximum or Minimum of float32 tensors."""
         return self.add(op, a, b, T=tf.float32)
 
     def unary(self, op: str, a: Ref) -> Ref:
         return self.add(op, a, T=tf.float32)
 
     def matmul(self, a: Ref, b: Ref) -> Ref:
-        """Add a product of matrices [m, k] and [k, n].
-
-        Args:
-            a: float32 [m, k].
-            b: float32 [k, n].
-        """
+        """Add a product of matrices [m, k] and [k, n]."""
         return self.add("MatMul", a, b, T=tf.float32, transpose_a=False, transpose_b=False)
 
     def bias(self, a: Ref, b: Ref) -> Ref:
-        """Add [rows, n] + [n].
-
-        Args:
-            a: float32 [rows, n].
-            b: float32 [n].
-        """
+        """Add [rows, n] + [n]."""
         return self.add("BiasAdd", a, b, T=tf.float32, data_format=b"NHWC")
 
     def reshape(self, a: Ref, shape: Sequence[int]) -> Ref:
         return self.add("Reshape", a, self.constant(shape, np.int32), T=tf.float32, Tshape=tf.int32)
 
     def concat(self, parts: Sequence[Ref], axis: int = 1, dtype: Any = tf.float32) -> Ref:
-        """Concatenate tensors; a single one is returned unchanged."""
         if len(parts) == 1:
             return parts[0]
         return self.add("ConcatV2", *parts, self.constant(axis, np.int32), T=dtype, N=len(parts), Tidx=tf.int32)
 
     def slice(self, a: Ref, rank: int, axis: int, start: int, stop: int, dtype: Any = tf.float32) -> Ref:
-        """Take [start, stop) along one axis.
-
-        Args:
-            rank: Its number of axes.
-            start: First index.
-            stop: Index after the last.
-            dtype: The tensor's dtype.
-        """
         return self.slices(a, rank, {axis: (start, stop)}, dtype)
 
     def slices(self, a: Ref, rank: int, spans: Mapping[int, tuple[int, int]], dtype: Any = tf.float32) -> Ref:
-        """Take [start, stop) along several axes.
-
-        Args:
-            rank: Its number of axes.
-            spans: (start, stop) by axis.
-            dtype: The tensor's dtype.
-        """
         begin = [spans.get(i, (0, 0))[0] for i in range(rank)]
         end = [spans.get(i, (0, 0))[1] for i in range(rank)]
         mask = sum(1 << i for i in range(rank) if i not in spans)
@@ -409,12 +339,7 @@ class Edit:
         return self.add("Transpose", a, self.constant(order, np.int32), T=tf.float32, Tperm=tf.int32)
 
     def done(self, outputs: Mapping[str, Ref] | None = None, inputs: Mapping[str, Dims] | None = None) -> Graph:
-        """Return the graph with all changes applied; the graph itself if nothing was replaced.
-
-        Args:
-            outputs: Other outputs, or None to keep them.
-            inputs: Other inputs, or None to keep them.
-        """
+        """Return the graph with all changes applied, and other outputs or inputs; itself if nothing was replaced."""
         graph = self.graph
         if not self._instead and outputs is None and inputs is None:
             # The same object: what was inferred of it need not be inferred again.
@@ -431,8 +356,8 @@ class Edit:
             name: replace(node, inputs=tuple(final(ref) for ref in node.inputs))
             for name, node in (*graph.nodes.items(), *self._nodes.items())
         }
-        wanted = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
-        return Graph(nodes, wanted, graph.inputs if inputs is None else inputs, graph.weights, graph.library)
+        ends = {name: final(ref) for name, ref in (graph.outputs if outputs is None else outputs).items()}
+        return Graph(nodes, ends, graph.inputs if inputs is None else inputs, graph.weights, graph.library)
 
 
 # The same graph comes by again: after a pass without changes, as a dense graph, with a next version's weights.
@@ -442,11 +367,8 @@ def _inferred_of(*messages: bytes) -> tuple[dict[Ref, Inferred], dict[str, int]]
 
     Inferred for two numbers of rows: a dimension that is the same for both is static. With symbolic rows, a dimension
     computed from another tensor's shape would be unknown.
-
-    Args:
-        *messages: The graph for each of PROBED_ROWS.
     """
-    found: dict[Ref, Inferred] = {}
+    tensors: dict[Ref, Inferred] = {}
     numbers = {}
     for message in messages:
         with tf.Graph().as_default() as graph:
@@ -457,11 +379,11 @@ def _inferred_of(*messages: bytes) -> tuple[dict[Ref, Inferred], dict[str, int]]
                     ref, dims, size = (op.name, number), None, tensor.shape.num_elements()
                     if tensor.shape.rank is not None:
                         dims = tuple(tensor.shape.as_list())
-                        if ref in found:
-                            dims = _common(found[ref][0], dims)
-                    few = found[ref][2][0] if ref in found else size
-                    found[ref] = (dims, tensor.dtype, (few, size))
-    return found, numbers
+                        if ref in tensors:
+                            dims = _common(tensors[ref][0], dims)
+                    first = tensors[ref][2][0] if ref in tensors else size
+                    tensors[ref] = (dims, tensor.dtype, (first, size))
+    return tensors, numbers
 
 
 def _of_proto(node: Any, inputs: tuple[Ref, ...]) -> Node:
@@ -484,12 +406,7 @@ def _attr(value: Any) -> Any:
 
 
 def _common(a: Shape | None, b: Shape) -> Shape | None:
-    """Return the dimensions that two shapes of one tensor agree on."""
     return tuple(n if n == m else None for n, m in zip(a, b)) if a is not None and len(a) == len(b) else None
-
-
-def _reachable(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> set[str]:
-    return set(_ordered(nodes, refs))
 
 
 def _ordered(nodes: Mapping[str, Node], refs: Iterable[Ref]) -> Iterator[str]:
@@ -513,11 +430,11 @@ def _canonical(
 
     Placeholders keep their names and order, are all present, and come first.
     """
-    wanted = dict(sorted(outputs.items()))
+    ordered_outputs = dict(sorted(outputs.items()))
     nodes = {**nodes, **{name: Node("Placeholder") for name in placeholders}}
     names = {name: name for name in placeholders}
     order: list[str] = []
-    for name in _ordered(nodes, wanted.values()):
+    for name in _ordered(nodes, ordered_outputs.values()):
         if name not in names:
             names[name] = f"n{len(order)}"
             order.append(name)
@@ -525,4 +442,4 @@ def _canonical(
     rest = {
         names[name]: replace(nodes[name], inputs=tuple((names[n], i) for n, i in nodes[name].inputs)) for name in order
     }
-    return {**first, **rest}, {name: (names[n], i) for name, (n, i) in wanted.items()}
+    return {**first, **rest}, {name: (names[n], i) for name, (n, i) in ordered_outputs.items()}

@@ -7,8 +7,7 @@ Runtime 1.31: 0.95 to 1.04 times; OpenVINO 0.87 to 0.90; XLA 0.72 to 0.80).
 
 Cross layers (DCN; Wang et al., 2017): x' = x0 * (x . w) + b + x. Every x is a * x0 + c, with a number a for each row
 and a vector c known from weights: a' = a + a * (x0 . w) + c . w and c' = c + b. So L layers become one product of x0
-with L columns and a few numbers a row, instead of L passes over whole rows; and x0 (x . w) is never computed as an
-outer product.
+with L columns and a few numbers a row; x0 (x . w) is never computed as an outer product.
 """
 
 from __future__ import annotations
@@ -69,14 +68,12 @@ def _vectors(graph: Graph, ref: Ref) -> tuple[int, int] | None:
 
 
 def _root(graph: Graph, ref: Ref) -> Ref:
-    """Return a tensor as it was before reshapes."""
     while graph.producer(ref).op == "Reshape":
         ref = graph.producer(ref).inputs[0]
     return ref
 
 
 def _flat(graph: Graph, edit: Edit, ref: Ref) -> Ref:
-    """Return [rows, F, d] as [rows, F * d]."""
     fields, dim = _vectors(graph, ref) or (0, 0)
     root = _root(graph, ref)
     return root if graph.shape(root)[1:] == (fields * dim,) else edit.reshape(ref, (-1, fields * dim))
@@ -94,22 +91,20 @@ def _machine(graph: Graph, edit: Edit, vectors: Ref) -> Ref:
 
 
 def _shaped(graph: Graph, edit: Edit, new: Ref, ref: Ref) -> Ref:
-    """Reshape [rows, 1] to the shape of another tensor with one number a row."""
     shape = graph.shape(ref)
     return new if shape[1:] == (1,) else edit.reshape(new, [-1, *(n or 1 for n in shape[1:])])
 
 
 def _one_number(graph: Graph, ref: Ref) -> bool:
-    """Return whether a tensor holds one number a row, rows first."""
     return graph.ranked(ref) and graph.shape(ref)[:1] == (None,) and all(n == 1 for n in graph.shape(ref)[1:])
 
 
 def _pairs(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     """Rewrite the sum of the inner products of all pairs."""
-    found = summed(graph, ref)
-    if found is None or not _one_number(graph, ref):
+    total = summed(graph, ref)
+    if total is None or not _one_number(graph, ref):
         return None
-    source = found[0]
+    source = total[0]
     chosen = None
     node = graph.producer(source)
     if node.op == "Mul":
@@ -157,18 +152,18 @@ def _gram(graph: Graph, ref: Ref) -> Ref | None:
 
 def _difference(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
     """Rewrite the sum over d of (sum of vectors)^2 - sum of vectors^2, so that both are summed first."""
-    found = summed(graph, ref)
-    if found is None or not _one_number(graph, ref) or graph.producer(found[0]).op != "Sub":
+    total_sum = summed(graph, ref)
+    if total_sum is None or not _one_number(graph, ref) or graph.producer(total_sum[0]).op != "Sub":
         return None
-    left, right = graph.producer(found[0]).inputs
+    left, right = graph.producer(total_sum[0]).inputs
     total, squares = squared(graph, left), summed(graph, right)
     each = squared(graph, squares[0]) if squares else None
     sum_of = summed(graph, total) if total else None
     if sum_of is None or each is None or squares is None or sum_of[1] != (1,) or squares[1] != (1,):
         return None
     vectors = sum_of[0]
-    same = _root(graph, vectors) == _root(graph, each) and graph.shape(vectors) == graph.shape(each)
-    if _vectors(graph, vectors) is None or not same:
+    equal = _root(graph, vectors) == _root(graph, each) and graph.shape(vectors) == graph.shape(each)
+    if _vectors(graph, vectors) is None or not equal:
         return None
     return _shaped(graph, edit, _machine(graph, edit, vectors), ref)
 
@@ -195,7 +190,6 @@ def _outer_product(graph: Graph, edit: Edit, ref: Ref) -> Ref | None:
 
 
 def _turned(node: Node) -> bool:
-    """Return whether a product transposes an operand."""
     return any(node.attr(name) for name in ("adj_x", "adj_y", "transpose_a", "transpose_b"))
 
 
@@ -233,11 +227,11 @@ def _terms(graph: Graph, ref: Ref) -> list[Ref]:
     terms: list[Ref] = []
     stack = [ref]
     while stack:
-        here = stack.pop()
-        if graph.producer(here).op in ADDS and (here == ref or graph.only_user(here)):
-            stack.extend(reversed(graph.producer(here).inputs))
+        term = stack.pop()
+        if graph.producer(term).op in ADDS and (term == ref or graph.only_user(term)):
+            stack.extend(reversed(graph.producer(term).inputs))
         else:
-            terms.append(here)
+            terms.append(term)
     return terms
 
 

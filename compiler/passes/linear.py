@@ -29,17 +29,14 @@ def fuse(graph: Graph) -> tuple[Graph, int]:
 
 
 def layers(graph: Graph) -> int:
-    """Count the chains that a backend can run as one kernel.
-
-    A chain has at least two of MatMul, BiasAdd and activation.
-    """
-    found = 0
+    """Count the chains of at least two of MatMul, BiasAdd and activation, which a backend can run as one kernel."""
+    count = 0
     for name in graph.nodes:
         if product(graph, (name, 0)) is None or not graph.only_user((name, 0)):
             continue
         (user,) = graph.users[name, 0]
-        found += graph.nodes[user].op == "BiasAdd" or graph.nodes[user].op in ACTIVATIONS
-    return found
+        count += graph.nodes[user].op == "BiasAdd" or graph.nodes[user].op in ACTIVATIONS
+    return count
 
 
 def vector(graph: Graph, edit: Edit, ref: Ref, columns: int) -> Ref | None:

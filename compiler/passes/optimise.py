@@ -31,13 +31,7 @@ MAX_ROUNDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OptimisedGraph:
-    """A dense graph after all passes.
-
-    Attributes:
-        effects: The effect of each pass, summed over its rounds, or the effect that it would have had.
-        layers: Number of dense layers that a backend can run as one kernel each.
-        flops: FLOPs of one row.
-    """
+    """A dense graph after all passes, with each pass's effect, dense layers of one kernel, and FLOPs of a row."""
 
     graph: DenseGraph
     effects: list[PassEffect]
@@ -70,18 +64,11 @@ def improve(graph: Graph) -> tuple[Graph, list[PassEffect]]:
 
 
 def apply(name: str, run: Pass, graph: Graph) -> tuple[Graph, PassEffect]:
-    """Apply one pass.
-
-    Args:
-        name: Name of the pass.
-
-    Returns:
-        The new graph, and the effect.
-    """
-    after, found = run(graph)
-    if not found:
+    """Return the graph after one pass, and the effect."""
+    after, changes = run(graph)
+    if not changes:
         return graph, PassEffect(name, 0, 0, 0)
-    return after, PassEffect(name, found, node_count(graph) - node_count(after), flops(graph) - flops(after))
+    return after, PassEffect(name, changes, node_count(graph) - node_count(after), flops(graph) - flops(after))
 
 
 def _sum(a: PassEffect, b: PassEffect) -> PassEffect:

@@ -2,14 +2,14 @@
 
     [t, h, t - h, t * h] W = (Wt + Wd) t + (Wh - Wd) h + Wp (t * h)
 
-with t repeated to all events. Both sides are equal to rounding. The left one multiplies 4 d numbers for each pair, the
-right one d: t's share is the candidate's alone, and h's the user's, computed once a request (user_candidate_split). A
-tensor may occur in any number of the concatenated parts and of their sums and differences.
+with t repeated to all events. The left side multiplies 4 d numbers for each pair, the right one d: t's share is the
+candidate's alone, and h's the user's, computed once a request (user_candidate_split). A tensor may occur in any number
+of the concatenated parts and of their sums and differences.
 
     (t * h) Wp = h (t' * Wp)
 
 with a matrix t' * Wp for each candidate. That multiplies d x units numbers for each candidate, not the d x events of
-t * h, which are written and read again as a matrix as large as all pairs. It is used where it is less work.
+t * h, a matrix as large as all pairs. It is used where it is less work.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ PROBED_ROWS = 2
 
 
 def factorise(graph: Graph) -> tuple[Graph, int]:
-    """Factorise all such layers; returns the graph and their number."""
+    """Factorise all such layers; return the graph and their number."""
     edit = Edit(graph)
     for name in graph.nodes:
-        found = product(graph, (name, 0)) if graph.ranked((name, 0)) else None
-        parts = None if found is None else _parts(graph, found.x)
-        if found is not None and parts is not None:
-            _rewrite(edit, (name, 0), found.matrix, parts)
+        layer = product(graph, (name, 0)) if graph.ranked((name, 0)) else None
+        parts = None if layer is None else _parts(graph, layer.x)
+        if layer is not None and parts is not None:
+            _rewrite(edit, (name, 0), layer.matrix, parts)
     return (edit.done(), edit.changes) if edit.changes else (graph, 0)
 
 
 def scale_weights(graph: Graph) -> tuple[Graph, int]:
-    """Multiply candidates with weights, not with events; returns the graph and how many products of pairs changed."""
+    """Multiply candidates with weights, not with events; return the graph and how many products of pairs changed."""
     edit = Edit(graph)
     for name in graph.nodes:
-        found = product(graph, (name, 0)) if graph.ranked((name, 0)) else None
-        factors = None if found is None else _pair_factors(graph, found.x)
-        if found is not None and factors is not None:
+        layer = product(graph, (name, 0)) if graph.ranked((name, 0)) else None
+        factors = None if layer is None else _pair_factors(graph, layer.x)
+        if layer is not None and factors is not None:
             candidate, events = factors
-            width, units = (int(n or 0) for n in graph.shape(found.matrix))
-            scaled = edit.binary("Mul", edit.reshape(candidate, (-1, width, 1)), found.matrix)
+            width, units = (int(n or 0) for n in graph.shape(layer.matrix))
+            scaled = edit.binary("Mul", edit.reshape(candidate, (-1, width, 1)), layer.matrix)
             each = edit.add("BatchMatMulV2", events, scaled, T=tf.float32, adj_x=False, adj_y=False)
             edit.replace((name, 0), edit.reshape(each, (-1, units)))
     return (edit.done(), edit.changes) if edit.changes else (graph, 0)
@@ -147,15 +147,15 @@ def _repeated(graph: Graph, ref: Ref) -> Ref | None:
     steps, source = [], ref
     while graph.producer(source).op in ("Reshape", "Tile") and graph.shape(source) != (None, width):
         node = graph.producer(source)
-        told = graph.constant(node.inputs[1])
-        if told is None or not graph.ranked(node.inputs[0]):
+        operand = graph.constant(node.inputs[1])
+        if operand is None or not graph.ranked(node.inputs[0]):
             return None
-        steps.append((node.op, told))
+        steps.append((node.op, operand))
         source = node.inputs[0]
     if not steps or graph.shape(source) != (None, width):
         return None
     matrix = np.arange(PROBED_ROWS * width).reshape(PROBED_ROWS, width)
-    found = matrix
-    for op, told in reversed(steps):
-        found = found.reshape(told) if op == "Reshape" else np.tile(found, told)
-    return source if np.array_equal(found, np.repeat(matrix[:, None], length, 1)) else None
+    probed = matrix
+    for op, operand in reversed(steps):
+        probed = probed.reshape(operand) if op == "Reshape" else np.tile(probed, operand)
+    return source if np.array_equal(probed, np.repeat(matrix[:, None], length, 1)) else None

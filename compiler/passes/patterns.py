@@ -29,13 +29,12 @@ class Product(NamedTuple):
 
 
 def product(graph: Graph, ref: Ref) -> Product | None:
-    """Return a tensor as such a product, else None."""
     node = graph.producer(ref)
     if node.op != "MatMul" or node.attr("transpose_a") or node.attr("transpose_b"):
         return None
     x, matrix = node.inputs
-    ours = graph.dtype(ref) == tf.float32 and not graph.free(x) and graph.free(matrix)
-    return Product(x, matrix) if ours else None
+    fits = graph.dtype(ref) == tf.float32 and not graph.free(x) and graph.free(matrix)
+    return Product(x, matrix) if fits else None
 
 
 def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
@@ -50,7 +49,6 @@ def biased(graph: Graph, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def squared(graph: Graph, ref: Ref) -> Ref | None:
-    """Return the tensor that a tensor is the square of, else None."""
     node = graph.producer(ref)
     if node.op == "Square":
         return node.inputs[0]

@@ -10,7 +10,7 @@ shapes, slices, constants and weights with such an axis are cut alike:
             [n, 5 * 4]  ->  [n, 5, 4]  ->  [n * 5, 4]      the first 5 of them
 
 Numbers that are no sizes stay: a network that divides by its max_length divides by it at every length. Where no rule
-fits, there is no shorter graph. Whether places without events change nothing is the network's affair; the shorter graph
+fits, there is no shorter graph. Whether places without events change nothing depends on the network; the shorter graph
 is compared with the whole one on such histories before it is returned.
 """
 
@@ -47,13 +47,9 @@ REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min"})
 
 
 def shortened(dense: DenseGraph, sequences: Sequence[SequenceEntry], length: int) -> DenseGraph | None:
-    """Return the graph for histories of at most `length` events.
+    """Return the graph for histories of at most `length` events, or None.
 
-    Args:
-        length: Places to keep of each sequence; one with fewer keeps all.
-
-    Returns:
-        The graph, or None if a rule is missing or the graph computes something else without the other places.
+    There is none if a rule is missing or the graph computes something else without the other places.
     """
     graph = Graph.of_dense(dense)
     kept = {s.name: kept_columns(s, length) for s in sequences}
@@ -61,12 +57,12 @@ def shortened(dense: DenseGraph, sequences: Sequence[SequenceEntry], length: int
         short, _ = improve(_Shortening(graph, kept).run())
     except _NoRule:
         return None
-    found = short.to_dense({name: dense.weights[name] for name in short.weights})
+    short_graph = short.to_dense({name: dense.weights[name] for name in short.weights})
     rows = dense.sample(proof_rows(dense, PROOF_ROWS))
     emptied = {n: _emptied(rows[n], kept[n]) if n in kept else rows[n] for n in rows}
-    got, wanted = found.run(shortened_rows(emptied, kept)), dense.run(emptied)
-    alike = all(np.allclose(got[n], wanted[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in wanted)
-    return replace(found, examples=shortened_rows(emptied, kept)) if alike else None
+    got, expected = short_graph.run(shortened_rows(emptied, kept)), dense.run(emptied)
+    alike = all(np.allclose(got[n], expected[n], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True) for n in expected)
+    return replace(short_graph, examples=shortened_rows(emptied, kept)) if alike else None
 
 
 def kept_columns(s: SequenceEntry, length: int) -> list[int]:
@@ -82,19 +78,14 @@ def kept_columns(s: SequenceEntry, length: int) -> list[int]:
 
 
 def shortened_rows(rows: Tensors, kept: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.float32]]:
-    """Return inputs with the kept columns alone.
-
-    Args:
-        rows: Inputs by name.
-        kept: Columns by name; inputs without an entry stay.
-    """
+    """Return inputs with the kept columns alone, by name; inputs without an entry stay."""
     return {n: np.ascontiguousarray(rows[n][:, kept[n]]) if n in kept else rows[n] for n in rows}
 
 
 def _emptied(rows: NDArray[np.float32], kept: Sequence[int]) -> NDArray[np.float32]:
-    found = np.zeros_like(rows)
-    found[:, kept] = rows[:, kept]
-    return found
+    empty = np.zeros_like(rows)
+    empty[:, kept] = rows[:, kept]
+    return empty
 
 
 class _NoRule(Exception):
@@ -114,8 +105,6 @@ Cuts = tuple[_Cut | None, ...]
 
 
 class _Shortening:
-    """Walks the graph once and writes the shorter one."""
-
     def __init__(self, graph: Graph, kept: Mapping[str, Sequence[int]]) -> None:
         self._graph, self._edit = graph, Edit(graph)
         self._kept = {name: tuple(columns) for name, columns in kept.items()}
@@ -123,12 +112,12 @@ class _Shortening:
         self._new: dict[Ref, Ref] = {}
         self._further: dict[tuple[Ref, Cuts], Ref] = {}
         self._rules: dict[str, Callable[[Ref, Node], Cuts]] = {
-            "BatchMatMul": self._batch_matmul,
-            "BatchMatMulV2": self._batch_matmul,
+            "BatchMatMul": self._product,
+            "BatchMatMulV2": self._product,
             "ConcatV2": self._concat,
             "Einsum": self._einsum,
             "GatherV2": self._gather,
-            "MatMul": self._matmul,
+            "MatMul": self._product,
             "Reshape": self._reshape,
             "Slice": self._slice,
             "StridedSlice": self._slice,
@@ -173,11 +162,11 @@ class _Shortening:
     def _copied(self, ref: Ref, node: Node, inputs: Sequence[Ref]) -> None:
         self._new[ref] = self._edit.copy(node, inputs), 0
 
-    def _cut_to(self, ref: Ref, wanted: Sequence[_Cut | None]) -> Ref:
+    def _cut_to(self, ref: Ref, cuts: Sequence[_Cut | None]) -> Ref:
         """Return a tensor with these cuts, some of which it may lack; raise _NoRule if it has others."""
         has, sizes = self._all(ref), self._graph.shape(ref)
-        more = [None if _count(own) == _count(cut) else cut for own, cut in zip(has, wanted)]
-        if any(own is not None and _count(own) != _count(cut) for own, cut in zip(has, wanted)):
+        more = [None if _count(present) == _count(cut) else cut for present, cut in zip(has, cuts)]
+        if any(present is not None and _count(present) != _count(cut) for present, cut in zip(has, cuts)):
             raise _NoRule
         if not any(more):
             return self._moved(ref)
@@ -185,11 +174,10 @@ class _Shortening:
             raise _NoRule
         key = ref, tuple(more)
         if key not in self._further:
-            self._further[key] = self._cut_further(ref, wanted, more)
+            self._further[key] = self._cut_further(ref, cuts, more)
         return self._further[key]
 
     def _cut_further(self, ref: Ref, wanted: Sequence[_Cut | None], more: Sequence[_Cut | None]) -> Ref:
-        """Cut what a tensor is made of, or else the tensor."""
         graph, edit, node = self._graph, self._edit, self._graph.producer(ref)
         rank = len(wanted)
         if node.value is not None:
@@ -221,35 +209,32 @@ class _Shortening:
 
     def _broadcast(self, ref: Ref, node: Node) -> Cuts:
         rank = len(self._graph.shape(ref))
-        found = self._together([self._spread(i, rank) for i in node.inputs])
-        self._copied(ref, node, [self._cut_to(i, self._own(i, found)) for i in node.inputs])
-        return found
+        cuts = self._together([self._spread(i, rank) for i in node.inputs])
+        self._copied(ref, node, [self._cut_to(i, self._own(i, cuts)) for i in node.inputs])
+        return cuts
 
     def _spread(self, ref: Ref, rank: int) -> list[_Cut | None]:
         cuts = self._all(ref)
         return [None] * (rank - len(cuts)) + cuts
 
-    def _together(self, given: Sequence[Sequence[_Cut | None]]) -> Cuts:
+    def _together(self, cuts: Sequence[Sequence[_Cut | None]]) -> Cuts:
         """Return the cuts of several tensors' common axes; raise _NoRule where two keep different numbers.
 
         Which indices they keep may differ, as of a mask and the same mask moved by one place.
         """
-        found = []
-        for axis in zip(*given):
-            some = [cut for cut in axis if cut is not None]
-            if len({_count(cut) for cut in some}) > 1:
+        common = []
+        for axis in zip(*cuts):
+            present = [cut for cut in axis if cut is not None]
+            if len({_count(cut) for cut in present}) > 1:
                 raise _NoRule
-            found.append(some[0] if some else None)
-        return tuple(found)
+            common.append(present[0] if present else None)
+        return tuple(common)
 
-    def _matmul(self, ref: Ref, node: Node) -> Cuts:
-        return self._product(ref, node, bool(node.attr("transpose_a")), bool(node.attr("transpose_b")))
-
-    def _batch_matmul(self, ref: Ref, node: Node) -> Cuts:
-        return self._product(ref, node, bool(node.attr("adj_x")), bool(node.attr("adj_y")))
-
-    def _product(self, ref: Ref, node: Node, turned_a: bool, turned_b: bool) -> Cuts:
+    def _product(self, ref: Ref, node: Node) -> Cuts:
         a, b = node.inputs
+        turned_a, turned_b = (
+            any(map(node.attr, names)) for names in (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
+        )
         rank = len(self._graph.shape(ref))
         left, right = self._spread(a, rank), self._spread(b, rank)
         (row, inner_a), (inner_b, column) = (
@@ -259,8 +244,8 @@ class _Shortening:
         first = self._together([left[:-2], right[:-2]])
         inputs = []
         for source, pair, turned in ((a, [row, inner], turned_a), (b, [inner, column], turned_b)):
-            wanted = self._own(source, [*first, *(pair[::-1] if turned else pair)])
-            inputs.append(self._cut_to(source, wanted))
+            cuts = self._own(source, [*first, *(pair[::-1] if turned else pair)])
+            inputs.append(self._cut_to(source, cuts))
         self._copied(ref, node, inputs)
         return (*first, row, column)
 
@@ -280,15 +265,15 @@ class _Shortening:
         return tuple(cuts.get(letter) for letter in out)
 
     def _concat(self, ref: Ref, node: Node) -> Cuts:
-        graph, given = self._graph, node.inputs[:-1]
+        graph, sources = self._graph, node.inputs[:-1]
         axis = graph.constant(node.inputs[-1])
         if axis is None:
             raise _NoRule
         at = int(axis) % len(graph.shape(ref))
-        others = self._together([[None if n == at else c for n, c in enumerate(self._all(i))] for i in given])
+        others = self._together([[None if n == at else c for n, c in enumerate(self._all(i))] for i in sources])
         kept, whole = list[int](), 0
         inputs = []
-        for i in given:
+        for i in sources:
             size, cut = graph.shape(i)[at], self._all(i)[at]
             if size is None:
                 raise _NoRule
@@ -308,10 +293,10 @@ class _Shortening:
 
     def _gather(self, ref: Ref, node: Node) -> Cuts:
         at = self._gathered(node)
-        if at is None or (found := self._all(at[0]))[at[2]] is not None:
+        if at is None or (cuts := self._all(at[0]))[at[2]] is not None:
             raise _NoRule
         self._copied(ref, node, [self._moved(i) for i in node.inputs])
-        return (*found[: at[2]], *self._all(at[1]), *found[at[2] + 1 :])
+        return (*cuts[: at[2]], *self._all(at[1]), *cuts[at[2] + 1 :])
 
     def _transpose(self, ref: Ref, node: Node) -> Cuts:
         order = self._graph.constant(node.inputs[1])
@@ -326,59 +311,59 @@ class _Shortening:
         if axes is None:
             raise _NoRule
         cuts = self._all(node.inputs[0])
-        gone = {int(axis) % len(cuts) for axis in axes.reshape(-1)}
+        reduced = {int(axis) % len(cuts) for axis in axes.reshape(-1)}
         self._copied(ref, node, [self._moved(node.inputs[0]), node.inputs[1]])
         if node.attr("keep_dims"):
-            return tuple(None if axis in gone else cut for axis, cut in enumerate(cuts))
-        return tuple(cut for axis, cut in enumerate(cuts) if axis not in gone)
+            return tuple(None if axis in reduced else cut for axis, cut in enumerate(cuts))
+        return tuple(cut for axis, cut in enumerate(cuts) if axis not in reduced)
 
     def _slice(self, ref: Ref, node: Node) -> Cuts:
-        found = part(self._graph, ref)
-        if found is None:
+        cut_range = part(self._graph, ref)
+        if cut_range is None:
             strides = self._graph.constant(node.inputs[-1])
             if node.op == "StridedSlice" and strides is not None and (strides == 1).all():
                 # All of it with further axes of size 1, or else a reshape of another size, which has no rule.
                 return self._reshape(ref, node)
             raise _NoRule
-        source, cuts, edit = found.source, self._all(found.source), self._edit
-        cut = cuts[found.axis]
+        source, cuts, edit = cut_range.source, self._all(cut_range.source), self._edit
+        cut = cuts[cut_range.axis]
         if cut is None:
             self._copied(ref, node, [self._moved(source), *node.inputs[1:]])
             return tuple(cuts)
-        inside = [n for n, index in enumerate(cut.kept) if found.start <= index < found.stop]
-        if not inside or cut.period != self._graph.shape(source)[found.axis]:
+        inside = [n for n, index in enumerate(cut.kept) if cut_range.start <= index < cut_range.stop]
+        if not inside or cut.period != self._graph.shape(source)[cut_range.axis]:
             raise _NoRule
-        span = {found.axis: (inside[0], inside[-1] + 1)}
+        span = {cut_range.axis: (inside[0], inside[-1] + 1)}
         self._new[ref] = edit.slices(self._moved(source), len(cuts), span, self._graph.dtype(ref))
-        cuts[found.axis] = _cut(found.stop - found.start, [cut.kept[n] - found.start for n in inside])
+        cuts[cut_range.axis] = _cut(cut_range.stop - cut_range.start, [cut.kept[n] - cut_range.start for n in inside])
         return tuple(cuts)
 
     def _reshape(self, ref: Ref, node: Node) -> Cuts:
         graph, source = self._graph, node.inputs[0]
-        given, wanted = self._sizes(source), self._sizes(ref)
-        if np.prod(given) != np.prod(wanted):
+        before, after = self._sizes(source), self._sizes(ref)
+        if np.prod(before) != np.prod(after):
             raise _NoRule
         marks = [
             np.ones(size, bool) if cut is None else np.tile(_marked(cut), size // cut.period)
-            for size, cut in zip(given, self._all(source))
+            for size, cut in zip(before, self._all(source))
         ]
-        whole = reduce(np.logical_and.outer, marks).reshape(wanted)
-        found, shape = list[_Cut | None](), list[int]()
-        for axis, (size, static) in enumerate(zip(wanted, graph.shape(ref))):
-            mark = np.atleast_1d(whole.any(axis=tuple(n for n in range(len(wanted)) if n != axis)))
+        whole = reduce(np.logical_and.outer, marks).reshape(after)
+        cuts, shape = list[_Cut | None](), list[int]()
+        for axis, (size, static) in enumerate(zip(after, graph.shape(ref))):
+            mark = np.atleast_1d(whole.any(axis=tuple(n for n in range(len(after)) if n != axis)))
             period = size if static is not None else size // PROBED_ROWS
             kept = np.flatnonzero(mark[:period])
             if not np.array_equal(mark, np.tile(mark[:period], size // period)):
                 raise _NoRule
-            found.append(_cut(period, kept.tolist()))
+            cuts.append(_cut(period, kept.tolist()))
             shape.append(-1 if static is None else len(kept))
-        remain = [np.tile(_marked(c), n // c.period) if c else np.ones(n, bool) for n, c in zip(wanted, found)]
+        remain = [np.tile(_marked(c), n // c.period) if c else np.ones(n, bool) for n, c in zip(after, cuts)]
         if shape.count(-1) > 1 or not np.array_equal(reduce(np.logical_and.outer, remain), whole):
             raise _NoRule
         dtype = graph.dtype(ref)
         places = self._edit.constant(shape, np.int32)
         self._new[ref] = self._edit.add("Reshape", self._moved(source), places, T=dtype, Tshape=tf.int32)
-        return tuple(found)
+        return tuple(cuts)
 
     def _sizes(self, ref: Ref) -> tuple[int, ...]:
         """Return a tensor's shape for PROBED_ROWS rows; raise _NoRule if it is not known."""
@@ -402,6 +387,6 @@ def _kept(cut: _Cut | None) -> int:
 
 
 def _marked(cut: _Cut) -> NDArray[np.bool_]:
-    found = np.zeros(cut.period, bool)
-    found[list(cut.kept)] = True
-    return found
+    marks = np.zeros(cut.period, bool)
+    marks[list(cut.kept)] = True
+    return marks

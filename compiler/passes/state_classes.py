@@ -7,10 +7,10 @@
 and whether an event that is appended leaves what was computed of all earlier events (exact), of all but the newest of
 them (last), or not (none).
 
-Nothing is read off the graph's form: it is run on random numbers with random weights, of which every place of a history
-is then changed in turn, and what changes is compared to the bit. A dependence that no random number shows has no effect
-on scores; one that shows anywhere refuses the class. Weights are random because those that were learned may hide a
-dependence, as HSTU's last product, which begins at zero.
+The graph is not analysed but run on random numbers with random weights: every place of a history is changed in turn,
+and what changes is compared to the bit. A dependence that no random number shows has no effect on scores; one that
+shows anywhere refuses the class. Weights are random because learned ones may hide a dependence, as HSTU's last product,
+which begins at zero.
 
 An output holds a number of columns for each event, one event after another or one number of all events after another.
 An output without such columns may depend on no event.
@@ -38,13 +38,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StateClass:
-    """The class of a user's state.
-
-    Attributes:
-        name: TOKEN_LOCAL, CAUSAL or WHOLE_STATE.
-        append: EXACT, LAST or NO_APPEND.
-        why: What decided, for people.
-    """
+    """The class of a user's state: its name, EXACT, LAST or NO_APPEND, and what decided, for people."""
 
     name: str
     append: str
@@ -52,7 +46,6 @@ class StateClass:
 
     @property
     def note(self) -> dict[str, str]:
-        """The manifest's note of it."""
         return {"class": self.name, "append": self.append, "why": self.why}
 
     def __str__(self) -> str:
@@ -62,8 +55,7 @@ class StateClass:
 def state_class(user: DenseGraph, sequences: Sequence[SequenceEntry]) -> StateClass:
     """Return the class of what a graph of the user computes.
 
-    Args:
-        user: The graph; its inputs of sequences have the places that `sequences` say, or the first of them.
+    Its inputs of sequences have the places that `sequences` say, or the first of them.
     """
     read = [s for s in sequences if s.name in user.inputs]
     if len(read) != 1:
@@ -97,27 +89,22 @@ def _first_reason(
     """Return why an output has columns that change with events that they may not change with; "" if none has."""
     for reach in ranges:
         for name, (columns, changed) in reach.items():
-            for place, found in changed.items():
-                if not len(found):
+            for place, indices in changed.items():
+                if not len(indices):
                     continue
                 length = max(changed) + 1
                 if columns % length:
                     return f"{name} depends on events and has no columns for each"
                 each = columns // length
-                if not any(allowed(at, place).all() for at in (found // each, found % length)):
+                if not any(allowed(at, place).all() for at in (indices // each, indices % length)):
                     return f"{name}: changing an event changes {of_what}"
     return ""
 
 
 class _Probe:
-    """Runs a graph of the user on random histories.
-
-    Attributes:
-        length: Places of a history.
-    """
+    """Runs a graph of the user on random histories of `length` places."""
 
     def __init__(self, user: DenseGraph, s: SequenceEntry) -> None:
-        """Lay out the columns of each place."""
         self._user, self._name = user, s.name
         width = user.inputs[s.name][1] or 0
         # A graph for shorter histories has the first places of every column.
@@ -159,12 +146,12 @@ class _Probe:
         rows[0, [*self._values[events], *self._masks[events]]] = 0.0
         if len(self._times):
             rows[0, self._times] = np.maximum(rows[0, self._times] - rows[0, self._times[events - 1]], 0.0)
-        one, other = run(before), run(after)
-        first = dict.fromkeys(one, events)
-        for name in one:
-            changed = np.flatnonzero(one[name][0] != other[name][0])
+        earlier, later = run(before), run(after)
+        first = dict.fromkeys(earlier, events)
+        for name in earlier:
+            changed = np.flatnonzero(earlier[name][0] != later[name][0])
             if len(changed):
-                each = max(1, one[name].shape[1] // self.length)
+                each = max(1, earlier[name].shape[1] // self.length)
                 first[name] = max(int((changed // each).min()), int((changed % self.length).min()))
         newest = min(first.values())
         append = EXACT if newest >= events else LAST if newest == events - 1 else NO_APPEND
@@ -177,15 +164,15 @@ class _Probe:
         rows, order = inputs[self._name].copy(), random.permutation(self.length)
         for columns in (self._values, self._masks, *([self._times[:, None]] if len(self._times) else [])):
             rows[0, columns] = inputs[self._name][0, columns[order]]
-        one, other = run(inputs), run({**inputs, self._name: rows})
-        return all(self._moved(one[name][0], other[name][0], order) for name in one)
+        original, permuted = run(inputs), run({**inputs, self._name: rows})
+        return all(self._moved(original[name][0], permuted[name][0], order) for name in original)
 
-    def _moved(self, one: Rows, other: Rows, order: NDArray[np.int64]) -> bool:
-        if np.array_equal(one, other):
+    def _moved(self, before: Rows, after: Rows, order: NDArray[np.int64]) -> bool:
+        if np.array_equal(before, after):
             return True
-        by_event, by_column = one.reshape(self.length, -1), one.reshape(-1, self.length)
+        by_event, by_column = before.reshape(self.length, -1), before.reshape(-1, self.length)
         moved = by_event[order].reshape(-1), by_column[:, order].reshape(-1)
-        return any(np.allclose(other, rows, rtol=1e-5, atol=1e-6) for rows in moved)
+        return any(np.allclose(after, rows, rtol=1e-5, atol=1e-6) for rows in moved)
 
     def _begin(self, seed: int) -> tuple[np.random.Generator, Callable[[Mapping[str, Rows]], Mapping[str, Rows]]]:
         random = np.random.default_rng(seed)

@@ -1,22 +1,18 @@
 """User/candidate split: compute what depends on the user alone once per request, not once per candidate.
 
-The columns of x belong to the user or to the candidates (processor.package.subgraphs). Each tensor of the graph is one
-of
+The columns of x belong to the user or to the candidates (processor.package.subgraphs). Each tensor of the graph is
 
     Free     known from weights alone
-    Once     depends on the user's columns alone: [1, ...] a request, or [L, ...] of L events side by side (UserTensor)
-    Varied   depends on the candidates' columns too (CandidateTensor)
-    Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x itself, and slices, concatenations and
-             maps of such
+    Once     of the user's columns alone: [1, ...] a request, or [L, ...] of L events side by side (UserTensor)
+    Varied   of the candidates' columns too (CandidateTensor)
+    Parted   some indices of axis 1 Once, the others Varied (SplitColumns): x, and slices, concatenations, maps of such
     Added    the sum of a Once and a Varied (SplitSum): a product or a sum along axis 1 of a Parted
 
     x @ W = x_user @ W[user's rows] + x_candidate @ W[the others]
 
-so the user's share of the first layer, and of a factorisation machine's sums, is computed once, together with its bias.
-Where no rule fits, a tensor is assembled for every row, which is always correct and saves nothing.
-
-A product of a Once with a Varied, as of a user's history with each candidate (attention), is computed as one product
-of all candidates' rows with the user's matrix, which is not repeated (BatchMatMul, Einsum).
+so the user's share of the first layer, and of a factorisation machine's sums, is computed once, with its bias. Where no
+rule fits, a tensor is assembled for every row, which is always correct and saves nothing. A product of a Once with a
+Varied (attention) is one product of all candidates' rows with the user's matrix, which is not repeated.
 
 The result is two graphs: user, x [requests, user's columns] and sequences -> u0, u1, ... [requests, length], and
 candidate, whose inputs are x [rows, candidates' columns] and u0, u1, ... [1, length]. The split is verified on random
@@ -56,13 +52,7 @@ BINARY = frozenset({"Add", "AddV2", "Maximum", "Minimum", "Mul", "Pow", "RealDiv
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserCandidateSplit:
-    """Both graphs of a split.
-
-    Attributes:
-        user: x of the user's columns -> the user's tensors.
-        candidate: x of the candidates' columns, and the user's tensors -> outputs.
-        flops: FLOPs of one row of the whole graph, of a candidate, of a user.
-    """
+    """Both graphs of a split, and the FLOPs of one row of the whole graph, of a candidate, of a user."""
 
     user: DenseGraph
     candidate: DenseGraph
@@ -83,16 +73,13 @@ class UserCandidateSplit:
         """Convert rows of the whole graph's inputs to the inputs of both graphs.
 
         These are the user's columns of each row, and all rows as candidates of the first row's user.
-
-        Args:
-            columns: The user's columns of x.
         """
         x = whole[X]
         others = sorted(set(range(x.shape[1])) - set(columns))
         users = {n: np.ascontiguousarray(x[:, columns]) if n == X else whole[n] for n in self.user.inputs}
         computed = self.user.run({name: rows[:1] for name, rows in users.items()})
-        own = {**whole, X: np.ascontiguousarray(x[:, others])}
-        return users, {name: computed[name] if name in computed else own[name] for name in self.candidate.inputs}
+        candidates = {**whole, X: np.ascontiguousarray(x[:, others])}
+        return users, {name: computed[name] if name in computed else candidates[name] for name in self.candidate.inputs}
 
     def __str__(self) -> str:
         whole, candidate, user = self.flops
@@ -105,14 +92,9 @@ class UserCandidateSplit:
 def split_user_candidate(
     dense: DenseGraph, columns: Sequence[int], histories: Collection[str] = ()
 ) -> UserCandidateSplit | None:
-    """Split a graph.
+    """Split a graph by the user's columns of x, ascending; return None if that would save too little.
 
-    Args:
-        columns: The user's columns of x, ascending.
-        histories: Names of inputs that are the user's as a whole.
-
-    Returns:
-        The split, or None if it would save too little.
+    `histories` are inputs that are the user's as a whole.
     """
     if not (columns or histories) or len(columns) == dense.width or not _of_rows(graph := Graph.of_dense(dense)):
         return None
@@ -123,8 +105,8 @@ def split_user_candidate(
     candidate, _ = improve(split.candidate_graph())
     work = flops(graph), flops(candidate), flops(user)
     weights = {name: dense.weights[name] for name in graph.weights}
-    found = UserCandidateSplit(user.to_dense(weights), candidate.to_dense(weights), work)
-    return found if found.saved >= MIN_SAVED and _same(dense, found, columns, histories) else None
+    result = UserCandidateSplit(user.to_dense(weights), candidate.to_dense(weights), work)
+    return result if result.saved >= MIN_SAVED and _same(dense, result, columns, histories) else None
 
 
 class UserTensor(NamedTuple):
@@ -200,21 +182,21 @@ class _GraphSplitter:
 
     def user_graph(self) -> Graph:
         outputs = {name: self._user.reshape(ref, (-1, size)) for ref, (name, size) in self._pieces.items()}
-        own: dict[str, Dims] = {X: (None, self._user_columns)} if self._user_columns else {}
-        return self._user.done(outputs, own | {name: self._graph.inputs[name] for name in self._histories})
+        inputs: dict[str, Dims] = {X: (None, self._user_columns)} if self._user_columns else {}
+        return self._user.done(outputs, inputs | {name: self._graph.inputs[name] for name in self._histories})
 
     def candidate_graph(self) -> Graph:
-        lent: dict[str, Dims] = {name: (1, size) for name, size in sorted(self._pieces.values())}
-        own = {name: dims for name, dims in self._graph.inputs.items() if name not in self._histories}
-        return self._rows.done(self._outputs, {**own, X: (None, self._row_columns), **lent})
+        user_inputs: dict[str, Dims] = {name: (1, size) for name, size in sorted(self._pieces.values())}
+        inputs = {name: dims for name, dims in self._graph.inputs.items() if name not in self._histories}
+        return self._rows.done(self._outputs, {**inputs, X: (None, self._row_columns), **user_inputs})
 
     def _visit(self, name: str, node: Node) -> None:
         graph, ref = self._graph, (name, 0)
         values = [self._values.get(i) for i in node.inputs]
         varying = [v for v in values if v is not None]
         alone = all(isinstance(v, UserTensor) for v in varying)
-        known = graph.outputs_of(name) == 1 and graph.ranked(ref) and self._rows_each(ref) > 0
-        if alone and known and graph.shape(ref)[:1] == (None,):
+        usable = graph.outputs_of(name) == 1 and graph.ranked(ref) and self._rows_each(ref) > 0
+        if alone and usable and graph.shape(ref)[:1] == (None,):
             inputs = [i if v is None else v[0] for i, v in zip(node.inputs, values)]
             self._values[ref] = UserTensor((self._user.copy(node, inputs), 0))
             return
@@ -420,14 +402,14 @@ class _GraphSplitter:
             n = whole[-1]
         if not heads:
             product = edit.matmul(edit.reshape(rows, (-1, k or 1)), matrix)
-            found = edit.reshape(product, (-1, m or 1, n or 1))
+            result = edit.reshape(product, (-1, m or 1, n or 1))
         else:
             first = [*range(1, rank - 2), 0, rank - 2, rank - 1]
             beside = edit.reshape(edit.transpose(rows, first), (*heads, -1, k or 1))
             product = edit.add("BatchMatMulV2", beside, matrix, T=tf.float32, adj_x=False, adj_y=False)
             apart = edit.reshape(product, (*heads, -1, m or 1, n or 1))
-            found = edit.transpose(apart, [rank - 3, *range(rank - 3), rank - 2, rank - 1])
-        return CandidateTensor(edit.transpose(found, last) if flip else found)
+            result = edit.transpose(apart, [rank - 3, *range(rank - 3), rank - 2, rank - 1])
+        return CandidateTensor(edit.transpose(result, last) if flip else result)
 
     def _einsum(self, ref: Ref, node: Node) -> Value | None:
         """Drop the axis of rows from the user's operand: "rk,rlk->rl" becomes "rk,lk->rl"."""
@@ -459,12 +441,12 @@ class _GraphSplitter:
         return CandidateTensor(self._rows.add("Einsum", *inputs, **attrs))
 
     def _sum(self, ref: Ref, node: Node) -> Value | None:
-        found, value = summed(self._graph, ref), self._values.get(node.inputs[0])
-        if found is None or not isinstance(value, SplitColumns) or 0 in found[1]:
+        reduction, value = summed(self._graph, ref), self._values.get(node.inputs[0])
+        if reduction is None or not isinstance(value, SplitColumns) or 0 in reduction[1]:
             return None
         axes = node.inputs[1]
         user, rows = self._user.copy(node, [value.user, axes]), self._rows.copy(node, [value.rows, axes])
-        if 1 in found[1]:
+        if 1 in reduction[1]:
             return SplitSum((user, 0), (rows, 0))
         return value._replace(user=(user, 0), rows=(rows, 0))
 
@@ -534,25 +516,25 @@ class _GraphSplitter:
         user: list[Ref] = []
         rows: list[Ref] = []
         for source, value in zip(node.inputs, (left, right)):
-            its = graph.shape(source)
+            operand_shape = graph.shape(source)
             if isinstance(value, SplitColumns):
-                if (value.user_at, value.rows_at) != (like.user_at, like.rows_at) or its != shape:
+                if (value.user_at, value.rows_at) != (like.user_at, like.rows_at) or operand_shape != shape:
                     return None
                 user.append(value.user)
                 rows.append(value.rows)
             elif value is None:
-                axis = len(its) - len(shape) + 1
+                axis = len(operand_shape) - len(shape) + 1
                 if node.op == "BiasAdd" and len(shape) != 2:
                     return None
-                if axis < 0 or its[axis] == 1:
+                if axis < 0 or operand_shape[axis] == 1:
                     user.append(source)
                     rows.append(source)
                 else:
-                    user.append(_taken(self._user, source, len(its), axis, like.user_at))
-                    rows.append(_taken(self._rows, source, len(its), axis, like.rows_at))
-            elif isinstance(value, UserTensor) and len(its) == len(shape) and its[1] == 1:
+                    user.append(_taken(self._user, source, len(operand_shape), axis, like.user_at))
+                    rows.append(_taken(self._rows, source, len(operand_shape), axis, like.rows_at))
+            elif isinstance(value, UserTensor) and len(operand_shape) == len(shape) and operand_shape[1] == 1:
                 user.append(value.ref)
-                rows.append(self._from_user_vector(value.ref, its))
+                rows.append(self._from_user_vector(value.ref, operand_shape))
             else:
                 return None
         return like._replace(user=(self._user.copy(node, user), 0), rows=(self._rows.copy(node, rows), 0))
@@ -583,16 +565,16 @@ def _of_rows(graph: Graph) -> bool:
     return all(graph.ranked(ref) and graph.shape(ref)[:1] == (None,) for ref in products)
 
 
-def _same(dense: DenseGraph, found: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
+def _same(dense: DenseGraph, split: UserCandidateSplit, columns: Sequence[int], histories: Collection[str]) -> bool:
     """Return whether both graphs together compute what the whole does, for two users with several candidates each."""
     rows = dense.sample(proof_rows(dense, PROOF_ROWS))
     for first in (0, 1):
-        given = {name: np.roll(array, -first, 0) for name, array in rows.items()}
-        given[X][:, columns] = given[X][0, columns]
+        inputs = {name: np.roll(array, -first, 0) for name, array in rows.items()}
+        inputs[X][:, columns] = inputs[X][0, columns]
         for name in histories:
-            given[name][:] = given[name][0]
-        got, wanted = found.candidate.run(found.inputs(given, columns)[1]), dense.run(given)
-        for name, values in wanted.items():
+            inputs[name][:] = inputs[name][0]
+        got, expected = split.candidate.run(split.inputs(inputs, columns)[1]), dense.run(inputs)
+        for name, values in expected.items():
             if not np.allclose(got[name], values, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 return False
     return True

@@ -24,8 +24,7 @@ WAYS = {"parts": True, "whole": False}
 
 
 def opened(repository: Path, keys: Sequence[Path] = (), signing_key: Path | str = "") -> Processor:
-    """A processor over a repository, for use in a `with` block. keys: public keys that everything must be signed by.
-    signing_key: with which it signs what it writes itself."""
+    """A processor over a repository in which `keys` sign all; what it writes itself is signed by `signing_key`."""
     keyring = Keyring.of(signing_key, keys)
     return Processor.initialize(
         ProcessorConfig(str(repository), sessions=1, threads_per_session=1, delta_guard="off", keyring=keyring)
@@ -33,7 +32,7 @@ def opened(repository: Path, keys: Sequence[Path] = (), signing_key: Path | str 
 
 
 def follow(processor: Processor) -> list[str]:
-    """Takes what has arrived in the repository; returns what was said of it."""
+    """Take what has arrived in the repository; return what was said of it."""
     return processor.poll()
 
 
@@ -51,15 +50,14 @@ def computes(processor: Processor, model: str) -> str:
 
 
 def column(document: dict[str, Any]) -> Any:
-    """One input as our API takes it."""
     values, shape = document["values"], document["shape"]
-    made: Any
+    array: Any
     if document["dtype"] == "string":
-        made = Strings.of(values)
+        array = Strings.of(values)
     else:
-        made = np.array([np.nan if v is None else v for v in values], document["dtype"]).reshape(shape)
+        array = np.array([np.nan if v is None else v for v in values], document["dtype"]).reshape(shape)
     splits = document.get("row_splits")
-    return made if splits is None else Ragged(made, np.array(splits, np.int64))
+    return array if splits is None else Ragged(array, np.array(splits, np.int64))
 
 
 def root() -> Path:
@@ -69,7 +67,7 @@ def root() -> Path:
 
 @contextmanager
 def _by(way: str) -> Iterator[None]:
-    """Pins the way of a divided graph: a server takes the one that is faster where it runs, so scores would vary."""
+    """Pin the way of a divided graph: a server takes the one that is faster where it runs, so scores would vary."""
     if not way:
         yield
         return

@@ -38,7 +38,7 @@ EVENT_COUNTS = [0, 1, 2, 5, 7, 8, 9, 12]
 
 
 class Clicks:
-    """models.data.source.Source of so many rows. columns: names of KINDS. labels: "click" and, of two, "buy"."""
+    """A source of so many rows, with columns of KINDS; labels "click" and, of two, "buy"."""
 
     def __init__(self, rows: int, columns: Sequence[str], labels: int = 1, seed: int = 1) -> None:
         fields = tuple(Field(name, KINDS[name]) for name in columns)
@@ -46,35 +46,32 @@ class Clicks:
         self._batch = _batch(rows, columns, labels, seed)
 
     def count_rows(self) -> int:
-        """Of all batches together."""
         return len(self._batch)
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """See models.data.source.Source."""
         check_position(rows, start)
         for first in range(start, len(self._batch), rows):
             yield self._batch.slice(first, min(first + rows, len(self._batch)))
 
 
 def names_of(labels: int) -> str | tuple[str, ...]:
-    """The columns of one label or two, as a schema says them."""
     return "click" if labels == 1 else ("click", "buy")
 
 
 def inputs_of(rows: int, columns: Sequence[str], seed: int, once: Sequence[str] = ()) -> dict[str, Any]:
-    """The inputs of a request. once: columns of which there is one row for all."""
+    """The inputs of a request; of the columns `once` there is one row for all."""
     random = np.random.default_rng([7, seed])
-    made = _columns(rows, random) | _events(rows, np.random.default_rng([13, seed]))
+    columns_of = _columns(rows, random) | _events(rows, np.random.default_rng([13, seed]))
     strange = {"user": np.int64(-(2**63)), "item": np.int64(2**63 - 1)}
     for name, key in strange.items():
-        column: Any = made[name]
+        column: Any = columns_of[name]
         column[-1] = key
     for name, key in {"seen_items": 2**63 - 1, "seen_actions": -1}.items():
-        events: Any = made[name]
+        events: Any = columns_of[name]
         events.values[::11] = key
-    made["city"] = Strings.of([*made["city"].tolist()[:-1], "nowhere"])  # type: ignore[union-attr]
+    columns_of["city"] = Strings.of([*columns_of["city"].tolist()[:-1], "nowhere"])  # type: ignore[union-attr]
     single = _columns(1, random) | _events(1, np.random.default_rng([17, seed]), EVENT_COUNTS[-1:])
-    return {name: _document(single[name] if name in once else made[name]) for name in columns}
+    return {name: _document(single[name] if name in once else columns_of[name]) for name in columns}
 
 
 def spread(numbers: Any) -> np.ndarray:
@@ -84,15 +81,15 @@ def spread(numbers: Any) -> np.ndarray:
 
 def _batch(rows: int, columns: Sequence[str], labels: int, seed: int) -> Batch:
     random = np.random.default_rng([3, seed])
-    made, users, items = _columns(rows, random), random.integers(0, USERS, rows), random.integers(0, ITEMS, rows)
-    made |= {"user": spread(users), "item": spread(items), "time": START_S + np.arange(rows) * 600}
-    made |= _events(rows, np.random.default_rng([11, seed]))
+    columns_of, users, items = _columns(rows, random), random.integers(0, USERS, rows), random.integers(0, ITEMS, rows)
+    columns_of |= {"user": spread(users), "item": spread(items), "time": START_S + np.arange(rows) * 600}
+    columns_of |= _events(rows, np.random.default_rng([11, seed]))
     logit = np.where(users % 2, 2, -1.5) + np.where(items % 3, 1, -2)
     click = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float32)
     buy = click * (random.random(rows) < 0.4).astype(np.float32)
     label = np.stack([click, buy], axis=1) if labels > 1 else click
     time = START_S + np.arange(rows) * 600.0
-    return Batch({name: made[name] for name in columns}, label, time, 0)
+    return Batch({name: columns_of[name] for name in columns}, label, time, 0)
 
 
 def _columns(rows: int, random: np.random.Generator) -> dict[str, Column]:

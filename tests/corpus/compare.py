@@ -40,8 +40,7 @@ ONE_LINE = 120
 
 @dataclass(frozen=True)
 class Compared:
-    """An entry under both commits. scores: how many were compared. worst: the largest difference. why: what is not
-    equal, "" where all is."""
+    """An entry under both commits: how many scores were compared, the largest difference, and `why` it is not equal."""
 
     entry: str
     scores: int
@@ -50,7 +49,6 @@ class Compared:
 
 
 def main() -> int:
-    """See above."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.corpus.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,19 +56,19 @@ def main() -> int:
     parser.add_argument("head", nargs="?", default="", help="a commit; this checkout as it stands where left out")
     parser.add_argument("--base-python", type=Path, help="the Python that scores BASE; `make install` where left out")
     parser.add_argument("--only", nargs="+", default=[], metavar="ENTRY", help="these entries")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="freshet-compare-") as held:
-        aside = Path(held)
-        with checked_out(given.base, aside / "base") as base:
-            before = score(base, given.base_python, aside / "base.json", given.only)
-        if given.head:
-            with checked_out(given.head, aside / "head") as head:
-                after = score(head, None, aside / "head.json", given.only)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="freshet-compare-") as folder:
+        aside = Path(folder)
+        with checked_out(arguments.base, aside / "base") as base:
+            before = score(base, arguments.base_python, aside / "base.json", arguments.only)
+        if arguments.head:
+            with checked_out(arguments.head, aside / "head") as head:
+                after = score(head, None, aside / "head.json", arguments.only)
         else:
-            after = score(ROOT, Path(sys.executable), aside / "head.json", given.only)
-    found = [compared(name, *both) for name, both in _side_by_side(before["entries"], after["entries"]).items()]
-    print(table(found, before["libraries"], after["libraries"], given.base, given.head or "this checkout"))
-    return int(any(one.why for one in found) or not found)
+            after = score(ROOT, Path(sys.executable), aside / "head.json", arguments.only)
+    results = [compared(name, *both) for name, both in _side_by_side(before["entries"], after["entries"]).items()]
+    print(table(results, before["libraries"], after["libraries"], arguments.base, arguments.head or "this checkout"))
+    return int(any(result.why for result in results) or not results)
 
 
 @contextlib.contextmanager
@@ -88,15 +86,19 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def score(checkout: Path, python: Path | None, out: Path, only: list[str]) -> dict[str, Any]:
-    """The report of tests.corpus.scoring under a checkout; python: None for what `make install` makes there. Raises
-    RuntimeError where the engine that was scored was not the checkout's."""
+    """The report of tests.corpus.scoring under a checkout, by the Python that `make install` makes there by default.
+
+    Raises RuntimeError where the engine that was scored was not the checkout's.
+    """
     if python is None:
         _run("make", "-C", str(checkout), "install")
         python = checkout / ".venv" / "bin" / "python"
     # Not resolved: the link is what tells Python which environment it is.
     command = [str(Path.cwd() / python), "-m", "tests.corpus.scoring", "--out", str(out), "--frozen", str(FROZEN)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FRESHET_", "PYTHON"))}
-    subprocess.run([*command, *only], cwd=checkout, env={**kept, **PINNED, "PYTHONPATH": str(checkout)}, check=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FRESHET_", "PYTHON"))}
+    subprocess.run(
+        [*command, *only], cwd=checkout, env={**environment, **PINNED, "PYTHONPATH": str(checkout)}, check=True
+    )
     report: dict[str, Any] = json.loads(out.read_text())
     if Path(report["root"]).resolve() != checkout.resolve():
         raise RuntimeError(f"expected the engine of {checkout}, got that of {report['root']}")
@@ -105,40 +107,37 @@ def score(checkout: Path, python: Path | None, out: Path, only: list[str]) -> di
 
 def compared(entry: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Compared:
     """What two reports say of one entry; None where a report does not name it."""
-    for which, one in (("base", before), ("head", after)):
-        if one is None:
+    for which, report in (("base", before), ("head", after)):
+        if report is None:
             return Compared(entry, 0, 0.0, f"not scored by {which}")
-        if "lacking" in one:
-            return Compared(entry, 0, 0.0, f"{which} lacks {', '.join(one['lacking'])}")
+        if "lacking" in report:
+            return Compared(entry, 0, 0.0, f"{which} lacks {', '.join(report['lacking'])}")
     assert before is not None, "returned above"
     assert after is not None, "returned above"
     if before["computes"] != after["computes"]:
         return Compared(entry, 0, 0.0, f"computed by {before['computes']} and {after['computes']}")
     pairs = _side_by_side(before["scores"], after["scores"])
-    different = [key for key, (one, other) in pairs.items() if one is None or one != other]
+    different = [key for key, (report, other) in pairs.items() if report is None or report != other]
     worst = max([0.0, *(_apart(*pairs[key]) for key in different)])
     why = f"{len(different)} differ, first {different[0]!r}" if different else ""
     return Compared(entry, len(pairs), worst, why or ("" if pairs else "nothing was scored"))
 
 
-def table(found: list[Compared], base: Mapping[str, str], head: Mapping[str, str], *names: str) -> str:
-    """The result for people."""
-    width = max([5, *(len(one.entry) for one in found)])
+def table(results: list[Compared], base: Mapping[str, str], head: Mapping[str, str], *names: str) -> str:
+    width = max([5, *(len(result.entry) for result in results)])
     lines = [f"{'entry':{width}}  scores  largest difference  to the bit"]
-    for one in found:
-        verdict = "equal" if not one.why else f"NOT EQUAL: {one.why}"
-        lines.append(f"{one.entry:{width}}  {one.scores:6}  {one.worst:18.3g}  {verdict}"[: width + ONE_LINE])
-    same = sum(not one.why for one in found)
-    lines.append(
-        f"{' and '.join(names)}: {same} of {len(found)} entries equal, {sum(one.scores for one in found)} scores"
-    )
-    others = [
+    for result in results:
+        verdict = "equal" if not result.why else f"NOT EQUAL: {result.why}"
+        lines.append(f"{result.entry:{width}}  {result.scores:6}  {result.worst:18.3g}  {verdict}"[: width + ONE_LINE])
+    equal, scores = sum(not result.why for result in results), sum(result.scores for result in results)
+    lines.append(f"{' and '.join(names)}: {equal} of {len(results)} entries equal, {scores} scores")
+    differing = [
         f"{name} {base.get(name)} and {head.get(name)}"
         for name in sorted({*base, *head})
         if base.get(name) != head.get(name)
     ]
-    if others:
-        lines.append(f"the environments differ, which alone may change bits: {'; '.join(others)}")
+    if differing:
+        lines.append(f"the environments differ, which alone may change bits: {'; '.join(differing)}")
     return "\n".join(lines)
 
 
@@ -146,8 +145,8 @@ def _apart(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
     """The largest difference of two arrays; infinite where they are not alike in shape and type."""
     if before is None or after is None or (before["shape"], before["dtype"]) != (after["shape"], after["dtype"]):
         return float("inf")
-    one, other = (np.frombuffer(bytes.fromhex(x["bytes"]), x["dtype"]).astype(np.float64) for x in (before, after))
-    return float(np.abs(one - other).max(initial=0.0))
+    first, second = (np.frombuffer(bytes.fromhex(x["bytes"]), x["dtype"]).astype(np.float64) for x in (before, after))
+    return float(np.abs(first - second).max(initial=0.0))
 
 
 def _side_by_side(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -27,7 +27,7 @@ Scores = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Moment:
-    """A state of the repository. arrived: files that came since the moment before, relative to it, in order."""
+    """A state of the repository, and the files that came since the moment before, relative to it, in order."""
 
     name: str
     generation: str
@@ -36,8 +36,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Request:
-    """A recorded request. inputs: by name, as column_document() writes them. way: of a graph that is divided into a
-    user's and a candidates' part, which way it is scored: "parts" or "whole"; "" where there is no division."""
+    """A recorded request, its inputs as column_document() writes them.
+
+    way: of a graph that is divided into a user's and a candidates' part, "parts" or "whole"; else "".
+    """
 
     name: str
     inputs: dict[str, dict[str, Any]]
@@ -48,9 +50,9 @@ class Request:
 class Entry:
     """An entry of the corpus.
 
-    holds: what it is there for, in a sentence. commit: of the code that wrote it. tolerance: how far any score may be
-    off on another machine, absolute. computes: backend and precision that gave the scores. needs: modules that scoring
-    takes beyond what serving always needs. left_out: executables that are compiled anew. files: SHA-256 by path.
+    commit: of the code that wrote it. tolerance: how far any score may be off on another machine, absolute. computes:
+    backend and precision that gave the scores. needs: modules that scoring takes beyond what serving always needs.
+    left_out: executables that are compiled anew. files: SHA-256 by path.
     """
 
     folder: Path
@@ -70,20 +72,21 @@ class Entry:
 
     @property
     def keys(self) -> list[Path]:
-        """Public keys that the repository is signed by; [] where it is not."""
+        """Public keys that the repository is signed by."""
         return sorted((self.folder / KEYS).glob("*.pub"))
 
     def requests(self) -> list[Request]:
-        """The recorded requests, in order."""
         return [Request(**request) for request in _read(self.folder / REQUESTS)]
 
     def scores(self) -> dict[str, Scores]:
         """The stored scores by "<moment>/<request>"."""
         stored = _read(self.folder / SCORES)
-        return {key: {name: _array(made) for name, made in outputs.items()} for key, outputs in stored.items()}
+        return {
+            key: {n: np.array(nested, np.float32) for n, nested in outputs.items()} for key, outputs in stored.items()
+        }
 
     def arrive(self, repository: Path, moment: Moment) -> None:
-        """Copies what came with a moment into a repository that lies as of the moment before."""
+        """Copy what came with a moment into a repository that lies as of the moment before."""
         for name in moment.arrived:
             target = repository / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,19 +96,17 @@ class Entry:
             hidden.rename(target)
 
     def lay_out(self, repository: Path, moment: Moment) -> Path:
-        """Makes a folder the repository as of a moment; returns it."""
+        """Make a folder the repository as of a moment; return it."""
         for each in self.moments[: self.moments.index(moment) + 1]:
             self.arrive(repository, each)
         return repository
 
 
 def entries(frozen: Path = FROZEN) -> list[Entry]:
-    """Every entry, by name."""
     return [read_entry(path.parent) for path in sorted(frozen.glob(f"*/{ENTRY}"))]
 
 
 def read_entry(folder: Path) -> Entry:
-    """The entry in a folder; raises ValueError for one of another format."""
     raw = _read(folder / ENTRY)
     if raw.pop("format") != FORMAT:
         raise ValueError(f"{folder.name}: expected an entry of format {FORMAT}")
@@ -126,16 +127,18 @@ def scores_document(scores: Mapping[str, Scores]) -> dict[str, Any]:
 
 
 def column_document(dtype: str, values: Any, shape: list[int], row_splits: list[int] | None = None) -> dict[str, Any]:
-    """One input of a request. dtype: int64, float32 or string. values: end to end, row by row; of floats None is NaN.
-    shape: of the tensor, or of all values together where row_splits cut them into rows."""
+    """One input of a request: values row by row, of floats None for NaN.
+
+    shape: of the tensor, or of all values together where row_splits cut them into rows.
+    """
     if dtype == "float32":
         values = [None if math.isnan(value) else value for value in values]
-    made = {"dtype": dtype, "shape": shape, "values": values}
-    return made if row_splits is None else {**made, "row_splits": row_splits}
+    document = {"dtype": dtype, "shape": shape, "values": values}
+    return document if row_splits is None else {**document, "row_splits": row_splits}
 
 
 def write_json(path: Path, document: Any, indent: int | None = None) -> None:
-    """Writes a document that a person can read and a diff can show: a line for each item of its top level."""
+    """Write a document that a person can read and a diff can show: a line for each item of its top level."""
     if indent is not None:
         path.write_text(json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
         return
@@ -154,7 +157,3 @@ def _lines(document: Any) -> Iterator[str]:
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _array(nested: Any) -> np.ndarray:
-    return np.array(nested, np.float32)

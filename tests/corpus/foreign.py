@@ -173,13 +173,7 @@ def from_onnx(story: Story) -> None:
     outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
     initialisers = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "ctr", inputs, outputs, initialisers)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with _source(story) as folder:
-        folder.mkdir()
-        path = folder / "ctr.onnx"
-        path.write_bytes(proto.SerializeToString())
-        import_model(path, story.repository, MODEL, options=ImportOptions(buckets=(ROWS,)))
-    _check_stage(story, False)
+    _import_onnx(story, graph, staged=False)
     _ask(story, ("user", "item", "values"))
     _deltas(story, "users.weight")
 
@@ -197,17 +191,7 @@ def lists_from_onnx(story: Story) -> None:
         helper.make_node("Shrink", ["sum"], ["same"], lambd=0.0),
         helper.make_node("Sigmoid", ["same"], ["score"]),
     ]
-    inputs = [
-        helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
-        helper.make_tensor_value_info("item", onnx.TensorProto.INT64, ["batch"]),
-    ]
-    outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
-    weights = random.standard_normal((USERS, DIM)).astype(np.float32)
-    initialisers = [
-        numpy_helper.from_array(weights, "items.weight"),
-        numpy_helper.from_array(np.array([1], np.int64), "axis"),
-    ]
-    _import_lists(story, helper.make_graph(nodes, "ctr", inputs, outputs, initialisers), random)
+    _import_lists(story, nodes, {"items.weight": (USERS, DIM)}, random)
     _deltas(story, "items.weight")
 
 
@@ -228,18 +212,8 @@ def weights_from_onnx(story: Story) -> None:
         helper.make_node("Shrink", ["scaled"], ["same"], lambd=0.0),
         helper.make_node("Sigmoid", ["same"], ["score"]),
     ]
-    inputs = [
-        helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
-        helper.make_tensor_value_info("item", onnx.TensorProto.INT64, ["batch"]),
-    ]
-    outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
     shapes = {"items.weight": (USERS, DIM), "turn.weight": (DIM, DIM), "turn.bias": (DIM,), "scale": ()}
-    initialisers = [
-        numpy_helper.from_array(np.asarray(random.standard_normal(shape), np.float32), name)
-        for name, shape in shapes.items()
-    ]
-    initialisers.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
-    _import_lists(story, helper.make_graph(nodes, "ctr", inputs, outputs, initialisers), random)
+    _import_lists(story, nodes, shapes, random)
     manifest = story.version.manifest
     if manifest.stage_weights != shapes.keys() - {"items.weight"}:
         raise ValueError(f"expected weights of the stage, got {manifest.stage_weights}")
@@ -261,15 +235,19 @@ def weights_from_onnx(story: Story) -> None:
     story.moment("rolled back to 1")
 
 
-def _import_lists(story: Story, graph: Any, random: np.random.Generator) -> None:
-    """Imports a graph of a list `past` and an id `item`, and asks it for lists of three lengths."""
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    with _source(story) as folder:
-        folder.mkdir()
-        path = folder / "ctr.onnx"
-        path.write_bytes(proto.SerializeToString())
-        import_model(path, story.repository, MODEL, options=ImportOptions(buckets=(ROWS,)))
-    _check_stage(story, True)
+def _import_lists(
+    story: Story, nodes: list[Any], shapes: dict[str, tuple[int, ...]], random: np.random.Generator
+) -> None:
+    """Import a graph of a list `past`, an id `item` and random weights; ask it for lists of three lengths."""
+    inputs = [
+        helper.make_tensor_value_info("past", onnx.TensorProto.INT64, ["batch", "events"]),
+        helper.make_tensor_value_info("item", onnx.TensorProto.INT64, ["batch"]),
+    ]
+    outputs = [helper.make_tensor_value_info("score", onnx.TensorProto.FLOAT, ["batch", 1])]
+    weights = {name: np.asarray(random.standard_normal(shape), np.float32) for name, shape in shapes.items()}
+    initialisers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    initialisers.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    _import_onnx(story, helper.make_graph(nodes, "ctr", inputs, outputs, initialisers), staged=True)
     for length in (1, 3, 7):
         ids = random.integers(0, USERS, ROWS * length).tolist()
         splits = [n * length for n in range(ROWS + 1)]
@@ -280,6 +258,16 @@ def _import_lists(story: Story, graph: Any, random: np.random.Generator) -> None
                 "item": column_document("int64", random.integers(0, USERS, ROWS).tolist(), [ROWS]),
             },
         )
+
+
+def _import_onnx(story: Story, graph: Any, staged: bool) -> None:
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with _source(story) as folder:
+        folder.mkdir()
+        path = folder / "ctr.onnx"
+        path.write_bytes(proto.SerializeToString())
+        import_model(path, story.repository, MODEL, options=ImportOptions(buckets=(ROWS,)))
+    _check_stage(story, staged)
 
 
 def _import(story: Story, module: Any, names: tuple[str, ...], staged: bool) -> None:
@@ -344,7 +332,7 @@ def _variable(seed: int, *shape: int, name: str) -> Any:
 
 @contextmanager
 def _source(story: Story) -> Iterator[Path]:
-    """Gives a folder for what is imported. TensorFlow and Keras warn of numpy's future while they write there."""
+    """A folder for what is imported. TensorFlow and Keras warn of numpy's future while they write there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield story.repository.parent / "source"

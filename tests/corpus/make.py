@@ -125,20 +125,19 @@ RECIPES = {
 
 
 def main() -> int:
-    """0 when every entry that was named has been written."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.make", description=__doc__)
     parser.add_argument("--frozen", type=Path, default=FROZEN, help="the folder of entries")
     parser.add_argument("entry", nargs="+", choices=sorted(RECIPES), metavar="NAME")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     commit = written_by()
-    for name in given.entry:
-        make(given.frozen, name, commit)
+    for name in arguments.entry:
+        make(arguments.frozen, name, commit)
         print(f"{name}: written by the code of commit {commit[:12]}")
     return 0
 
 
 def make(frozen: Path, name: str, commit: str) -> None:
-    """Writes one entry; raises FileExistsError for one that is there."""
+    """Write one entry; raise FileExistsError if it exists."""
     recipe = RECIPES[name]
     with Story(frozen, name, recipe.holds, commit, **recipe.options) as story:
         recipe.tell(story)

@@ -28,7 +28,6 @@ def restored(story: Story) -> None:
 
 
 def _publish(story: Story, content: int, **more: object) -> None:
-    """A delta of rows, weights and features with this content number."""
     Publisher(story.repository, MODEL).publish(
         rows={"user": (np.array(USERS), rows_of(USERS, content))},
         dense=make_weights(content),

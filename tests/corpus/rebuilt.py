@@ -55,8 +55,8 @@ def rebuilt(entry: Entry, folder: Path) -> Entry:
 
 def _with(arrived: list[str], compiled: str, new: list[str]) -> list[str]:
     """The files of a moment with other compiled ones in the place of those that came with it."""
-    kept = [name for name in arrived if not name.startswith(compiled)]
-    return arrived if len(kept) == len(arrived) else [*new, *kept]
+    others = [name for name in arrived if not name.startswith(compiled)]
+    return arrived if len(others) == len(arrived) else [*new, *others]
 
 
 def apart(entry: Entry, aside: Path) -> tuple[int, float]:
@@ -65,15 +65,14 @@ def apart(entry: Entry, aside: Path) -> tuple[int, float]:
     (aside / "a").mkdir()
     (aside / "b").mkdir()
     worst, count = 0.0, 0
-    for one, other in zip(scored(entry, aside / "a"), scored(anew, aside / "b"), strict=True):
-        for name, values in one.scores.items():
-            off = abs(values.astype(float) - other.scores[name].astype(float))
+    for frozen, compiled in zip(scored(entry, aside / "a"), scored(anew, aside / "b"), strict=True):
+        for name, values in frozen.scores.items():
+            off = abs(values.astype(float) - compiled.scores[name].astype(float))
             worst, count = max(worst, float(off.max(initial=0.0))), count + values.size
     return count, worst
 
 
 def main() -> int:
-    """See above."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.rebuilt", description=__doc__)
     parser.add_argument("entry", nargs="*", help="names of entries; all of them by default")
     chosen = parser.parse_args().entry
@@ -88,9 +87,9 @@ def main() -> int:
             print(f"{entry.name:22} left out: signed")
             continue
         lower = "int8" in json.dumps(entry.computes) or "bfloat16" in json.dumps(entry.computes)
-        with tempfile.TemporaryDirectory(prefix="freshet-rebuilt-") as held:
+        with tempfile.TemporaryDirectory(prefix="freshet-rebuilt-") as folder:
             try:
-                count, worst = apart(entry, Path(held))
+                count, worst = apart(entry, Path(folder))
             except FreshetError as error:
                 print(f"{entry.name:22} left out: {error}")
                 continue

@@ -28,7 +28,7 @@ LIBRARIES = ("numpy", "numba", "onnxruntime", "jaxlib", "openvino", "tensorflow-
 
 @dataclass(frozen=True)
 class Scored:
-    """The scores of one request. how: "followed" or "opened" (tests.corpus). computes: what computed them."""
+    """The scores of one request, FOLLOWED or OPENED (tests.corpus), and what computed them."""
 
     moment: Moment
     request: Request
@@ -38,8 +38,10 @@ class Scored:
 
 
 def scored(entry: Entry, aside: Path) -> Iterator[Scored]:
-    """Every request at every moment, in both ways. aside: an empty folder. Raises AssertionError where another
-    generation answers than did when the entry was written."""
+    """Every request at every moment, in both ways; `aside` is an empty folder.
+
+    Raises AssertionError where another generation answers than did when the entry was written.
+    """
     requests = entry.requests()
     followed = entry.lay_out(aside / FOLLOWED, entry.moments[0])
     with adapter.opened(followed, entry.keys) as processor:
@@ -69,22 +71,21 @@ def lacking(entry: Entry) -> list[str]:
 
 
 def main() -> int:
-    """0 when every entry was scored or lacks a library, which the file then says."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.scoring", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the file of scores, as JSON")
     parser.add_argument("--frozen", type=Path, default=FROZEN, help="the folder of entries")
     parser.add_argument("entry", nargs="*", help="their names; all of them by default")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     # That executables are left out, and compiled anew, is what the entries say.
     logging.getLogger("freshet.executables").setLevel(logging.ERROR)
-    known = {entry.name: entry for entry in entries(given.frozen)}
-    if unknown := sorted(set(given.entry) - known.keys()):
+    by_name = {entry.name: entry for entry in entries(arguments.frozen)}
+    if unknown := sorted(set(arguments.entry) - by_name.keys()):
         parser.error(f"expected entries of the corpus, got {', '.join(unknown)}")
     report: dict[str, object] = {"root": str(adapter.root()), "libraries": _libraries(), "entries": {}}
-    for name in given.entry or known:
+    for name in arguments.entry or by_name:
         print(f"scoring {name}", file=sys.stderr)
-        report["entries"][name] = _bits(known[name])  # type: ignore[index]
-    given.out.write_text(json.dumps(report, indent=1))
+        report["entries"][name] = _bits(by_name[name])  # type: ignore[index]
+    arguments.out.write_text(json.dumps(report, indent=1))
     return 0
 
 
@@ -94,22 +95,22 @@ def _bits(entry: Entry) -> dict[str, object]:
         return {"lacking": missing}
     scores, computes = {}, set()
     with tempfile.TemporaryDirectory(prefix="freshet-corpus-") as aside:
-        for one in scored(entry, Path(aside)):
-            computes.add(one.computes)
-            for output, array in one.scores.items():
+        for result in scored(entry, Path(aside)):
+            computes.add(result.computes)
+            for output, array in result.scores.items():
                 bits = {"shape": list(array.shape), "dtype": array.dtype.str, "bytes": array.tobytes().hex()}
-                scores[f"{one.moment.name}/{one.how}/{one.request.name}/{output}"] = bits
+                scores[f"{result.moment.name}/{result.how}/{result.request.name}/{output}"] = bits
     return {"computes": sorted(computes), "scores": scores}
 
 
 def _libraries() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
+    versions = {"python": sys.version.split()[0]}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 if __name__ == "__main__":

@@ -61,16 +61,9 @@ class Story:
         needs: tuple[str, ...] = (),
         signing_key: Path | None = None,
     ) -> None:
-        """Begins an entry, aside from the corpus.
+        """Begin an entry (tests.corpus.entry.Entry) aside from the folder of entries; FileExistsError if it exists.
 
-        Args:
-            frozen: The folder of entries.
-            name: The entry's, its folder there.
-            holds, commit, tolerance, computes, needs: See tests.corpus.entry.Entry.
-            signing_key: What the repository is signed with; its public half lies beside it.
-
-        Raises:
-            FileExistsError: There is such an entry.
+        signing_key: what the repository is signed with; its public half lies beside it.
         """
         self.folder = frozen / name
         if self.folder.exists():
@@ -97,45 +90,40 @@ class Story:
 
     @property
     def version(self) -> VersionReader:
-        """The newest version of the entry's model."""
         return Repository(self.repository).with_keys(self.keyring).version(MODEL)
 
     @property
     def change_log(self) -> ChangeLog:
-        """Its chain, read anew."""
         return ChangeLog.of(self.version)
 
     def moment(self, name: str) -> None:
-        """Keeps what has been written since the last moment, and what the repository answers with now."""
+        """Keep what has been written since the last moment, and what the repository answers with now."""
         arrived = [path for path in self._written() if not (self.made / STORE / path).exists()]
         for path in self._written():
-            kept = self.made / STORE / path
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            copy = self.made / STORE / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
             if path in arrived:
-                shutil.copyfile(self.repository / path, kept)
-            elif kept.read_bytes() != (self.repository / path).read_bytes():
+                shutil.copyfile(self.repository / path, copy)
+            elif copy.read_bytes() != (self.repository / path).read_bytes():
                 raise ValueError(f"{path}: was changed after it was written: an entry's files may only be added to")
         change_log = self.change_log
         generation = str(Generation(change_log.manifest.version, change_log.history.target.step))
         self._moments.append(Moment(name, generation, sorted(arrived, key=_turn)))
 
     def roll_back(self, step: int, reason: str) -> None:
-        """As the admin port does."""
         with self._processor() as processor:
             processor.rollback(MODEL, Generation(1, step), reason)
 
     def reject(self, reason: str) -> None:
-        """Undoes what is held, as the admin port does."""
         with self._processor() as processor:
             processor.host.reject_deltas(MODEL, 1, reason)
 
     def compact(self) -> None:
-        """As `freshet delta compact` does."""
         if compact(self.version, self.change_log) is None:
             raise ValueError("there was nothing to fold")
 
     def end(self) -> None:
-        """Scores all moments and moves the entry into the corpus."""
+        """Score all moments and move the entry into the corpus."""
         left_out = [name for name in self._moments[0].arrived if name.endswith(MACHINE_CODE)]
         for name in left_out:
             (self.made / STORE / name).unlink()
@@ -157,13 +145,13 @@ class Story:
         """The scores at every moment, of which both ways to reach it have to give the same."""
         scores: dict[str, Scores] = {}
         with tempfile.TemporaryDirectory(prefix="freshet-story-") as aside:
-            for one in scored(read_entry(self.made), Path(aside)):
-                where = f"{one.moment.name}, {one.how}, {one.request.name}"
-                if one.computes != self._about["computes"]:
-                    raise ValueError(f"{where}: expected {self._about['computes']}, got {one.computes}")
-                known = scores.setdefault(f"{one.moment.name}/{one.request.name}", one.scores)
-                for name, array in one.scores.items():
-                    if not np.isfinite(array).all() or np.abs(array - known[name]).max() > EXACT:
+            for result in scored(read_entry(self.made), Path(aside)):
+                where = f"{result.moment.name}, {result.how}, {result.request.name}"
+                if result.computes != self._about["computes"]:
+                    raise ValueError(f"{where}: expected {self._about['computes']}, got {result.computes}")
+                first = scores.setdefault(f"{result.moment.name}/{result.request.name}", result.scores)
+                for name, array in result.scores.items():
+                    if not np.isfinite(array).all() or np.abs(array - first[name]).max() > EXACT:
                         raise ValueError(f"{where}: expected finite scores, the same in both ways")
         for before, after in pairwise(self._moments):
             same = all(_equal(scores, before, after, request) for request in self.requests)
@@ -186,7 +174,6 @@ class Story:
 
 
 def requests_of(name: str, inputs: dict[str, Any], ways: tuple[str, ...] = ("",)) -> list[Request]:
-    """A request in each of these ways."""
     return [Request(f"{name} {way}".strip(), inputs, way) for way in ways]
 
 
@@ -204,5 +191,5 @@ def _turn(path: str) -> tuple[bool, bool, str]:
 
 
 def _equal(scores: dict[str, Scores], before: Moment, after: Moment, request: Request) -> bool:
-    one, other = scores[f"{before.name}/{request.name}"], scores[f"{after.name}/{request.name}"]
-    return all(np.array_equal(one[name], other[name]) for name in one)
+    earlier, later = scores[f"{before.name}/{request.name}"], scores[f"{after.name}/{request.name}"]
+    return all(np.array_equal(earlier[name], later[name]) for name in earlier)

@@ -71,7 +71,8 @@ COMPILED_WITHIN = 2e-3
 class Training:
     """A run of `freshet train` into a story's repository: its full version at once, then a delta whenever it is asked.
 
-    Requests of the story are of its rows: some with a row for each candidate, some with one user for all of them."""
+    Requests of the story are of its rows: some with a row for each candidate, some with one user for all of them.
+    """
 
     def __init__(
         self,
@@ -87,9 +88,10 @@ class Training:
         **sections: dict[str, Any],
     ) -> None:
         """columns: of the rows, by default those of the features' names. rows: of a request. options: more of [model].
-        publish: more of [publish]. sections: others of the file; a request has the columns of its sequences, too."""
+        publish: more of [publish]. sections: others of the file; a request has the columns of its sequences, too.
+        """
         names = list(columns or features)
-        written = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
+        publish_keys = {"repository": str(story.repository), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS}
         config = {
             "model": {"name": MODEL, "arch": arch, "hidden": [16, 8]} | (options or {}),
             "data": {
@@ -100,7 +102,7 @@ class Training:
             },
             "features": features,
             "train": LEARNING,
-            "publish": written | {"key": str(story.signing_key or "")} | (publish or {}),
+            "publish": publish_keys | {"key": str(story.signing_key or "")} | (publish or {}),
             "guard": {"enabled": False},
             **sections,
         }
@@ -117,23 +119,25 @@ class Training:
         once = [name for name in names if name in USER_COLUMNS or name in sent]
 
         def inputs(seed: int, once: Sequence[str] = ()) -> dict[str, Any]:
-            return {sent.get(name, name): made for name, made in inputs_of(rows, names, seed, once).items()}
+            return {sent.get(name, name): column for name, column in inputs_of(rows, names, seed, once).items()}
 
         story.requests += requests_of("rows", inputs(1))
         story.requests += requests_of("one user", inputs(2, once), ways)
 
+    def tell(self, story: Story, deltas: int = 1) -> None:
+        """Tell of the version, and of as many deltas, learned and published one after another."""
+        story.moment("published")
+        for number in range(1, deltas + 1):
+            self.delta()
+            story.moment(f"delta {number}")
+
     def delta(self) -> None:
-        """Learns on and publishes what has changed."""
         next(self._deltas)
 
 
 def deepfm(story: Story) -> None:
     training = Training(story, "deepfm")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
-    training.delta()
-    story.moment("delta 2")
+    training.tell(story, 2)
     story.roll_back(1, "the second was a mistake")
     story.moment("rolled back to 1")
     training.delta()
@@ -143,48 +147,31 @@ def deepfm(story: Story) -> None:
 def wide_deep(story: Story) -> None:
     columns = ["user", "item", "city", "price", "tags", "time"]
     hashed = {"item": {"hash": "quotient_remainder", "hash_rows": 24}}
-    training = Training(story, "wide_deep", CROSSES, columns, tables=hashed)
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "wide_deep", CROSSES, columns, tables=hashed).tell(story)
 
 
 def dcn(story: Story) -> None:
-    training = Training(story, "dcn")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "dcn").tell(story)
 
 
 def mmoe(story: Story) -> None:
     options = {"experts": 2, "tower": [4]}
-    training = Training(story, "mmoe", labels=2, options=options, fusion={"final": "click ** 1.0 * buy ** 0.5"})
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "mmoe", labels=2, options=options, fusion={"final": "click ** 1.0 * buy ** 0.5"}).tell(story)
 
 
 def esmm(story: Story) -> None:
-    training = Training(story, "esmm", labels=2)
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "esmm", labels=2).tell(story)
 
 
 def two_tower(story: Story) -> None:
-    training = Training(story, "two_tower", options={"vector_dim": 4, "similarity": "cosine"})
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "two_tower", options={"vector_dim": 4, "similarity": "cosine"}).tell(story)
 
 
 def user_once(story: Story) -> None:
     training = Training(story, "deepfm", rows=CANDIDATES, ways=DIVIDED, options={"hidden": [64, 16]})
     if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    training.tell(story)
 
 
 def histories(story: Story) -> None:
@@ -195,12 +182,10 @@ def histories(story: Story) -> None:
     )
     if not story.version.manifest.graphs:
         raise ValueError("the graph was not divided")
-    asked = story.requests[-1].inputs
-    without = {name: made | NO_EVENTS if name.startswith("history.") else made for name, made in asked.items()}
-    story.requests += requests_of("user without events", without, ("parts",))
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    inputs = story.requests[-1].inputs
+    no_events = {name: column | NO_EVENTS if name.startswith("history.") else column for name, column in inputs.items()}
+    story.requests += requests_of("user without events", no_events, ("parts",))
+    training.tell(story)
     story.roll_back(0, "the first was a mistake")
     story.moment("rolled back to 0")
     training.delta()
@@ -209,19 +194,13 @@ def histories(story: Story) -> None:
 
 def histories_timed(story: Story) -> None:
     history = HISTORY | {"columns": {"item": "seen_items"}, "time": "seen_ms", "time_unit": "ms"}
-    training = Training(story, "hstu", RANKED, options=DEPTH, sequences={"history": history})
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "hstu", RANKED, options=DEPTH, sequences={"history": history}).tell(story)
 
 
 def row_types(story: Story) -> None:
     """Tables of every row type, folded: what was narrowed once is copied as it is stored."""
     features = {name: {**f, "dtype": ROW_TYPES[name]} if name in ROW_TYPES else f for name, f in FEATURES.items()}
-    training = Training(story, "dlrm", features, options={"bottom": [8], "hidden": [16]})
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    Training(story, "dlrm", features, options={"bottom": [8], "hidden": [16]}).tell(story)
     publisher = Publisher(story.repository, MODEL)
     publisher.publish(removed={"user": spread(np.arange(0, 60, 3)), "tags": ["tag 1", "tag 2"]})
     story.moment("rows removed")
@@ -271,12 +250,7 @@ def held(story: Story) -> None:
 
 
 def signed(story: Story) -> None:
-    training = Training(story, "deepfm")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
-    training.delta()
-    story.moment("delta 2")
+    Training(story, "deepfm").tell(story, 2)
     story.compact()
     story.moment("folded")
     story.roll_back(1, "the second was a mistake")
@@ -301,9 +275,7 @@ def int8(story: Story) -> None:
     features = {name: feature for name, feature in FEATURES.items() if feature["kind"] != "float"}
     training = Training(story, "deepfm", features, options={"hidden": [64, 32]}, publish=lower)
     _computes_in(story, "int8")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    training.tell(story)
 
 
 def bfloat16(story: Story) -> None:
@@ -311,27 +283,18 @@ def bfloat16(story: Story) -> None:
     bound = Tolerance(COMPILED_WITHIN, 1.0)
     _compile(story, CompileOptions(("openvino:bfloat16", "openvino:float32"), "bfloat16", (ROWS,), bound=bound))
     _computes_in(story, "bfloat16")
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    training.tell(story)
 
 
 def xla(story: Story) -> None:
     training = Training(story, "deepfm")
     _compile(story, CompileOptions(("xla",), "float32", (ROWS,)))
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
+    training.tell(story)
 
 
 def _columns(story: Story, features: dict[str, dict[str, Any]]) -> None:
     names = [*FEATURES, "time"] if "hour" in features else list(FEATURES)
-    training = Training(story, "tests.corpus.zoo:exposed", features, names)
-    story.moment("published")
-    training.delta()
-    story.moment("delta 1")
-    training.delta()
-    story.moment("delta 2")
+    Training(story, "tests.corpus.zoo:exposed", features, names).tell(story, 2)
 
 
 def _compile(story: Story, options: CompileOptions) -> None:

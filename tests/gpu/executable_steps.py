@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from freshet_serving.compiler.imports.boundary import Boundary
+from freshet_serving.compiler.imports.boundary import boundary_of
 from freshet_serving.processor.backends.base import Artefact, Executable, aligned
 from freshet_serving.processor.backends.capsule import unpack
 from freshet_serving.processor.backends.cuda import Cuda
@@ -44,12 +44,12 @@ def about(check: Check) -> Figures:
 
 def boundary(check: Check) -> Figures:
     """The tensors that the CPU sends and the device receives, from the manifest alone."""
-    cut = Boundary.of(check.manifest)
-    if [p.columns[1] for p in cut.pairs[:-1]] != [p.columns[0] for p in cut.pairs[1:]]:
+    sent = boundary_of(check.manifest)
+    if [tensor.columns[1] for tensor in sent[:-1]] != [tensor.columns[0] for tensor in sent[1:]]:
         raise ValueError("columns of the dense input that nobody sends, or that two send")
-    yield "tensors sent", str(len(cut.pairs))
-    yield "bytes a row", str(4 * cut.width)
-    yield "bytes a row back", str(4 * sum(cut.outputs.values()))
+    yield "tensors sent", str(len(sent))
+    yield "bytes a row", str(4 * check.manifest.width)
+    yield "bytes a row back", str(4 * sum(output.columns for output in check.manifest.outputs))
 
 
 def xla(check: Check) -> Figures:

@@ -7,26 +7,17 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto, helper
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.onnx_graph.calls import Call, Translator
 from freshet_serving.compiler.imports.ops import words
 
 CAST: dict[int, Any] = {
-    1: tf.float32,
-    2: tf.uint8,
-    3: tf.int8,
-    4: tf.uint16,
-    5: tf.int16,
-    6: tf.int32,
-    7: tf.int64,
-    9: tf.bool,
-    10: tf.float16,
-    11: tf.float64,
-    12: tf.uint32,
-    13: tf.uint64,
-    16: tf.bfloat16,
+    code: tf.as_dtype(helper.tensor_dtype_to_np_dtype(code))
+    for code in (*range(TensorProto.FLOAT, TensorProto.STRING), *range(TensorProto.BOOL, TensorProto.COMPLEX64), 16)
 }
+"""By ONNX's number of a type: all numbers and bool; 16 is bfloat16."""
 
 
 def _divided(call: Call) -> Any:
@@ -39,10 +30,6 @@ def _power(call: Call) -> Any:
     if isinstance(y, np.ndarray) and y.size == 1 and float(y.ravel()[0]) == 2.0:
         return tf.square(x)
     return tf.pow(x, tf.cast(y, tf.as_dtype(x.dtype)))
-
-
-def _modulo(call: Call) -> Any:
-    return (tf.truncatemod if call.attr("fmod", 0) else tf.math.floormod)(call.x(), call.x(1))
 
 
 def _clipped(call: Call) -> Any:
@@ -79,14 +66,6 @@ def _gelu(call: Call) -> Any:
 def _prelu(call: Call) -> Any:
     x, slope = call.x(), call.x(1)
     return tf.where(x > 0, x, slope * x)
-
-
-def _hard_sigmoid(call: Call) -> Any:
-    return tf.clip_by_value(call.attr("alpha", 0.2) * call.x() + call.attr("beta", 0.5), 0.0, 1.0)
-
-
-def _hard_swish(call: Call) -> Any:
-    return call.x() * tf.clip_by_value(call.x() / 6 + 0.5, 0.0, 1.0)
 
 
 def _softmax(function: Any) -> Translator:
@@ -128,10 +107,6 @@ def _folded(function: Any) -> Translator:
     return lambda call: reduce(function, [call.x(i) for i in range(len(call.inputs))])
 
 
-def _mean(call: Call) -> Any:
-    return reduce(tf.add, [call.x(i) for i in range(len(call.inputs))]) / len(call.inputs)
-
-
 def _one(function: Any) -> Translator:
     return lambda call: function(call.x())
 
@@ -145,8 +120,8 @@ def _arg(function: Any) -> Translator:
         if call.attr("select_last_index", 0):
             raise call.refused("select_last_index is not supported")
         axis = call.axis(call.attr("axis", 0))
-        found = function(call.x(), axis, output_type=tf.int64)
-        return tf.expand_dims(found, axis) if call.attr("keepdims", 1) else found
+        positions = function(call.x(), axis, output_type=tf.int64)
+        return tf.expand_dims(positions, axis) if call.attr("keepdims", 1) else positions
 
     return translate
 
@@ -182,7 +157,7 @@ TRANSLATORS: dict[str, Translator] = {
     "And": _two(tf.logical_and),
     "Or": _two(tf.logical_or),
     "Xor": _two(tf.math.logical_xor),
-    "Mod": _modulo,
+    "Mod": lambda call: (tf.truncatemod if call.attr("fmod", 0) else tf.math.floormod)(call.x(), call.x(1)),
     "Equal": _two(tf.equal),
     "Less": _two(tf.less),
     "LessOrEqual": _two(tf.less_equal),
@@ -191,7 +166,7 @@ TRANSLATORS: dict[str, Translator] = {
     "Max": _folded(tf.maximum),
     "Min": _folded(tf.minimum),
     "Sum": _folded(tf.add),
-    "Mean": _mean,
+    "Mean": lambda call: _folded(tf.add)(call) / len(call.inputs),
     "Clip": _clipped,
     "Elu": _elu,
     "Selu": _selu,
@@ -202,8 +177,8 @@ TRANSLATORS: dict[str, Translator] = {
     "ThresholdedRelu": lambda call: tf.where(call.x() > call.attr("alpha", 1.0), call.x(), tf.zeros_like(call.x())),
     "Mish": lambda call: call.x() * tf.tanh(tf.nn.softplus(call.x())),
     "Swish": lambda call: call.x() * tf.sigmoid(call.attr("alpha", 1.0) * call.x()),
-    "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
+    "HardSigmoid": lambda call: tf.clip_by_value(call.attr("alpha", 0.2) * call.x() + call.attr("beta", 0.5), 0.0, 1.0),
+    "HardSwish": lambda call: call.x() * tf.clip_by_value(call.x() / 6 + 0.5, 0.0, 1.0),
     "Softmax": _softmax(_along),
     "LogSoftmax": _softmax(lambda x, axis: x - tf.reduce_logsumexp(x, axis, keepdims=True)),
     "ReduceSum": _reduced(tf.reduce_sum),

@@ -3,7 +3,7 @@
 TorchScript: a Loop of Slice (ids of one bag), Gather, ReduceSum | Mean | Max, its rows stacked by the Loop. Dynamo:
 Gather of all ids before the loop, then a Loop of Slice and Reduce that appends to a sequence; with a padding_idx, an
 inner loop that leaves entries out. Each becomes one node of our own, EmbeddingBag; any other Loop is refused on
-translation. The recognition is verified later (compiler.imports.onnx_graph.reference_check).
+translation. The recognition is verified later (reference_check).
 
 Ids and offsets that are inputs of the model become one ragged input of the package. A matrix of ids, which exporters
 split into ids and offsets, is restored.
@@ -38,16 +38,13 @@ LOOPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """One EmbeddingBag.
+    """One EmbeddingBag: the names of its result, table, ids and weights of entries ("" for none).
 
     Attributes:
-        output: The value that is its result.
         mode: sum, mean or max.
-        table: The value that rows are gathered from.
         ids: Ids, flat.
         splits: Begin of each bag and end of the last one.
         matrix: Ids [rows, entries], instead of ids and splits.
-        weights: Weight of each entry; "" for none.
         padding: The id that is ignored.
     """
 
@@ -67,13 +64,7 @@ class Bag:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Ids and offsets given as two inputs.
-
-    Attributes:
-        ids: Input of the ids.
-        offsets: Input of the offsets.
-        ends: Whether the offsets include the end of the last bag.
-    """
+    """Ids and offsets given as two inputs; `ends` tells whether the offsets include the end of the last bag."""
 
     ids: str
     offsets: str
@@ -81,13 +72,11 @@ class Offsets:
 
 
 def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
-    """Replace loops by EmbeddingBag nodes.
+    """Replace loops by EmbeddingBag nodes; return the graph, and the inputs that are ids and offsets.
 
-    Returns:
-        The graph, and the inputs that are ids and offsets. The input of the ids stays, and the offsets become the
-            node's splits: `splits_of(ids)`.
+    The input of the ids stays, and the offsets become the node's splits: `splits_of(ids)`.
     """
-    body, ranks = model.body, {given.name: len(given.dims) for given in model.inputs}
+    body, ranks = model.body, {info.name: len(info.dims) for info in model.inputs}
     finder = _BagFinder(body, ranks)
     bags = {bag.output: bag for node in body.nodes if (bag := finder.bag(node)) is not None}
     paired: dict[str, Offsets] = {}
@@ -115,7 +104,6 @@ def find_bags(model: OnnxModel) -> tuple[OnnxBody, list[Offsets]]:
 
 
 def splits_of(ids: str) -> str:
-    """Return the name of the value with the row splits of a ragged input."""
     return f"{ids}/row_splits"
 
 
@@ -137,7 +125,6 @@ class _Scope:
         return name in self._makers or name in self.body.inputs or self.body.value(name) is not None
 
     def through(self, name: str, *ops: str) -> str:
-        """Return the source of `name`, skipping these operators."""
         while (node := self.maker(name, *ops)) is not None:
             name = node.inputs[0]
         return name
@@ -148,7 +135,6 @@ class _Scope:
         return self._around.constant(name) if value is None and self._around is not None else value
 
     def number(self, name: str) -> int | None:
-        """Return the integer that a value holds, if it is a single one."""
         value = self.constant(name)
         return int(value.ravel()[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
@@ -167,7 +153,6 @@ class _BagFinder:
         return None
 
     def inputs(self, bag: Bag) -> Offsets | None:
-        """Return the pair of inputs that a bag's ids and splits come from, or None."""
         if not bag.ids:
             return None
         ids = self._sent(bag.ids)
@@ -251,9 +236,9 @@ class _BagFinder:
         rows = [name for name in taken if self._rows(name) is not None]
         if not mode or len(modes) > 2 or len(rows) != 1:
             return None
-        found = self._rows(rows[0])
-        assert found is not None, "it was just found"
-        table, ids, weights = found
+        entry_rows = self._rows(rows[0])
+        assert entry_rows is not None, "it was just found"
+        table, ids, weights = entry_rows
         paddings = self._paddings(nodes)
         others = taken - {rows[0], ids} if paddings is not None else taken - {rows[0]}
         if len(others) != 1 or (paddings is not None and len(paddings) != 1):
@@ -262,7 +247,6 @@ class _BagFinder:
         return self._made(joined.outputs[0], mode, table, ids, next(iter(others)), weights, padding)
 
     def _rows(self, name: str) -> tuple[str, str, str] | None:
-        """Return (table, ids, weights) of the rows of all entries."""
         graph, weights = self._graph, ""
         name = graph.through(name, *SAME)
         weighing = graph.maker(name, "Mul")
@@ -270,8 +254,8 @@ class _BagFinder:
             name = graph.through(weighing.inputs[0], *SAME)
             weights = graph.through(weighing.inputs[1], "Unsqueeze", *SAME)
             spread = graph.maker(weights, "Expand")
-            one = graph.constant(spread.inputs[0]) if spread is not None else None
-            if one is not None and (np.asarray(one) == 1).all():
+            spread_value = graph.constant(spread.inputs[0]) if spread is not None else None
+            if spread_value is not None and (np.asarray(spread_value) == 1).all():
                 weights = ""
         gathered = graph.maker(name, "Gather")
         if gathered is None or gathered.attributes.get("axis", 0):
@@ -279,13 +263,12 @@ class _BagFinder:
         return gathered.inputs[0], gathered.inputs[1], weights
 
     def _paddings(self, nodes: list[tuple[OnnxNode, _Scope]]) -> set[int] | None:
-        """Return the ids that the loop for padding compares with; None if there is no such loop."""
         if not any(node.op == "Loop" for node, _ in nodes):
             return None
         graph, turned = self._graph, {node.inputs[0] for node, _ in nodes if node.op == "Not"}
         compared = [node for node, _ in nodes if node.op == "Equal" and node.outputs[0] in turned]
-        found = {graph.number(node.inputs[1]) for node in compared}
-        return {number for number in found if number is not None}
+        numbers = {graph.number(node.inputs[1]) for node in compared}
+        return {number for number in numbers if number is not None}
 
     def _made(
         self, output: str, mode: str, table: str, ids: str, splits: str, weights: str, padding: int | None
@@ -308,14 +291,12 @@ class _BagFinder:
         return matrix if self._ranks.get(matrix, 2) == 2 else ""
 
     def _is_length(self, name: str, ids: str) -> bool:
-        """Return whether a value is the number of entries of `ids`."""
         counted = self._graph.maker(
             self._graph.through(name, "Unsqueeze", "Squeeze", "Gather", "Reshape", *SAME), "Shape", "Size"
         )
         return counted is not None and self._sent(counted.inputs[0]) == ids
 
     def _axes(self, scope: _Scope, node: OnnxNode) -> list[int] | None:
-        """Return the axes of a Reduce: an attribute, or an input in later versions."""
         if "axes" in node.attributes:
             return list(node.attributes["axes"])
         value = scope.constant(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -323,7 +304,6 @@ class _BagFinder:
 
 
 def _within(body: OnnxBody, around: _Scope | None = None) -> Iterator[tuple[OnnxNode, _Scope]]:
-    """Iterate over the nodes of a body and of those inside it."""
     scope = _Scope(body, around)
     for node in body.nodes:
         yield node, scope

@@ -7,6 +7,7 @@ offsets have an end) as branches on constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,7 @@ FOLDS: dict[str, Callable[[Array, Array], Any]] = {
 
 
 def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBody:
-    """Return a body without branches on constants, including its loops and branches.
-
-    Args:
-        known: Constant values of the graph around it.
-    """
+    """Return a body without branches on constants, its own or `known` ones around it, also in loops and branches."""
     values = {**(known or {}), **body.constants}
     values.update((name, array) for name, array in body.weights.items() if array.size <= MAX_SIZE)
     nodes: list[OnnxNode] = []
@@ -39,7 +36,7 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
     waiting = list(reversed(body.nodes))
     while waiting:
         node = _with(waiting.pop(), renamed)
-        chosen = _chosen(node, values)
+        chosen = chosen_branch(node, values)
         if chosen is not None:
             inner = _prefixed(chosen, f"{node.outputs[0]}/")
             values |= inner.constants | inner.weights
@@ -53,50 +50,48 @@ def decided(body: OnnxBody, known: Mapping[str, Array] | None = None) -> OnnxBod
             values[node.outputs[0]] = constants[node.outputs[0]] = folded
             continue
         bodies = {n: decided(v, values) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
-        nodes.append(_replaced(node, bodies) if bodies else node)
+        nodes.append(replace(node, attributes={**node.attributes, **bodies}) if bodies else node)
     outputs = [_now(name, renamed) for name in body.outputs]
     return OnnxBody(body.inputs, outputs, nodes, weights, constants)
 
 
-def _chosen(node: OnnxNode, values: Mapping[str, Array]) -> OnnxBody | None:
-    """Return the branch that an If takes, if it is known."""
+def chosen_branch(node: OnnxNode, values: Mapping[str, Any]) -> OnnxBody | None:
+    """Return the branch that an If takes, if its condition is one of the arrays among the values."""
     if node.op != "If" or node.domain or len(node.inputs) != 1:
         return None
     condition = values.get(node.inputs[0])
-    if condition is None or condition.size != 1:
+    if not isinstance(condition, np.ndarray) or condition.size != 1:
         return None
     branch = node.attributes.get("then_branch" if condition.ravel()[0] else "else_branch")
     return branch if isinstance(branch, OnnxBody) and len(branch.outputs) == len(node.outputs) else None
 
 
 def _folded(node: OnnxNode, values: Mapping[str, Array]) -> Array | None:
-    """Return the value of a node that conditions are computed from, or None."""
-    given = [values.get(name) for name in node.inputs]
-    found = [value for value in given if value is not None and value.size <= MAX_SIZE and value.dtype.kind in "iub"]
-    if node.domain or len(found) != len(given) or not found or len(node.outputs) != 1:
+    inputs = [values.get(name) for name in node.inputs]
+    constants = [v for v in inputs if v is not None and v.size <= MAX_SIZE and v.dtype.kind in "iub"]
+    if node.domain or len(constants) != len(inputs) or not constants or len(node.outputs) != 1:
         return None
     if node.op == "Cast" and node.attributes.get("to") in CODES:
-        return found[0].astype(CODES[node.attributes["to"]])
+        return constants[0].astype(CODES[node.attributes["to"]])
     if node.op == "Identity":
-        return found[0]
-    if node.op == "Not" and found[0].dtype.kind == "b":
-        return np.logical_not(found[0])
-    if node.op not in FOLDS or len(found) != 2:
+        return constants[0]
+    if node.op == "Not" and constants[0].dtype.kind == "b":
+        return np.asarray(np.logical_not(constants[0]))
+    if node.op not in FOLDS or len(constants) != 2:
         return None
     try:
-        return np.asarray(FOLDS[node.op](*found))
+        return np.asarray(FOLDS[node.op](*constants))
     except ValueError:
         return None
 
 
 def _with(node: OnnxNode, renamed: Mapping[str, str], outputs: Mapping[str, str] | None = None) -> OnnxNode:
-    """Return a node with renamed values, including the bodies inside it."""
     if not renamed:
         return node
     bodies = {n: _renamed(v, renamed) for n, v in node.attributes.items() if isinstance(v, OnnxBody)}
     inputs = tuple(_now(name, renamed) for name in node.inputs)
-    made = tuple((outputs or {}).get(name, name) for name in node.outputs)
-    return OnnxNode(node.op, node.domain, node.name, inputs, made, {**node.attributes, **bodies})
+    results = tuple((outputs or {}).get(name, name) for name in node.outputs)
+    return replace(node, inputs=inputs, outputs=results, attributes={**node.attributes, **bodies})
 
 
 def _now(name: str, renamed: Mapping[str, str]) -> str:
@@ -114,13 +109,9 @@ def _renamed(body: OnnxBody, renamed: Mapping[str, str]) -> OnnxBody:
 
 def _prefixed(body: OnnxBody, prefix: str) -> OnnxBody:
     """Return a branch as part of the graph around it, with unique names for its values."""
-    made = [name for node in body.nodes for name in node.outputs if name]
-    names = {name: f"{prefix}{name}" for name in (*made, *body.weights, *body.constants)}
+    results = [name for node in body.nodes for name in node.outputs if name]
+    names = {name: f"{prefix}{name}" for name in (*results, *body.weights, *body.constants)}
     nodes = [_with(node, names, names) for node in body.nodes]
     outputs = [names.get(name, name) for name in body.outputs]
     weights = {names[name]: value for name, value in body.weights.items()}
     return OnnxBody([], outputs, nodes, weights, {names[name]: value for name, value in body.constants.items()})
-
-
-def _replaced(node: OnnxNode, bodies: Mapping[str, OnnxBody]) -> OnnxNode:
-    return OnnxNode(node.op, node.domain, node.name, node.inputs, node.outputs, {**node.attributes, **bodies})

@@ -22,9 +22,7 @@ Translator = Callable[["Call"], Any]
 class BatchLast:
     """A tensor whose batch dimension an exporter has moved to the end.
 
-    Attributes:
-        batch_first: The same tensor with the batch in front, the form in which requests can be computed side by side;
-            it is kept until an operator needs the original form.
+    It is kept in front, so that requests can be computed side by side, until an operator needs the original form.
     """
 
     batch_first: Any
@@ -54,7 +52,6 @@ class Call:
     sizes: Mapping[int, list[int | None]]
 
     def x(self, i: int = 0) -> Any:
-        """Return a required input."""
         if i >= len(self.inputs) or self.inputs[i] is None:
             raise self.refused(f"input {i} is missing")
         return self.inputs[i]
@@ -67,7 +64,6 @@ class Call:
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def constant(self, i: int) -> Array:
-        """Return the value of an input that must be constant."""
         value = self.x(i)
         if not isinstance(value, np.ndarray):
             value = tf.get_static_value(value)
@@ -76,12 +72,7 @@ class Call:
         return np.asarray(value)
 
     def ints(self, name: str, i: int) -> list[int] | None:
-        """Return integers that are an attribute in old versions and an input in new ones.
-
-        Args:
-            name: Name of the attribute.
-            i: Number of the input.
-        """
+        """Return integers that are an attribute in old versions and input i in new ones."""
         value = self.attr(name)
         if value is not None:
             return [int(v) for v in (value if isinstance(value, list) else [value])]
@@ -94,12 +85,7 @@ class Call:
         return int(rank)
 
     def axis(self, value: int, rank: int | None = None) -> int:
-        """Return an axis counted from the front.
-
-        Args:
-            value: The axis, negative if counted from the end.
-            rank: Number of dimensions; None for those of input 0.
-        """
+        """Return an axis counted from the front, of input 0 by default."""
         rank = self.rank() if rank is None else rank
         if not -rank <= value < rank:
             raise self.refused(f"axis {value} does not exist in {rank} dimensions")
@@ -113,22 +99,15 @@ class Call:
         return f"{self.node.op[:64]} {self.node.name[:64]!r}"
 
     def bounded(self, count: Any) -> None:
-        """Refuse to produce an excessive number of values from constants."""
         if isinstance(count, int | np.integer) and int(count) > MAX_MADE:
             raise TooLarge(f"graph: {self.label}: expected at most {MAX_MADE} numbers, got {int(count)}")
 
 
 def length(value: Any, axis: int) -> Any:
-    """Return the size of a dimension: a number if it is known, else a tensor.
-
-    Args:
-        value: The tensor.
-        axis: The dimension.
-    """
-    known = value.shape[axis]
-    return tf.shape(value, out_type=tf.int64)[axis] if known is None else int(known)
+    """Return the size of a dimension: a number if it is known, else a tensor."""
+    size = value.shape[axis]
+    return tf.shape(value, out_type=tf.int64)[axis] if size is None else int(size)
 
 
 def sizes(value: Any) -> list[Any]:
-    """Return the sizes of all dimensions."""
     return [length(value, axis) for axis in range(len(value.shape))]

@@ -13,8 +13,7 @@ ANONYMOUS = re.compile(r"(onnx::\w+|_?val_\d+|\d+)")
 def linear_names(body: OnnxBody) -> dict[str, str]:
     """Return the original PyTorch name by initialiser, for weights of nn.Linear that an exporter has transposed.
 
-    The name follows from the bias that is added to the product, which has the name of the module that contains the
-    product.
+    It follows from the bias that is added to the product, which has the name of the module.
     """
     uses: dict[str, int] = {}
     adds: dict[str, OnnxNode] = {}
@@ -23,7 +22,7 @@ def linear_names(body: OnnxBody) -> dict[str, str]:
             uses[name] = uses.get(name, 0) + 1
         if node.op == "Add" and len(node.inputs) == 2:
             adds.update((name, node) for name in node.inputs)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node in body.nodes:
         if node.op != "MatMul" or len(node.inputs) != 2:
             continue
@@ -32,12 +31,12 @@ def linear_names(body: OnnxBody) -> dict[str, str]:
             continue
         bias = next(name for name in add.inputs if name != node.outputs[0] or add.inputs[0] == add.inputs[1])
         module = bias.removesuffix(".bias")
-        own = f"{module}.weight"
+        label = f"{module}.weight"
         fits = bias in body.weights and body.weights[bias].shape == weight.shape[1:] and module != bias
         scoped = _scope(node.name) in (module, "") and _scope(add.name) in (module, "")
-        if fits and scoped and uses[node.inputs[1]] == 1 and own not in body.weights and own not in found.values():
-            found[node.inputs[1]] = own
-    return found
+        if fits and scoped and uses[node.inputs[1]] == 1 and label not in body.weights and label not in names.values():
+            names[node.inputs[1]] = label
+    return names
 
 
 def _scope(name: str) -> str:

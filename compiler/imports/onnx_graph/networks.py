@@ -15,19 +15,19 @@ def _product(call: Call) -> Any:
         return tf.matmul(a, call.flipped[1], transpose_b=True)
     left, right = call.rank() == 1, call.rank(1) == 1
     a, b = a[tf.newaxis, :] if left else a, b[:, tf.newaxis] if right else b
-    made = tf.matmul(a, b)
-    made = tf.squeeze(made, -2) if left else made
-    return tf.squeeze(made, -1) if right else made
+    product = tf.matmul(a, b)
+    product = tf.squeeze(product, -2) if left else product
+    return tf.squeeze(product, -1) if right else product
 
 
 def _gemm(call: Call) -> Any:
     flip = bool(call.attr("transA", 0)), bool(call.attr("transB", 0))
-    made = tf.matmul(call.x(), call.x(1), transpose_a=flip[0], transpose_b=flip[1])
+    product = tf.matmul(call.x(), call.x(1), transpose_a=flip[0], transpose_b=flip[1])
     alpha, beta = call.attr("alpha", 1.0), call.attr("beta", 1.0)
-    made = made if alpha == 1.0 else made * alpha
+    product = product if alpha == 1.0 else product * alpha
     if not call.has(2):
-        return made
-    return made + (call.x(2) if beta == 1.0 else call.x(2) * beta)
+        return product
+    return product + (call.x(2) if beta == 1.0 else call.x(2) * beta)
 
 
 def _batch_norm(call: Call) -> Any:
@@ -46,8 +46,8 @@ def _layer_norm(call: Call) -> Any:
     axes = list(range(call.axis(call.attr("axis", -1)), rank))
     apart = x - tf.reduce_mean(x, axes, keepdims=True)
     variance = tf.reduce_mean(tf.square(apart), axes, keepdims=True)
-    made = apart * tf.math.rsqrt(variance + call.attr("epsilon", 1e-5)) * call.x(1)
-    return [made + call.x(2) if call.has(2) else made]
+    scaled = apart * tf.math.rsqrt(variance + call.attr("epsilon", 1e-5)) * call.x(1)
+    return [scaled + call.x(2) if call.has(2) else scaled]
 
 
 def _rms_norm(call: Call) -> Any:
@@ -71,7 +71,6 @@ def _dropout(call: Call) -> Any:
 
 
 def _bag(call: Call) -> Any:
-    """Pool rows of a table, in the shape of EmbeddingBag's result. Empty bags give zeros."""
     table, ids = call.x(), call.x(1)
     ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
     return _ragged(call, table, ids, call.x(2)) if call.has(2) else _matrix(call, table, ids)
@@ -98,9 +97,9 @@ def _ragged(call: Call, table: Any, ids: Any, splits: Any) -> Any:
     count = length(splits, 0) - 1
     weights = call.x(3) if call.has(3) else None
     if padding is not None:
-        kept = tf.not_equal(ids, tf.cast(padding, ids.dtype))
-        ids, segments = tf.boolean_mask(ids, kept), tf.boolean_mask(segments, kept)
-        weights = tf.boolean_mask(weights, kept) if weights is not None else None
+        valid = tf.not_equal(ids, tf.cast(padding, ids.dtype))
+        ids, segments = tf.boolean_mask(ids, valid), tf.boolean_mask(segments, valid)
+        weights = tf.boolean_mask(weights, valid) if weights is not None else None
     if mode == "max" or weights is not None:
         rows = tf.gather(table, ids)
         rows = rows if weights is None else rows * weights[:, tf.newaxis]

@@ -44,12 +44,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxNode:
-    """One operator.
-
-    Attributes:
-        inputs: Names of its inputs; "" for one left out.
-        attributes: Numbers, lists, bytes, arrays and bodies.
-    """
+    """One operator; a left out input is "", attributes are numbers, lists, bytes, arrays and bodies."""
 
     op: str
     domain: str
@@ -61,12 +56,7 @@ class OnnxNode:
 
 @dataclass(slots=True, eq=False)
 class OnnxBody:
-    """A graph, or the body of a loop or branch.
-
-    Attributes:
-        weights: The initialisers.
-        constants: Values of the Constant nodes.
-    """
+    """A graph, or the body of a loop or branch: `weights` are its initialisers, `constants` those of Constant nodes."""
 
     inputs: list[str]
     outputs: list[str]
@@ -75,18 +65,12 @@ class OnnxBody:
     constants: dict[str, Array]
 
     def value(self, name: str) -> Array | None:
-        """Return a value that is known before anything runs, or None."""
         return self.weights[name] if name in self.weights else self.constants.get(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxInput:
-    """An input.
-
-    Attributes:
-        dtype: Type; object for strings.
-        dims: All dimensions, None for a free one; the first is always free.
-    """
+    """An input: `dtype` is object for strings; `dims` has None for a free dimension, as the first always is."""
 
     name: str
     dtype: np.dtype[Any]
@@ -103,7 +87,6 @@ class OnnxModel:
 
 
 def read_onnx(path: Path) -> OnnxModel:
-    """Read an ONNX file; raise BadInput or TooLarge with one line that says what is wrong."""
     proto = load_proto(path)
     opset = _opset(proto)
     inputs, body = read_graph(proto, path.parent)
@@ -111,14 +94,9 @@ def read_onnx(path: Path) -> OnnxModel:
 
 
 def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
-    """Return the inputs and the graph of a file's message as plain data.
+    """Return the inputs and the graph of load_proto()'s message as plain data.
 
-    Args:
-        proto: The message, from load_proto().
-
-    Raises:
-        BadInput: The graph is broken or circular, or its data are outside the folder.
-        TooLarge: It exceeds a limit.
+    Raise BadInput if the graph is broken or circular, or its data are outside the folder; TooLarge beyond a limit.
     """
     try:
         body = _Reader(folder.resolve()).body(proto.graph, set(), 0)
@@ -128,7 +106,7 @@ def read_graph(proto: Any, folder: Path) -> tuple[list[OnnxInput], OnnxBody]:
     except Exception:
         # A well-formed message may still have invalid fields, such as names that are not text.
         raise BadInput("source: the ONNX file is damaged: a name or a number in it cannot be read") from None
-    body.inputs = [given.name for given in inputs]
+    body.inputs = [info.name for info in inputs]
     return inputs, body
 
 
@@ -148,12 +126,10 @@ def load_proto(path: Path) -> Any:
 
 
 def every_node(graph: Any) -> Iterator[Any]:
-    """Iterate over the nodes of a message's graph, including those of bodies inside them."""
     yield from _every(graph.node, 0)
 
 
 def bodies_of(node: Any) -> list[Any]:
-    """Return the graphs inside a message's node: branches, or the body of a loop."""
     return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
 
 
@@ -167,16 +143,12 @@ def types_held(graph: Any) -> set[str]:
             codes |= {tensor.data_type for tensor in attribute.g.initializer}
             if node.op_type == "Cast" and attribute.name == "to":
                 codes.add(attribute.i)
-    known = onnx.TensorProto.DataType
-    return {known.Name(code).lower() for code in codes & set(known.values())}
+    types = onnx.TensorProto.DataType
+    return {types.Name(code).lower() for code in codes & set(types.values())}
 
 
 def taken(node: Any) -> Iterator[str]:
-    """Iterate over the values that a node reads, including those of bodies inside it.
-
-    Args:
-        node: The node's message.
-    """
+    """Iterate over the values that a message's node reads, including those of bodies inside it."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -196,7 +168,6 @@ def _opset(proto: Any) -> int:
 
 
 def _inlined(proto: Any) -> Any:
-    """Return the model with its functions inlined."""
     if not proto.functions:
         _count(proto.graph.node, {}, 0)
         return proto
@@ -218,7 +189,6 @@ def _inlined(proto: Any) -> Any:
 
 
 def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
-    """Iterate over nodes, including those of bodies inside them."""
     if depth > DEPTH:
         raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
     for node in nodes:
@@ -229,7 +199,6 @@ def _every(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
 
 
 def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: int) -> int:
-    """Return the number of nodes after functions are inlined."""
     count = sum(sizes.get((node.domain, node.op_type), 1) for node in _every(nodes, depth))
     if count > MAX_NODES:
         raise TooLarge(f"graph: expected at most {MAX_NODES} operators")
@@ -237,44 +206,36 @@ def _count(nodes: Iterable[Any], sizes: Mapping[tuple[str, str], int], depth: in
 
 
 def _input(info: Any) -> OnnxInput:
-    what = f"input {info.name[:64]!r}"
+    where = f"input {info.name[:64]!r}"
     tensor = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        raise BadInput(f"{what}: expected a tensor with a shape")
+        raise BadInput(f"{where}: expected a tensor with a shape")
     dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
     if not dims or dims[0] is not None:
         got = f"got {dims[0]}" if dims else "got a single number"
-        raise BadInput(f"{what}: expected a first dimension of any size, {got}: {DYNAMIC}")
-    return OnnxInput(info.name, _dtype(tensor.elem_type, what), dims)
+        raise BadInput(f"{where}: expected a first dimension of any size, {got}: {DYNAMIC}")
+    return OnnxInput(info.name, _dtype(tensor.elem_type, where), dims)
 
 
-def _dtype(code: int, what: str) -> np.dtype[Any]:
+def _dtype(code: int, where: str) -> np.dtype[Any]:
     try:
         name = onnx.TensorProto.DataType.Name(code)
         dtype: np.dtype[Any] = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     except (ValueError, KeyError, TypeError):
-        raise BadInput(f"{what}: expected a type of ONNX, got number {code}") from None
+        raise BadInput(f"{where}: expected a type of ONNX, got number {code}") from None
     if dtype.name not in NUMBERS and name != "STRING":
-        raise BadInput(f"{what}: expected one of {', '.join(sorted(NUMBERS))}, got {name.lower()}")
+        raise BadInput(f"{where}: expected one of {', '.join(sorted(NUMBERS))}, got {name.lower()}")
     return dtype
 
 
 class _Reader:
-    """Converts a graph's messages to plain data."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sizes: dict[Path, int] = {}
         self._external = 0
 
-    def body(self, graph: Any, known: set[str], depth: int) -> OnnxBody:
-        """Read a graph.
-
-        Args:
-            graph: The message.
-            known: Names of values of the graph around it, which it may use.
-            depth: Nesting depth.
-        """
+    def body(self, graph: Any, values: set[str], depth: int) -> OnnxBody:
+        """Read a graph, which may use the values of the graph around it."""
         if depth > DEPTH:
             raise BadInput(f"graph: expected bodies nested at most {DEPTH} deep")
         if graph.sparse_initializer:
@@ -282,13 +243,13 @@ class _Reader:
         weights: dict[str, Array] = {}
         constants: dict[str, Array] = {}
         nodes: list[OnnxNode] = []
-        made: list[str] = []
+        declared: list[str] = []
 
         def make(name: str) -> None:
-            if name in known:
+            if name in values:
                 raise BadInput(f"graph: two values are called {name[:64]!r}")
-            known.add(name)
-            made.append(name)
+            values.add(name)
+            declared.append(name)
 
         for tensor in graph.initializer:
             make(tensor.name)
@@ -299,9 +260,9 @@ class _Reader:
                 make(name)
         for proto in graph.node:
             for name in proto.input:
-                if name and name not in known:
+                if name and name not in values:
                     raise BadInput(f"graph: {_label(proto)} uses {name[:64]!r} before any operator outputs it")
-            node = self.node(proto, known, depth)
+            node = self.node(proto, values, depth)
             for name in filter(None, node.outputs):
                 make(name)
             if node.op == "Constant" and not node.domain:
@@ -310,20 +271,20 @@ class _Reader:
                 nodes.append(node)
         outputs = [info.name for info in graph.output]
         for name in outputs:
-            if name not in known:
+            if name not in values:
                 raise BadInput(f"graph: no operator outputs its output {name[:64]!r}")
-        known.difference_update(made)
+        values.difference_update(declared)
         return OnnxBody(inputs, outputs, nodes, weights, constants)
 
-    def node(self, proto: Any, known: set[str], depth: int) -> OnnxNode:
-        attributes = {a.name: self.attribute(a, proto, known, depth) for a in proto.attribute}
+    def node(self, proto: Any, values: set[str], depth: int) -> OnnxNode:
+        attributes = {a.name: self.attribute(a, proto, values, depth) for a in proto.attribute}
         domain = "" if proto.domain in OURS else proto.domain
         return OnnxNode(proto.op_type, domain, proto.name, tuple(proto.input), tuple(proto.output), attributes)
 
-    def attribute(self, proto: Any, owner: Any, known: set[str], depth: int) -> Any:
+    def attribute(self, proto: Any, owner: Any, values: set[str], depth: int) -> Any:
         kinds = onnx.AttributeProto
         if proto.type == kinds.GRAPH:
-            return self.body(proto.g, known, depth + 1)
+            return self.body(proto.g, values, depth + 1)
         if proto.type == kinds.TENSOR:
             return self.tensor(proto.t, _label(owner))
         plain = (kinds.FLOAT, kinds.INT, kinds.STRING, kinds.FLOATS, kinds.INTS, kinds.STRINGS)
@@ -332,73 +293,85 @@ class _Reader:
         value = helper.get_attribute_value(proto)
         return list(value) if proto.type in plain[3:] else value
 
-    def tensor(self, proto: Any, what: str) -> Array:
-        """Return a tensor's array, after a check that its bytes match its shape.
-
-        Args:
-            proto: The message.
-            what: Name of the tensor in messages.
-        """
-        dtype = _dtype(proto.data_type, what)
+    def tensor(self, proto: Any, where: str) -> Array:
+        """Return a tensor's array, after a check that its bytes match its shape."""
+        dtype = _dtype(proto.data_type, where)
         dims, count = list(proto.dims), 1
         for dim in dims:
             if dim < 0:
-                raise BadInput(f"{what}: expected a shape of positive numbers, got {dims[:8]}")
+                raise BadInput(f"{where}: expected a shape of positive numbers, got {dims[:8]}")
             count *= dim
         if proto.data_location == onnx.TensorProto.EXTERNAL:
-            return self._outside(proto, dtype, count, what).reshape(dims)
-        held = len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
-        if held != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
-            raise BadInput(f"{what}: expected {count} numbers for its shape {dims[:8]}, got {held}")
+            return self._outside(proto, dtype, count, where).reshape(dims)
+        present = (
+            len(proto.raw_data) // max(1, dtype.itemsize) if proto.HasField("raw_data") else self._held(proto, dtype)
+        )
+        if present != count or (proto.HasField("raw_data") and len(proto.raw_data) != count * dtype.itemsize):
+            raise BadInput(f"{where}: expected {count} numbers for its shape {dims[:8]}, got {present}")
         try:
             return np.asarray(numpy_helper.to_array(proto)).astype(dtype, copy=False).reshape(dims)
         except FreshetError:
             raise
         except Exception as error:
-            raise BadInput(f"{what}: its numbers cannot be read: {reason_of(error)}") from None
+            raise BadInput(f"{where}: its numbers cannot be read: {reason_of(error)}") from None
 
     def _held(self, proto: Any, dtype: np.dtype[Any]) -> int:
         fields = (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data)
         return max(*(len(field) for field in fields), len(proto.string_data))
 
-    def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, what: str) -> Array:
-        """Return a tensor from a file beside the model's own."""
+    def _outside(self, proto: Any, dtype: np.dtype[Any], count: int, where: str) -> Array:
         entries = {entry.key: entry.value for entry in proto.external_data}
-        path = self._file(entries.get("location", ""), what)
+        path = self._file(entries.get("location", ""), where)
         nbytes = count * dtype.itemsize
         try:
             offset, length = int(entries.get("offset", 0)), int(entries.get("length", nbytes))
         except ValueError:
-            raise BadInput(f"{what}: expected integers as offset and length of its data") from None
+            raise BadInput(f"{where}: expected integers as offset and length of its data") from None
         if dtype.hasobject or length != nbytes or offset < 0 or offset + nbytes > self._sizes[path]:
-            raise BadInput(f"{what}: expected {nbytes} bytes of data inside its file, got {length} at {offset}")
+            raise BadInput(f"{where}: expected {nbytes} bytes of data inside its file, got {length} at {offset}")
         self._external += nbytes
         # Otherwise one file could be referenced over and over.
         if self._external > min(MAX_EXTERNAL_NBYTES, sum(self._sizes.values())):
             raise TooLarge("source: the data of initialisers overlap, or exceed the limit")
         return np.fromfile(path, dtype.newbyteorder("<"), count, offset=offset).astype(dtype, copy=False)
 
-    def _file(self, location: str, what: str) -> Path:
+    def _file(self, location: str, where: str) -> Path:
         try:
             path = (self._folder / location).resolve()
             inside = path.is_relative_to(self._folder) and path.is_file()
         except (OSError, ValueError, RuntimeError):
             inside = False
         if not location or not inside:
-            raise BadInput(f"{what}: its data file is missing or outside the model's folder")
+            raise BadInput(f"{where}: its data file is missing or outside the model's folder")
         if path not in self._sizes:
             self._sizes[path] = path.stat().st_size
         return path
 
 
+def needed_messages(graph: Any, outputs: Iterable[str]) -> list[Any]:
+    """Return the nodes of a message's graph that some values are computed from, in order."""
+    values, nodes = set(outputs), []
+    for node in reversed(graph.node):
+        if not values.isdisjoint(node.output):
+            nodes.append(node)
+            values.update(taken(node))
+    return nodes[::-1]
+
+
+def refill(field: Any, messages: Iterable[Any]) -> None:
+    """Replace the messages of a repeated field, by copies: some may lie in it."""
+    copies = [type(message).FromString(message.SerializeToString()) for message in messages]
+    del field[:]
+    field.extend(copies)
+
+
 def needed_nodes(body: OnnxBody) -> list[OnnxNode]:
-    """Return the nodes that the outputs of a body are computed from, in order."""
-    wanted, kept = set(body.outputs), []
+    values, nodes = set(body.outputs), []
     for node in reversed(body.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            kept.append(node)
-            wanted.update(values_read(node))
-    return kept[::-1]
+        if not values.isdisjoint(node.outputs):
+            nodes.append(node)
+            values.update(values_read(node))
+    return nodes[::-1]
 
 
 def values_read(node: OnnxNode) -> Iterable[str]:
@@ -412,7 +385,6 @@ def values_read(node: OnnxNode) -> Iterable[str]:
 
 
 def _constant(node: OnnxNode) -> Array:
-    """Return the value of a Constant node."""
     if len(node.attributes) == 1 and len(node.outputs) == 1:
         ((name, value),) = node.attributes.items()
         if name == "value":

@@ -39,12 +39,7 @@ BRANCH = "If"
 def untranslated(path: Path) -> str:
     """Return why a file cannot be translated, as far as its operators and their version say; "" if they do not.
 
-    Args:
-        path: The ONNX file.
-
-    Raises:
-        BadInput: The file is broken or unsafe.
-        TooLarge: It exceeds a limit.
+    Raise BadInput if the file is broken or unsafe, TooLarge beyond a limit.
     """
     proto = load_proto(path)
     versions = {entry.version for entry in proto.opset_import if entry.domain in OURS}
@@ -60,9 +55,9 @@ def untranslated(path: Path) -> str:
     model = read_onnx(path)
     body, _ = find_bags(OnnxModel(model.inputs, decided(model.body), model.opset))
     # What is inside a branch is not looked at, since known sizes may decide it.
-    known = TRANSLATED | {BRANCH}
+    translated = TRANSLATED | {BRANCH}
     nodes = needed_nodes(body)
-    return next((_lacking(n.op, n.domain) for n in nodes if n.domain not in ("", DOMAIN) or n.op not in known), "")
+    return next((_lacking(n.op, n.domain) for n in nodes if n.domain not in ("", DOMAIN) or n.op not in translated), "")
 
 
 def _lacking(op: str, domain: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,18 @@ def _reshape(call: Call) -> Any:
     x, shape = call.x(), call.x(1)
     moved = call.raw.get(0)
     if moved is not None and moved.batch_first.shape.rank == 2:
-        wanted = call.sizes.get(1, [])
-        if len(wanted) == 2 and wanted[1] is None:
+        target = call.sizes.get(1, [])
+        if len(target) == 2 and target[1] is None:
             return moved
     if isinstance(shape, np.ndarray):
         keep = () if call.attr("allowzero", 0) else np.flatnonzero(shape == 0).tolist()
         parts = [length(x, i) if i in keep else int(size) for i, size in enumerate(shape.tolist())]
-        known = all(isinstance(part, int) for part in parts)
+        is_static = all(isinstance(part, int) for part in parts)
         # One size may be inferred from the others: preferably the batch's.
         unknown = [i for i, part in enumerate(parts) if not isinstance(part, int)]
         if len(unknown) == 1 and -1 not in [part for part in parts if isinstance(part, int)]:
-            parts[unknown[0]], known = -1, True
-        shape = parts if known else tf.stack([tf.cast(part, tf.int64) for part in parts])
+            parts[unknown[0]], is_static = -1, True
+        shape = parts if is_static else tf.stack([tf.cast(part, tf.int64) for part in parts])
     elif call.sizes.get(1, []).count(None) == 1 and -1 not in call.sizes[1]:
         shape = [-1 if size is None else size for size in call.sizes[1]]
     return tf.reshape(x, shape)
@@ -57,18 +58,11 @@ def _flatten(call: Call) -> Any:
     moved = call.raw.get(0)
     if moved is not None and axis == rank - 1:
         inner = sizes(moved.batch_first)[1:]
-        return BatchLast(tf.reshape(moved.batch_first, [-1, _product(inner)]))
+        return BatchLast(tf.reshape(moved.batch_first, [-1, math.prod(inner)]))
     parts = sizes(call.x())
     if all(isinstance(size, int) for size in parts[axis:]):
-        return tf.reshape(call.x(), [-1, _product(parts[axis:])])
-    return tf.reshape(call.x(), tf.stack([tf.cast(_product(parts[:axis]), tf.int64), tf.constant(-1, tf.int64)]))
-
-
-def _product(parts: list[Any]) -> Any:
-    total: Any = 1
-    for part in parts:
-        total = total * part
-    return total
+        return tf.reshape(call.x(), [-1, math.prod(parts[axis:])])
+    return tf.reshape(call.x(), tf.stack([tf.cast(math.prod(parts[:axis]), tf.int64), tf.constant(-1, tf.int64)]))
 
 
 def _squeeze(call: Call) -> Any:
@@ -103,7 +97,6 @@ def _slice(call: Call) -> Any:
 
 
 def _numbers(call: Call, i: int) -> list[Any]:
-    """Return the entries of a list: each a value, or a tensor that computes it."""
     value = call.x(i)
     if isinstance(value, np.ndarray):
         return [int(v) for v in value.ravel()]
@@ -113,7 +106,6 @@ def _numbers(call: Call, i: int) -> list[Any]:
 
 
 def _near(bound: Any) -> Any:
-    """Return a bound of a slice, None for one at or beyond the maximum."""
     return None if isinstance(bound, int) and abs(bound) >= FAR else bound
 
 
@@ -146,8 +138,8 @@ def _tile(call: Call) -> Any:
 
 
 def _shape(call: Call) -> Any:
-    found = tf.shape(call.x(), out_type=tf.int64)
-    return found[call.attr("start", 0) : call.attr("end")]
+    dims = tf.shape(call.x(), out_type=tf.int64)
+    return dims[call.attr("start", 0) : call.attr("end")]
 
 
 def _filled(call: Call) -> Any:
@@ -158,13 +150,13 @@ def _filled(call: Call) -> Any:
 
 
 def _range(call: Call) -> Any:
-    given = [call.x(i) for i in range(3)]
-    if all(isinstance(value, np.ndarray) for value in given):
-        start, limit, step = (float(value.ravel()[0]) for value in given)
+    values = [call.x(i) for i in range(3)]
+    if all(isinstance(value, np.ndarray) for value in values):
+        start, limit, step = (float(value.ravel()[0]) for value in values)
         if step == 0:
             raise call.refused("expected a step other than 0")
         call.bounded(int(max(0.0, min(1e18, (limit - start) / step))))
-    return tf.range(*(tf.reshape(value, ()) for value in given))
+    return tf.range(*(tf.reshape(value, ()) for value in values))
 
 
 def _gather(call: Call) -> Any:
@@ -195,11 +187,7 @@ def _counted(indices: Any, size: Any) -> Any:
     """Return constant indices counted from the front."""
     if (indices >= 0).all():
         return indices
-    return (
-        np.where(indices < 0, indices + size, indices)
-        if isinstance(size, int)
-        else tf.where(indices < 0, indices + size, indices)
-    )
+    return (np if isinstance(size, int) else tf).where(indices < 0, indices + size, indices)
 
 
 def _gather_elements(call: Call) -> Any:
@@ -219,7 +207,7 @@ def _gather_nd(call: Call) -> Any:
     if indices.ndim != 2 or not all(isinstance(size, int) for size in inner):
         return tf.gather_nd(call.x(), indices)
     flat = np.ravel_multi_index(tuple(np.mod(indices, inner).T), inner)
-    return BatchLast(tf.gather(tf.reshape(moved.batch_first, [-1, _product(inner)]), flat, axis=1))
+    return BatchLast(tf.gather(tf.reshape(moved.batch_first, [-1, math.prod(inner)]), flat, axis=1))
 
 
 def _scatter_nd(call: Call) -> Any:
@@ -232,8 +220,8 @@ def _trilu(call: Call) -> Any:
     k = int(call.constant(1)) if call.has(1) else 0
     x, row, column = call.x(), length(call.x(), -2), length(call.x(), -1)
     ahead = tf.range(column)[tf.newaxis, :] - tf.range(row)[:, tf.newaxis]
-    kept = ahead >= k if call.attr("upper", 1) else ahead <= k
-    return tf.where(kept, x, tf.zeros_like(x))
+    inside = ahead >= k if call.attr("upper", 1) else ahead <= k
+    return tf.where(inside, x, tf.zeros_like(x))
 
 
 def _top(call: Call) -> Any:

@@ -19,7 +19,13 @@ import onnxruntime
 from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.bags import Offsets
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxModel, load_proto, taken, types_held
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    OnnxModel,
+    load_proto,
+    needed_messages,
+    refill,
+    types_held,
+)
 from freshet_serving.compiler.imports.precision import Precision
 from freshet_serving.processor.errors import BadInput
 
@@ -31,24 +37,15 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
 class OnnxReference:
-    """The reference of one file, opened on first use."""
-
     def __init__(self, path: Path, model: OnnxModel, offsets: Sequence[Offsets]) -> None:
         self._path, self._model = path, model
         self._offsets = {pair.ids: pair for pair in offsets}
         self._precision = Precision()
 
     def check(self, samples: Sequence[tuple[Feeds, Feeds]]) -> list[str]:
-        """Compare outputs with the file's own.
+        """Compare outputs with the file's own on samples (feeds by node, outputs by name); BadInput if they differ.
 
-        Args:
-            samples: (feeds by node, outputs by name) of each sample.
-
-        Returns:
-            Notes: that the outputs could not be compared, if ONNX Runtime does not accept the file.
-
-        Raises:
-            BadInput: The outputs differ.
+        Return notes: that the outputs could not be compared, if ONNX Runtime does not accept the file.
         """
         try:
             session = self._session()
@@ -60,23 +57,23 @@ class OnnxReference:
                 continue
             names = [name for name in outputs if name in self._model.body.outputs]
             try:
-                wanted = self._run(session, names, fed)
+                expected = self._run(session, names, fed)
             except Exception as error:
                 return [f"not compared with ONNX Runtime, which fails on samples: {reason_of(error)}"]
-            for name, array in zip(names, wanted):
+            for name, array in zip(names, expected):
                 self._compare(name, np.asarray(outputs[name], np.float64), np.asarray(array, np.float64), full)
         return []
 
-    def _compare(self, name: str, got: Any, wanted: Any, full: Any) -> None:
+    def _compare(self, name: str, got: Any, expected: Any, full: Any) -> None:
         if got.ndim and len(got) == len(full):
             got = got[full]
-        known = ~np.isnan(wanted)
-        if got.shape != wanted.shape:
+        defined = ~np.isnan(expected)
+        if got.shape != expected.shape:
             raise BadInput(
-                f"output {name[:64]!r}: expected shape {list(wanted.shape)} as ONNX Runtime's, got {list(got.shape)}"
+                f"output {name[:64]!r}: expected shape {list(expected.shape)} as ONNX Runtime's, got {list(got.shape)}"
             )
-        if not self._precision.agree(got[known], wanted[known], RELATIVE, ABSOLUTE):
-            worst = float(np.abs(got[known] - wanted[known]).max())
+        if not self._precision.agree(got[defined], expected[defined], RELATIVE, ABSOLUTE):
+            worst = float(np.abs(got[defined] - expected[defined]).max())
             raise BadInput(f"output {name[:64]!r} differs by {worst:.3g} from ONNX Runtime's{self._precision.advice}")
 
     def _fed(self, feeds: Feeds) -> tuple[Any, dict[str, Any]]:
@@ -88,28 +85,21 @@ class OnnxReference:
         full = np.ones(rows[0], bool)
         for each in lengths.values():
             full &= each > 0
-        kinds = {given.name: given.dtype for given in self._model.inputs}
+        kinds = {info.name: info.dtype for info in self._model.inputs}
         fed: dict[str, Any] = {}
         for name, pair in pairs.items():
             fed[name] = feeds[f"input/{plain(name)}/values"][np.repeat(full, lengths[name])]
             splits = np.concatenate([[0], np.cumsum(lengths[name][full])])
             fed[pair.offsets] = (splits if pair.ends else splits[:-1]).astype(kinds[pair.offsets])
-        for given in self._model.inputs:
-            if given.name not in fed:
-                fed[given.name] = feeds[f"input/{plain(given.name)}"][full]
+        for info in self._model.inputs:
+            if info.name not in fed:
+                fed[info.name] = feeds[f"input/{plain(info.name)}"][full]
         return full, fed
 
     def _session(self) -> Any:
         proto = load_proto(self._path)
         self._precision = Precision.of(types_held(proto.graph))
-        wanted, kept = {info.name for info in proto.graph.output}, []
-        for node in reversed(proto.graph.node):
-            if not wanted.isdisjoint(node.output):
-                kept.append(node)
-                wanted.update(taken(node))
-        nodes = [type(node).FromString(node.SerializeToString()) for node in reversed(kept)]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
+        refill(proto.graph.node, needed_messages(proto.graph, (info.name for info in proto.graph.output)))
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads, options.log_severity_level = 2, FATAL
@@ -123,12 +113,12 @@ class OnnxReference:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def _run(self, session: Any, names: list[str], fed: Mapping[str, Any]) -> Any:
-        given = {info.name for info in session.get_inputs()}
+        inputs = {info.name for info in session.get_inputs()}
         options = onnxruntime.RunOptions()
         options.log_severity_level = FATAL
         timer = threading.Timer(MAX_S, setattr, (options, "terminate", True))
         timer.start()
         try:
-            return session.run(names, {name: value for name, value in fed.items() if name in given}, options)
+            return session.run(names, {name: value for name, value in fed.items() if name in inputs}, options)
         finally:
             timer.cancel()

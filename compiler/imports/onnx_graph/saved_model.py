@@ -27,28 +27,14 @@ SIGNATURE = "serving_default"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedOnnx:
-    """An ONNX file that was written as a SavedModel.
-
-    Attributes:
-        ragged: Groups of tensors of the signature that form one input, as open_source() expects them.
-        reference_check: The file's own results.
-    """
+    """An ONNX file that was written as a SavedModel, with groups of tensors as open_source() expects them."""
 
     ragged: dict[str, tuple[str, ...]]
     reference_check: OnnxReference
 
 
 def save_onnx(path: Path, folder: Path) -> SavedOnnx:
-    """Write an ONNX file as a SavedModel into `folder`.
-
-    Args:
-        path: The ONNX file.
-        folder: The new folder.
-
-    Raises:
-        BadInput: The file is invalid or not supported.
-        TooLarge: The file exceeds a limit.
-    """
+    """Write an ONNX file as a SavedModel into the new `folder`; raise BadInput or TooLarge if it is refused."""
     model = read_onnx(path)
     model = OnnxModel(model.inputs, decided(model.body), model.opset)
     body, offsets = find_bags(model)
@@ -69,31 +55,28 @@ def save_onnx(path: Path, folder: Path) -> SavedOnnx:
 def _save(model: OnnxModel, body: OnnxBody, offsets: list[Offsets], folder: Path) -> dict[str, str]:
     """Write the module; return the original names by name in the signature."""
     pairs = {pair.ids: pair for pair in offsets}
-    taken = {pair.offsets for pair in offsets}
-    kinds = {given.name: given.dtype for given in model.inputs}
-    fed = [given for given in model.inputs if given.name not in taken]
+    offset_names = {pair.offsets for pair in offsets}
+    kinds = {info.name: info.dtype for info in model.inputs}
+    fed = [info for info in model.inputs if info.name not in offset_names]
     fed += [OnnxInput(splits_of(name), np.dtype(np.int64), (None,)) for name in pairs]
     weights = weights_of(body)
 
     def score(*tensors: Any) -> dict[str, Any]:
-        given = {one.name: tensor for one, tensor in zip(fed, tensors)}
+        tensor_of = {spec.name: tensor for spec, tensor in zip(fed, tensors)}
         for pair in pairs.values():
-            splits = given[splits_of(pair.ids)]
-            given.setdefault(pair.offsets, tf.cast(splits if pair.ends else splits[:-1], kinds[pair.offsets]))
-        found = Translation(body, weights, model.opset, given).run()
-        return {f"output{i}": found[name] for i, name in enumerate(body.outputs)}
+            splits = tensor_of[splits_of(pair.ids)]
+            tensor_of.setdefault(pair.offsets, tf.cast(splits if pair.ends else splits[:-1], kinds[pair.offsets]))
+        outputs = Translation(body, weights, model.opset, tensor_of).run()
+        return {f"output{i}": outputs[name] for i, name in enumerate(body.outputs)}
 
-    specs = [tf.TensorSpec(one.dims, _dtype(one), name=f"input{i}") for i, one in enumerate(fed)]
+    dtypes = [tf.string if spec.dtype.hasobject else tf.as_dtype(spec.dtype) for spec in fed]
+    specs = [tf.TensorSpec(spec.dims, dtypes[i], name=f"input{i}") for i, spec in enumerate(fed)]
     module = tf.Module()
     module.held = list(weights.variables.values())
     module.score = tf.function(score, input_signature=specs, autograph=False)
     tf.saved_model.save(module, str(folder), signatures={SIGNATURE: module.score})
-    names = {f"input{i}": one.name for i, one in enumerate(fed)}
+    names = {f"input{i}": spec.name for i, spec in enumerate(fed)}
     return names | {f"output{i}": name for i, name in enumerate(body.outputs)}
-
-
-def _dtype(given: OnnxInput) -> Any:
-    return tf.string if given.dtype.hasobject else tf.as_dtype(given.dtype)
 
 
 def _rename(path: Path, names: Mapping[str, str]) -> None:

@@ -36,14 +36,12 @@ MOVES = {
 def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | None:
     """Return how many times the size of the request each result of a node can be, or FLAG; None for any number.
 
-    Args:
-        node: The node's message.
-        values: Names of what depends on values of the request; anything else counts as a size.
-        bounds: Bounds of some of them.
+    `values` depend on values of the request, and some have bounds; anything else counts as a size.
     """
     if node.domain not in OURS:
         return None
-    if node.op_type in FLAGS or (node.op_type == "Cast" and _to_bool(node)):
+    to_bool = any(a.name == "to" and a.i == TensorProto.BOOL for a in node.attribute)
+    if node.op_type in FLAGS or (node.op_type == "Cast" and to_bool):
         return FLAG
     if node.op_type in PLACES:
         return 1
@@ -54,12 +52,8 @@ def bound_of(node: Any, values: set[str], bounds: Mapping[str, int]) -> int | No
     read = [name for name in node.input[MOVES.get(node.op_type, slice(None))] if name]
     if not all(name in bounds for name in values.intersection(read)):
         return None
-    given = [bounds[name] if name in values else 1 for name in read]
+    factors = [bounds[name] if name in values else 1 for name in read]
     if node.op_type in MOVES:
-        return max(given)
-    total = sum(max(1, bound) for bound in given)
+        return max(factors)
+    total = sum(max(1, bound) for bound in factors)
     return total if total <= MOST else None
-
-
-def _to_bool(node: Any) -> bool:
-    return any(a.name == "to" and a.i == TensorProto.BOOL for a in node.attribute)

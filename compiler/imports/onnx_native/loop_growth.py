@@ -21,11 +21,7 @@ CARRYING, GROWING = 1, 2
 
 
 def check_loops(model: Any) -> None:
-    """Raise BadInput if a loop's carried tensor doubles with each trip.
-
-    Args:
-        model: The model's message.
-    """
+    """Raise BadInput if a loop's carried tensor doubles with each trip."""
     graphs = [model.graph]
     while graphs:
         for node in graphs.pop().node:

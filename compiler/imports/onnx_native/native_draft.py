@@ -16,12 +16,7 @@ from freshet_serving.compiler.imports.import_report import described_pair, impor
 from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel
 from freshet_serving.compiler.imports.onnx_native.native_samples import Outputs
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import RUNTIME, STAGE_FILE
-from freshet_serving.compiler.imports.onnx_native.served_graph import (
-    MatrixSlot,
-    output_labels,
-    package_name,
-    rewrite,
-)
+from freshet_serving.compiler.imports.onnx_native.served_graph import MatrixSlot, output_labels, package_name, rewrite
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.staged_graph import passing_model, stage_model
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, rows_names
@@ -57,8 +52,6 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class NativeDraftBuilder:
-    """Turns one file into a package."""
-
     def __init__(
         self,
         model: NativeModel,
@@ -67,13 +60,6 @@ class NativeDraftBuilder:
         user: Collection[str],
         notes: Sequence[str],
     ) -> None:
-        """Take what is known of the file.
-
-        Args:
-            feeds: The package's inputs, by the file's names.
-            outputs: What the file gives for a sample, by its names.
-            notes: Lines for the report.
-        """
         self._model, self._feeds, self._user, self._notes = model, feeds, user, notes
         self._inputs = list(feeds.values())
         self._dims = {name: array.shape[1:] for name, array in outputs.items()}
@@ -89,11 +75,7 @@ class NativeDraftBuilder:
         self._key_transforms: list[Transform] = []
 
     def dense(self, lookups: Sequence[ServedLookup]) -> PackageDraft[OnnxDenseGraph]:
-        """Return the package of a graph that computes rows of a fixed size.
-
-        Args:
-            lookups: The lookups that the engine does.
-        """
+        """Return the package of a graph that computes rows of a fixed size; the engine does the lookups."""
         served = rewrite(self._model, lookups, self._sizes)
         tables = self._tables((slot.lookups[0].table for slot in served.slots if slot.lookups), served.weights)
         features: list[Feature] = []
@@ -109,7 +91,7 @@ class NativeDraftBuilder:
         report = import_report(
             KIND,
             DEFAULT_SIGNATURE,
-            [*self._notes, *(f"input {one.name[:64]!r} is {one.dtype.name}: {COMPUTED}" for one in whole)],
+            [*self._notes, *(f"input {fed.name[:64]!r} is {fed.dtype.name}: {COMPUTED}" for fed in whole)],
             _sides(served.operators, [], sum(len(slot.lookups) for slot in served.slots)),
             boundary,
             served.weights.values(),
@@ -131,11 +113,7 @@ class NativeDraftBuilder:
         )
 
     def staged(self, lookups: Sequence[StagedLookup]) -> PackageDraft[OnnxDenseGraph]:
-        """Return the package of a graph that is a stage as a whole.
-
-        Args:
-            lookups: The lookups that the engine does.
-        """
+        """Return the package of a graph that is a stage as a whole; the engine does the lookups."""
         specs: list[Input] = []
         features: list[Feature] = []
         boundary = []
@@ -155,7 +133,7 @@ class NativeDraftBuilder:
             boundary.append(described_pair(pair, "Stage", features[-1:]))
             width += columns
         rows = rows_names(lookups)
-        weights, constants, merged = staged_weights(self._model, {one.table for one in lookups})
+        weights, constants, merged = staged_weights(self._model, {item.table for item in lookups})
         stage = stage_model(
             self._model,
             {name: fed.name for name, fed in self._feeds.items()},
@@ -166,13 +144,13 @@ class NativeDraftBuilder:
             weights,
         )
         tables = self._tables((table for table, _ in rows), ())
-        tables |= {one.name: _table(one.name, one.rows) for one in weights}
+        tables |= {item.name: _table(item.name, item.rows) for item in weights}
         read = [
             StageLookup(label, fed.name, package_name(table), list(range(fed.input.columns)))
-            for (table, own), label in rows.items()
-            for fed in [self._feeds[own]]
+            for (table, input_name), label in rows.items()
+            for fed in [self._feeds[input_name]]
         ]
-        read += [StageLookup(one.name, "", one.name) for one in weights]
+        read += [StageLookup(item.name, "", item.name) for item in weights]
         outputs = [self._output(name) for name in names]
         operators = [node.op_type for node in self._model.proto.graph.node]
         sides = _sides([], operators, len(lookups))
@@ -201,7 +179,6 @@ class NativeDraftBuilder:
         )
 
     def _tables(self, read: Iterable[str], weights: Collection[str]) -> dict[str, tuple[TableEntry, Arrays]]:
-        """Return the tables of some initialisers by name."""
         tables: dict[str, tuple[TableEntry, Arrays]] = {}
         names: dict[str, str] = {}
         for table in read:
@@ -213,7 +190,6 @@ class NativeDraftBuilder:
         return tables
 
     def _features(self, slot: MatrixSlot) -> Iterable[tuple[Feature, str]]:
-        """Yield the features of a slot, each with the input that it is of."""
         if slot.given is not None:
             fed = self._feeds[slot.given.name]
             column = 0 if fed.input.columns else -1
@@ -225,19 +201,19 @@ class NativeDraftBuilder:
             for number, piece in enumerate(pieces_of(fed.name, self._key_transform)):
                 yield Feature(piece, FLOATS, piece, column, offset=slot.offset + number * width, width=width), fed.name
             return
-        one = slot.lookups[0]
-        table, dim, keys = package_name(one.table), one.dims[-1], self._key_columns(one)
-        for number, (own, column) in enumerate(one.columns):
-            fed, offset = self._feeds[own], slot.offset + number * dim
-            if one.combiner:
+        lookup = slot.lookups[0]
+        table, dim, keys = package_name(lookup.table), lookup.dims[-1], self._key_columns(lookup)
+        for number, (name, column) in enumerate(lookup.columns):
+            fed, offset = self._feeds[name], slot.offset + number * dim
+            if lookup.combiner:
                 combined = Feature(
-                    fed.name, "ids", fed.name, table=table, combiner=one.combiner, offset=offset, width=dim
+                    fed.name, "ids", fed.name, table=table, combiner=lookup.combiner, offset=offset, width=dim
                 )
                 yield combined, fed.name
                 return
             column = column if fed.input.columns else -1
             label = fed.name if column < 0 else f"{fed.name}.{column}"
-            yield Feature(label, "id", keys[own], column, table=table, offset=offset, width=dim), fed.name
+            yield Feature(label, "id", keys[name], column, table=table, offset=offset, width=dim), fed.name
 
     def _key_columns(self, lookup: ServedLookup) -> dict[str, str]:
         """Return the input or transform that has a lookup's keys, by the file's name of the input.
@@ -251,19 +227,18 @@ class NativeDraftBuilder:
             if fed.input.dtype == "float32":
                 key = self._key_transform("whole", key, [64])
             added = [0] * (fed.input.columns or 1)
-            for (own, column), more in zip(lookup.columns, lookup.added):
-                if own == name:
+            for (source, column), more in zip(lookup.columns, lookup.added):
+                if source == name:
                     added[column] = more
             keys[name] = self._key_transform("add", key, added) if any(added) else key
         return keys
 
     def _key_transform(self, op: str, source: str, integers: Sequence[int] = ()) -> str:
-        """Return the name of a transform of keys; it is made if there is none."""
-        for known in self._key_transforms:
-            if (known.op, known.inputs, known.integers) == (op, [source], [*integers]):
-                return known.name
+        for transform in self._key_transforms:
+            if (transform.op, transform.inputs, transform.integers) == (op, [source], [*integers]):
+                return transform.name
         taken = {fed.name for fed in self._inputs} | set(self._converted.values())
-        taken |= {known.name for known in self._key_transforms}
+        taken |= {transform.name for transform in self._key_transforms}
         label = unused_name(f"{source[:112]}.{op}", taken)
         self._key_transforms.append(Transform(label, op, [source], [*integers]))
         return label
@@ -274,7 +249,6 @@ class NativeDraftBuilder:
         return replace(feature, name=label, side="user" if source in self._user else feature.side)
 
     def _output(self, name: str) -> Output:
-        """Return an output of the file in the shape and type that the file gives it."""
         size, labels = self._sizes[name], self._model.labels.get(name)
         exact = size if name in self._exact and labels is None else 0
         dtype = TYPES.get(self._model.outputs[name], self._model.outputs[name])
@@ -291,23 +265,20 @@ def _rows(tables: Mapping[str, tuple[TableEntry, Arrays]]) -> list[Any]:
 
 
 def _columns(outputs: Sequence[Output]) -> list[Output]:
-    """Return outputs as the dense graph has them."""
     return [Output(output.name, output.columns) for output in outputs]
 
 
 def _sides(dense: Sequence[str], stage: Sequence[str], lookups: int) -> dict[str, dict[str, int]]:
-    """Return the operators on each side, the most frequent first."""
     sides = {name: dict(Counter(ops).most_common()) for name, ops in (("dense", dense), ("stage", stage))}
     return {**sides, "tables": {"Gather": lookups} if lookups else {}}
 
 
 def _pair(slot: MatrixSlot, features: Sequence[Feature]) -> dict[str, Any]:
-    """Describe the columns of a slot as reports do."""
     columns, origin = (slot.offset, slot.offset + slot.width), sender(features[0], staged=False)
     if slot.given is not None:
         dims = tuple(n or 1 for n in slot.given.dims[1:])
         pair = BoundaryTensor(slot.given.name, slot.given.dtype.name, dims, columns, origin)
         return described_pair(pair, "Input", features[:1])
-    one = slot.lookups[0]
-    pair = BoundaryTensor(one.output, "float32", one.dims, columns, origin)
-    return described_pair(pair, "EmbeddingBag" if one.combiner else "Gather", features)
+    lookup = slot.lookups[0]
+    pair = BoundaryTensor(lookup.output, "float32", lookup.dims, columns, origin)
+    return described_pair(pair, "EmbeddingBag" if lookup.combiner else "Gather", features)

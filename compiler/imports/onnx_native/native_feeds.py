@@ -16,29 +16,29 @@ MAX_COLUMNS = 65536
 def feeds_by_name(model: NativeModel) -> dict[str, FeedSpec]:
     """Return the package's inputs by their names in the file; ids and offsets of bags are one, named after the ids.
 
-    Raises:
-        BadInput: An input has rows of no fixed size, or too many numbers in a row.
+    Raise BadInput for rows of no fixed size, or of too many numbers.
     """
     bags, offsets = {pair.ids for pair in model.offsets}, {pair.offsets for pair in model.offsets}
     return {
-        one.name: FeedSpec(plain(one.name), RAGGED, one.dtype, (), _own(one.name)) if one.name in bags else _fed(one)
-        for one in model.inputs
-        if one.name not in offsets
+        each.name: FeedSpec(plain(each.name), RAGGED, each.dtype, (), _own(each.name))
+        if each.name in bags
+        else _fed(each)
+        for each in model.inputs
+        if each.name not in offsets
     }
 
 
-def _fed(given: OnnxInput) -> FeedSpec:
-    """Return one input of the file as an input of the package."""
-    what = f"input {given.name[:64]!r}"
-    dims = tuple(n for n in given.dims[1:] if n is not None)
-    if len(dims) < len(given.dims) - 1:
-        if given.dims == (None, None) and given.dtype.kind != "f":
-            return FeedSpec(plain(given.name), PADDED, given.dtype, (), _own(given.name))
-        shape = ["rows", *("any" if n is None else n for n in given.dims[1:])]
-        raise BadInput(f"{what}: expected a fixed size of each row, got {shape}")
+def _fed(info: OnnxInput) -> FeedSpec:
+    where = f"input {info.name[:64]!r}"
+    dims = tuple(n for n in info.dims[1:] if n is not None)
+    if len(dims) < len(info.dims) - 1:
+        if info.dims == (None, None) and info.dtype.kind != "f":
+            return FeedSpec(plain(info.name), PADDED, info.dtype, (), _own(info.name))
+        shape = ["rows", *("any" if n is None else n for n in info.dims[1:])]
+        raise BadInput(f"{where}: expected a fixed size of each row, got {shape}")
     if any(n < 1 for n in dims) or np.prod(dims, dtype=np.int64) > MAX_COLUMNS:
-        raise BadInput(f"{what}: expected 1 to {MAX_COLUMNS} numbers a row, got shape {list(dims)}")
-    return FeedSpec(plain(given.name), DENSE, given.dtype, dims, _own(given.name))
+        raise BadInput(f"{where}: expected 1 to {MAX_COLUMNS} numbers a row, got shape {list(dims)}")
+    return FeedSpec(plain(info.name), DENSE, info.dtype, dims, _own(info.name))
 
 
 def _own(name: str) -> str:

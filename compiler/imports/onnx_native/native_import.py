@@ -1,8 +1,7 @@
 """Import an ONNX file that ONNX Runtime computes as it is: lookups are cut out, the rest is one dense graph.
 
-What the package's tables and dense graph give, run by the code that serves them, must be what ONNX Runtime gives for
-the file, and a row's outputs must not depend on other rows (compiler.imports.package_proof). TensorFlow is not
-imported.
+What the package's tables and dense graph give must be what ONNX Runtime gives for the file, and a row's outputs must
+not depend on other rows (package_proof). TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -49,15 +48,9 @@ class NativeImporter:
     def __init__(
         self, path: Path, why: str, samples: Mapping[str, Any] | None = None, user: Sequence[str] = ()
     ) -> None:
-        """Read the file, find its lookups and try it.
+        """Read the file, find its lookups and try it on samples; raise BadInput or TooLarge if it is refused.
 
-        Args:
-            why: Why it is not translated, for the report; "" if it need not be.
-            samples: Rows of every input to try it on, or None.
-
-        Raises:
-            BadInput: The file is refused.
-            TooLarge: It exceeds a limit.
+        `why` says for the report why it is not translated; "" if it need not be.
         """
         self._model = read_native(path)
         self._feeds = feeds_by_name(self._model)
@@ -65,7 +58,7 @@ class NativeImporter:
         inputs = list(self._feeds.values())
         for name, count in Counter(fed.name for fed in inputs).items():
             if count > 1:
-                same = ", ".join(repr(own[:64]) for own, fed in self._feeds.items() if fed.name == name)
+                same = ", ".join(repr(label[:64]) for label, fed in self._feeds.items() if fed.name == name)
                 raise BadInput(f"signature: expected inputs whose names differ in letters and digits, got {same}")
         self._user = user_inputs(user, inputs)
         self.notes = [f"ONNX Runtime computes the graph as it is{why and f': {why}'}", *self._model.notes]
@@ -81,11 +74,11 @@ class NativeImporter:
         self._lookups: list[ServedLookup] = []
         self._staged_lookups: list[StagedLookup] = []
         if staged:
-            told = ", ".join(staged)[:120]
-            self.notes.append(f"stage: a request at a time: strings or rows of any length in {told}")
+            names = ", ".join(staged)[:120]
+            self.notes.append(f"stage: a request at a time: strings or rows of any length in {names}")
             self._staged_lookups, constants = find_staged_lookups(self._model)
             self.notes += constants
-            self.shortfall = f"natively it is computed a request at a time: strings or rows of any length in {told}"
+            self.shortfall = f"natively it is computed a request at a time: strings or rows of any length in {names}"
         else:
             self._lookups = find_lookups(self._model)
             if constant := constant_embedding(self._model, self._lookups):
@@ -96,11 +89,6 @@ class NativeImporter:
         self._check_rows()
 
     def publish(self, repository: Repository, writer: VersionWriter, buckets: Sequence[int]) -> VersionReader:
-        """Write and commit the version.
-
-        Args:
-            buckets: Batch sizes.
-        """
         draft = self.draft()
         manifest = draft.manifest(writer.model, writer.version)
         if draft.stage is not None:
@@ -114,23 +102,19 @@ class NativeImporter:
         return VersionReader(writer.commit(manifest), storage=writer.storage, keyring=writer.keyring)
 
     def analyse(self) -> dict[str, Any]:
-        """Return the report of the import without compiling anything."""
         return self.draft().report
 
     def draft(self) -> PackageDraft[OnnxDenseGraph]:
-        """Return the package before anything is compiled."""
         outputs = self._samples.outputs[0]
         builder = NativeDraftBuilder(self._model, self._feeds, outputs, self._user, self.notes)
         return builder.staged(self._staged_lookups) if self._staged else builder.dense(self._lookups)
 
     def tried(self) -> Iterator[TriedSample]:
-        """As TriedModel.tried()."""
         for sample, rows, outputs in zip(self._samples.columns, SIZES, self._samples.outputs):
             by_label = {label_of(name): array for name, array in outputs.items()}
             yield TriedSample(sample, rows, dict(sorted(by_label.items())))
 
     def computed(self, graph: AnyDenseGraph, inputs: Tensors) -> Tensors:
-        """As TriedModel.computed()."""
         return graph.run(inputs)
 
     def _check_outputs(self) -> None:
@@ -187,11 +171,7 @@ class NativeImporter:
 
 
 def compiled(graph: OnnxDenseGraph, folder: Path, buckets: Sequence[int]) -> list[ExecutableEntry]:
-    """Write the graph's executable into a version's folder; return its entries, one for each bucket.
-
-    Args:
-        buckets: Batch sizes.
-    """
+    """Write the graph's executable into a version's folder; return its entries, one for each bucket."""
     lowered = native_onnx.lower(graph, Variant(BACKEND))
     ascending = checked_buckets(buckets)
     first = build(lowered, ascending[0], folder)

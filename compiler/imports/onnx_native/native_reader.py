@@ -1,14 +1,13 @@
 """Read an ONNX file that ONNX Runtime is to run as it is.
 
-The file is checked by onnx_reader as every ONNX file is: what its tensors claim, where its data lie, how its functions
-grow. Here is added what matters because the graph itself is kept: only operators of ONNX and of ONNX Runtime's own
-domains, since others are code that a server does not have; data outside the file only for initialisers of the graph
-itself, which are read here; and none of the operators that read files.
+onnx_reader checks it as every ONNX file: what its tensors claim, where its data lie, how its functions grow. Because
+the graph itself is kept, three more rules hold: only operators of ONNX and of ONNX Runtime's own domains, since others
+are code that a server does not have; data outside the file only for initialisers of the graph itself, which are read
+here; and none of the operators that read files.
 
 An nn.EmbeddingBag, which exporters write as a loop, is written anew (native_bags). The session is one of the file, with
-its loops, and all that is made of the rest is compared with what it gives.
-
-ZipMap turns a matrix of probabilities into one dictionary a row: it is replaced by the matrix.
+its loops, and all that is made of the rest is compared with what it gives. ZipMap, which makes a dictionary a row, is
+replaced by its matrix of probabilities.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
     OnnxInput,
     every_node,
     load_proto,
+    needed_messages,
     read_graph,
+    refill,
     taken,
 )
 from freshet_serving.compiler.imports.onnx_native.loop_growth import check_loops
@@ -60,7 +61,6 @@ class NativeModel:
         proto: Its message: functions inlined, nodes that no output needs left out, bags without loops.
         outputs: Its numeric outputs, with their types as in ONNX Runtime ("float", "int64").
         weights: Its initialisers.
-        notes: Lines for the report.
         labels: Of outputs of strings, which the message computes as positions in these.
         offsets: Inputs that are ids and offsets of bags, which the engine pools.
         linear: Names that weights of nn.Linear had in PyTorch before the exporter transposed them, by initialiser.
@@ -78,23 +78,18 @@ class NativeModel:
 
     @property
     def opset(self) -> int:
-        """Version of ONNX's own operators."""
         return int(first_of(entry.version for entry in self.proto.opset_import if entry.domain in OURS))
 
 
 def read_native(path: Path) -> NativeModel:
-    """Read a file and open a session of it.
-
-    Raises:
-        BadInput: The file is broken or unsafe, or ONNX Runtime refuses it.
-        TooLarge: It exceeds a limit.
-    """
+    """Read a file and open a session of it; raise BadInput if it is refused, TooLarge beyond a limit."""
     proto = load_proto(path)
     _check_operators(proto)
     labels = number_strings(proto)
     inputs, body = read_graph(proto, path.parent)
     notes = _without_dictionaries(proto)
-    _prune(proto)
+    refill(proto.graph.node, needed_messages(proto.graph, (info.name for info in proto.graph.output)))
+    del proto.graph.value_info[:]
     for tensor in proto.graph.initializer:
         # ONNX Runtime reads shapes and axes while it opens a graph, and from the message alone.
         if body.weights[tensor.name].nbytes <= HELD_NBYTES:
@@ -125,16 +120,11 @@ def read_native(path: Path) -> NativeModel:
 
 
 def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = True) -> Any:
-    """Return a session of a message, on two threads and in bounded memory.
+    """Return a session of a message, on two threads and in bounded memory; raise BadInput or TooLarge if it is refused.
 
     Args:
-        proto: The message.
         weights: Its initialisers, for those whose data are outside the file.
         optimised: Whether ONNX Runtime may compute constants while it opens the graph.
-
-    Raises:
-        BadInput: ONNX Runtime refuses it.
-        TooLarge: It is larger than a message can be.
     """
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"source: expected at most {MAX_NBYTES} bytes without external data, got {proto.ByteSize()}")
@@ -156,29 +146,9 @@ def open_session(proto: Any, weights: Mapping[str, Array], optimised: bool = Tru
 
 
 def held(tensor: Any, weights: Mapping[str, Array]) -> Any:
-    """Return an initialiser's message with its values inside.
-
-    Args:
-        tensor: The message.
-        weights: The initialisers.
-    """
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         return onnx.numpy_helper.from_array(np.asarray(weights[tensor.name], order="C"), tensor.name)
     return tensor
-
-
-def needed_nodes(proto: Any, outputs: set[str]) -> list[Any]:
-    """Return the graph's nodes that some values are computed from, in order.
-
-    Args:
-        proto: The message.
-    """
-    wanted, kept = set(outputs), []
-    for node in reversed(proto.graph.node):
-        if not wanted.isdisjoint(node.output):
-            kept.append(node)
-            wanted.update(taken(node))
-    return kept[::-1]
 
 
 def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
@@ -193,9 +163,9 @@ def weight_readers(model: NativeModel) -> dict[str, list[Any]]:
 def _check_operators(proto: Any) -> None:
     for node in every_node(proto.graph):
         if node.domain not in DOMAINS:
-            known = ", ".join(("ai.onnx", ML, MICROSOFT))
+            domains = ", ".join(("ai.onnx", ML, MICROSOFT))
             raise BadInput(
-                f"graph: operator {node.op_type[:64]} of {node.domain[:64]!r}: expected one of {known}: a custom "
+                f"graph: operator {node.op_type[:64]} of {node.domain[:64]!r}: expected one of {domains}: a custom "
                 "operator is code that the server does not have"
             )
         if node.op_type in READS_FILES:
@@ -211,24 +181,16 @@ def _check_operators(proto: Any) -> None:
 
 
 def _without_dictionaries(proto: Any) -> list[str]:
-    """Replace every ZipMap by its input; return notes."""
     notes = []
     for node in proto.graph.node:
         if node.op_type != "ZipMap" or node.domain != ML or len(node.input) != 1:
             continue
         classes = next((list(a.ints) or [s.decode(errors="replace") for s in a.strings] for a in node.attribute), [])
-        told = ", ".join(map(str, classes))[:80]
-        notes.append(f"output {node.output[0][:64]!r} is a matrix with a column for each class, in the order {told}")
+        order = ", ".join(map(str, classes))[:80]
+        notes.append(f"output {node.output[0][:64]!r} is a matrix with a column for each class, in the order {order}")
         node.op_type, node.domain = "Identity", ""
         del node.attribute[:]
         for info in proto.graph.output:
             if info.name == node.output[0]:
                 info.ClearField("type")
     return notes
-
-
-def _prune(proto: Any) -> None:
-    kept = needed_nodes(proto, {info.name for info in proto.graph.output})
-    copies = [type(node).FromString(node.SerializeToString()) for node in kept]
-    del proto.graph.node[:], proto.graph.value_info[:]
-    proto.graph.node.extend(copies)

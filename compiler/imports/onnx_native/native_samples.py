@@ -34,12 +34,7 @@ Outputs = dict[str, NDArray[Any]]
 
 
 class NativeSamples:
-    """Samples and what the file gives for them.
-
-    Attributes:
-        columns: A request for each of SIZES.
-        outputs: The outputs of each, by the file's names.
-    """
+    """Samples, a request for each of SIZES, and what the file gives for them, by its own names."""
 
     def __init__(
         self,
@@ -48,19 +43,11 @@ class NativeSamples:
         lookups: Sequence[ServedLookup | StagedLookup],
         given: Mapping[str, Any] | None,
     ) -> None:
-        """Find inputs that the file accepts.
-
-        Args:
-            inputs: The package's inputs, by the file's name.
-            given: Rows of every input to repeat instead, as in a JSON request.
-
-        Raises:
-            BadInput: The file accepts none.
-        """
+        """Find inputs that the file accepts, or repeat given rows as in a JSON request; BadInput if it accepts none."""
         self._model, self._inputs = model, {fed.name: fed for fed in inputs.values()}
         self._names = {fed.name: name for name, fed in inputs.items()}
         self._offsets = {pair.ids: pair for pair in model.offsets}
-        self._kinds = {one.name: one.dtype for one in model.inputs}
+        self._kinds = {info.name: info.dtype for info in model.inputs}
         refused: Exception | None = None
         for scale in SCALES if given is None else SCALES[:1]:
             if given is None:
@@ -79,21 +66,16 @@ class NativeSamples:
         raise BadInput(f"source: ONNX Runtime runs the model on no inputs tried: {advice}: {reason_of(refused)}")
 
     def run(self, columns: Mapping[str, Column], rows: int) -> Outputs:
-        """Return the file's own outputs.
-
-        Args:
-            columns: A request.
-        """
         feeds = feeds_of(self._inputs, columns, rows)
         fed: dict[str, Any] = {}
         for name, spec in self._inputs.items():
-            own = self._names[name]
+            file_name = self._names[name]
             if spec.kind == RAGGED:
-                pair, splits = self._offsets[own], feeds[f"input/{name}/row_splits"]
-                fed[own] = feeds[f"input/{name}/values"]
+                pair, splits = self._offsets[file_name], feeds[f"input/{name}/row_splits"]
+                fed[file_name] = feeds[f"input/{name}/values"]
                 fed[pair.offsets] = (splits if pair.ends else splits[:-1]).astype(self._kinds[pair.offsets])
             else:
-                fed[own] = text_of(feeds[f"input/{name}"])
+                fed[file_name] = text_of(feeds[f"input/{name}"])
         names = list(self._model.outputs)
         return dict(zip(names, run_bounded(self._model.session, names, fed)))
 
@@ -101,12 +83,12 @@ class NativeSamples:
         random = np.random.default_rng(scale)
         limits: dict[str, int] = {}
         places: dict[str, set[int]] = {}
-        for one in lookups:
-            for name, column in one.columns:
-                limits[name] = min(limits.get(name, scale), len(self._model.weights[one.table]) - one.most_added)
+        for lookup in lookups:
+            for name, column in lookup.columns:
+                limits[name] = min(limits.get(name, scale), len(self._model.weights[lookup.table]) - lookup.most_added)
                 places.setdefault(name, set()).add(column)
         numbers, words = _listed(self._model)
-        made: dict[str, Column] = {}
+        columns_of: dict[str, Column] = {}
         for name, fed in self._inputs.items():
             count = rows * int(np.prod(fed.dims, dtype=np.int64))
             columns = fed.input.columns
@@ -119,20 +101,20 @@ class NativeSamples:
                 count = int(splits[-1])
             if fed.dtype.kind == "O":
                 text = Strings.of([words[i] for i in random.integers(0, len(words), count)])
-                made[name] = Ragged(text, splits) if fed.kind != DENSE else text
+                columns_of[name] = Ragged(text, splits) if fed.kind != DENSE else text
             elif fed.floats:
                 floats = random.standard_normal(count, np.float32).reshape(rows, -1)
                 ids = sorted(places.get(self._names[name], ()))
                 floats[:, ids] = random.integers(0, max(1, limits.get(self._names[name], 1)), (rows, len(ids)))
-                made[name] = floats.reshape(shape)
+                columns_of[name] = floats.reshape(shape)
             else:
                 least, most = (0, 1) if fed.dtype.kind == "b" else (np.iinfo(fed.dtype).min, np.iinfo(fed.dtype).max)
                 drawn = random.integers(0, min(limits.get(self._names[name], scale), most + 1), count)
                 fitting = [n for n in numbers if least <= n <= most]
                 if fitting and self._names[name] not in limits and fed.dtype.kind != "b":
                     drawn = np.array(fitting, np.int64)[random.integers(0, len(fitting), count)]
-                made[name] = Ragged(drawn, splits) if fed.kind != DENSE else drawn.reshape(shape)
-        return made
+                columns_of[name] = Ragged(drawn, splits) if fed.kind != DENSE else drawn.reshape(shape)
+        return columns_of
 
 
 def _listed(model: NativeModel) -> tuple[list[int], list[bytes]]:

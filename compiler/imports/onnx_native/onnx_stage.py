@@ -1,13 +1,12 @@
 """Run a whole ONNX graph as a package's stage: where an input is of strings, or has rows of any length.
 
 The engine hands such columns to no dense graph, so the graph is computed once a request, before the sparse graph, and
-its outputs are the columns of x, which the dense graph passes on. Nothing in it is a weight: what is no table is
-constant.
+its outputs are the columns of x, which the dense graph passes on. What is no table is constant.
 
 A stage is one ONNX model whose inputs are "input/<name>" and whose outputs "output/<name>". Rows of tables that the
 engine looks up (processor.package.stage_entries) are inputs "rows/<name>", and the model picks the rows that its own
-tensors have by the number of each value (staged_lookups). It reads no other file: one that names external data is
-refused before ONNX Runtime sees it. Thread-safe: a session is, and there is no other state.
+tensors have by the number of each value (staged_lookups). One that names external data is refused before ONNX Runtime
+sees it. Thread-safe: a session is, and there is no other state.
 
 All stages of a process share an arena of ARENA_NBYTES: a run that needs more is refused, and what a run took is given
 back when it ends.
@@ -50,10 +49,9 @@ TYPES = {"tensor(string)": np.dtype(object), "tensor(float)": np.dtype(np.float3
 
 
 class OnnxStage(FedStage):
-    """A processor.features.stage.EndableStage in a session of ONNX Runtime.
+    """A processor.features.stage.EndableStage in a session of ONNX Runtime, in the arena's bounded memory.
 
     Attributes:
-        bounded: Its memory is the arena's.
         single: Inputs whose one row is not repeated for the rows of the others.
     """
 
@@ -65,15 +63,15 @@ class OnnxStage(FedStage):
         if external_weights(data):
             raise Corrupt("stage: expected all values inside the ONNX model, got external data")
         self._session = _session(data, bounded_options())
-        given = {node.name: node for node in self._session.get_inputs()}
+        nodes = {node.name: node for node in self._session.get_inputs()}
         marks = self._session.get_modelmeta().custom_metadata_map
         self._recurrent = RECURRENT_KEY in marks
         self.single = frozenset(filter(None, marks.get(SINGLE_KEY, "").split(SEPARATOR)))
-        fed_inputs = {i.name: _fed(i, given[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in given}
+        fed_inputs = {i.name: _fed(i, nodes[f"input/{i.name}"]) for i in inputs if f"input/{i.name}" in nodes}
         super().__init__(fed_inputs, outputs, lookups)
-        named = {f"input/{name}" for name in self.fed} | {ROWS + name for name in self._rows}
-        made = {node.name for node in self._session.get_outputs()}
-        if named != given.keys() or not made.issuperset(f"output/{o.name}" for o in outputs):
+        expected = {f"input/{name}" for name in self.fed} | {ROWS + name for name in self._rows}
+        outputs_made = {node.name for node in self._session.get_outputs()}
+        if expected != nodes.keys() or not outputs_made.issuperset(f"output/{o.name}" for o in outputs):
             raise Corrupt("stage: an input or output that the manifest names is missing")
 
     def run(
@@ -99,7 +97,6 @@ class OnnxStage(FedStage):
         return {o.name: self._column(o, values, rows) for o, values in zip(self._outputs, call.made)}
 
     def traced(self, data: bytes) -> TracedOnnxStage:
-        """Return a twin that counts; see EndableStage."""
         return TracedOnnxStage(data, self)
 
     def _column(self, output: Input, values: Any, rows: int) -> Column:
@@ -117,17 +114,9 @@ load = OnnxStage
 
 
 class TracedOnnxStage:
-    """A stage whose runs are written down by ONNX Runtime's profiler."""
+    """A stage, opened once more, whose runs are written down by ONNX Runtime's profiler in a temporary folder."""
 
     def __init__(self, data: bytes, stage: OnnxStage) -> None:
-        """Open the stage once more.
-
-        Args:
-            data: The ONNX model.
-
-        Raises:
-            OSError: There is no temporary folder.
-        """
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-trace-")
         options = bounded_options()
         options.enable_profiling, options.profile_file_prefix = True, str(Path(self._folder.name) / "runs")
@@ -156,24 +145,16 @@ class TracedOnnxStage:
         return runs
 
     def close(self) -> None:
-        """Remove what ONNX Runtime wrote down."""
         self._end()
         self._folder.cleanup()
 
     def _end(self) -> Path:
-        """Have ONNX Runtime finish its file; return the file."""
         if self._written is None:
             self._written = Path(self._session.end_profiling())
         return self._written
 
 
 class _StageRun(EndableRun):
-    """One run of a session.
-
-    Attributes:
-        made: The outputs.
-    """
-
     __slots__ = ("_feeds", "_names", "_options", "_session", "made")
 
     def __init__(self, session: Any, names: Sequence[str], feeds: Mapping[str, Any]) -> None:
@@ -202,19 +183,13 @@ class _StageRun(EndableRun):
 
 @cache
 def _bound_memory(nbytes: int) -> None:
-    """Bound the memory of all sessions of this process that use the process's arena."""
     kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
     arena = onnxruntime.OrtArenaCfg({"max_mem": nbytes, "arena_extend_strategy": GROW_AS_REQUESTED})
     onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
 
 
 def bounded_options(nbytes: int = ARENA_NBYTES, threads: int = 1) -> Any:
-    """Return options of a session that uses the arena of this process.
-
-    Args:
-        nbytes: Largest size of the arena.
-        threads: Threads of an operator.
-    """
+    """Return options of a session that uses the arena of this process, of `nbytes` at most."""
     _bound_memory(nbytes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -231,7 +206,6 @@ def _session(data: bytes, options: Any) -> Any:
 
 
 def _fed(spec: Input, node: Any) -> FeedSpec:
-    """Return how an input is fed, by its place in the session."""
     dtype = TYPES.get(node.type)
     if dtype is None:
         dtype = np.dtype(node.type.removeprefix("tensor(").removesuffix(")"))
@@ -240,19 +214,12 @@ def _fed(spec: Input, node: Any) -> FeedSpec:
 
 
 def text_of(array: Any) -> Any:
-    """Return an array as ONNX Runtime takes it: strings are Python's own.
-
-    Args:
-        array: Numbers, or bytes.
-
-    Raises:
-        BadInput: A string is not UTF-8.
-    """
+    """Return an array as ONNX Runtime takes it: bytes become str. Raise BadInput if a string is not UTF-8."""
     if not array.dtype.hasobject:
         return array
     try:
-        found = np.empty(array.shape, object)
-        found.ravel()[:] = [value.decode() for value in array.ravel().tolist()]
+        texts = np.empty(array.shape, object)
+        texts.ravel()[:] = [value.decode() for value in array.ravel().tolist()]
     except UnicodeDecodeError:
         raise BadInput("inputs: expected strings in UTF-8") from None
-    return found
+    return texts

@@ -17,13 +17,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.feeds import plain
 from freshet_serving.compiler.imports.onnx_graph.linear_weights import ANONYMOUS
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OURS, OnnxInput, bodies_of, every_node, taken
-from freshet_serving.compiler.imports.onnx_native.native_reader import (
-    MAX_NBYTES,
-    NativeModel,
-    held,
-    needed_nodes,
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import (
+    OURS,
+    OnnxInput,
+    bodies_of,
+    every_node,
+    needed_messages,
+    taken,
 )
+from freshet_serving.compiler.imports.onnx_native.native_reader import MAX_NBYTES, NativeModel, held
 from freshet_serving.compiler.imports.onnx_native.served_lookups import ServedLookup
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs, put_together, taken_apart
 from freshet_serving.compiler.imports.package_draft import label_of
@@ -43,15 +45,7 @@ SHAPED_BY_VALUE = ("Resize", "Upsample")
 
 @dataclass(frozen=True, slots=True)
 class MatrixSlot:
-    """Columns of x: of an input that the graph reads as it is, or of a lookup.
-
-    Attributes:
-        offset: First column.
-        width: Number of columns.
-        given: The input, or None.
-        lookups: The lookups of these rows, or ().
-        exact: Whether the input's whole numbers come in pieces (compiler.imports.onnx_native.whole_outputs).
-    """
+    """Columns of x: of an input that the graph reads, exact ones in pieces, or of lookups of the same rows."""
 
     offset: int
     width: int
@@ -65,12 +59,11 @@ class ServedGraph:
     """The rewritten graph.
 
     Attributes:
-        model: Its bytes.
         slots: What lies in the columns of x.
         width: Columns of x.
         columns: Columns of each output, by its name in the package.
         names: The file's name of each output.
-        weights: Weights by their names in the package.
+        weights: By their names in the package.
         operators: Operators that remain, in order.
     """
 
@@ -84,32 +77,21 @@ class ServedGraph:
 
 
 def package_name(name: str) -> str:
-    """Return the name that a table or a weight has in the package.
-
-    Args:
-        name: Name of the initialiser.
-    """
     return plain(name.replace("/", ".")).lstrip("_") or "weight"
 
 
 def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mapping[str, int]) -> ServedGraph:
-    """Return the dense graph.
+    """Return the dense graph, without the lookups; `columns` are those of each output, by the file's name.
 
-    Args:
-        lookups: The lookups to cut out.
-        columns: Columns of each output, by the file's name.
-
-    Raises:
-        BadInput: Two weights or outputs would have the same name, or no input is read.
-        TooLarge: Constants, which stay inside, exceed a limit.
+    Raise BadInput if names clash or no input is read, TooLarge if constants, which stay inside, exceed a limit.
     """
-    cut = {one.output for one in lookups}
+    cut = {lookup.output for lookup in lookups}
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
-    whole = [node for node in proto.graph.node if cut.isdisjoint(node.output)]
+    nodes_left = [node for node in proto.graph.node if cut.isdisjoint(node.output)]
     del proto.graph.node[:]
-    proto.graph.node.extend(whole)
-    nodes = needed_nodes(proto, set(columns))
+    proto.graph.node.extend(nodes_left)
+    nodes = needed_messages(proto.graph, columns)
     read = {name for node in nodes for name in taken(node)} | set(columns)
     exact, pieced = exact_outputs(model)
     slots = _slots(model, lookups, read, pieced)
@@ -121,7 +103,7 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
     rename: Callable[[str], str] = lambda name: renamed.get(name, INNER + name) if name else ""  # noqa: E731
     opset = model.opset
     constants = list(_shapes(slots, columns, labels, opset))
-    made = [node for slot in slots for node in _unpacked(slot, width, opset, constants)]
+    unpacked = [node for slot in slots for node in _unpacked(slot, width, opset, constants)]
     inner = [renamed_node(node, rename) for node in nodes]
     last = []
     for name, label in labels.items():
@@ -132,10 +114,10 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
         else:
             last += _output(rename(name), label, columns[name])
     columns = {name: size * PIECES if name in exact else size for name, size in columns.items()}
-    given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", width])]
-    out = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
+    x = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", width])]
+    results = [helper.make_tensor_value_info(labels[n], TensorProto.FLOAT, ["rows", columns[n]]) for n in columns]
     served = helper.make_model(
-        helper.make_graph([*made, *turned, *inner, *last], "dense", given, out, [*initialisers, *constants]),
+        helper.make_graph([*unpacked, *turned, *inner, *last], "dense", x, results, [*initialisers, *constants]),
         producer_name="freshet",
         ir_version=max(IR_VERSION, model.proto.ir_version),
         opset_imports=[
@@ -154,16 +136,16 @@ def rewrite(model: NativeModel, lookups: Sequence[ServedLookup], columns: Mappin
 def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str], pieced: set[str]) -> list[MatrixSlot]:
     slots: list[MatrixSlot] = []
     at = 0
-    same: dict[tuple[Any, ...], list[ServedLookup]] = {}
-    for one in lookups:
-        if one.output in read:
-            same.setdefault((one.table, one.columns, one.added, one.combiner), []).append(one)
-    for given in model.inputs:
-        if given.name in read:
-            size = math.prod(n or 1 for n in given.dims[1:]) * (PIECES if given.name in pieced else 1)
-            slots.append(MatrixSlot(at, size, given, exact=given.name in pieced))
+    groups: dict[tuple[Any, ...], list[ServedLookup]] = {}
+    for lookup in lookups:
+        if lookup.output in read:
+            groups.setdefault((lookup.table, lookup.columns, lookup.added, lookup.combiner), []).append(lookup)
+    for info in model.inputs:
+        if info.name in read:
+            size = math.prod(n or 1 for n in info.dims[1:]) * (PIECES if info.name in pieced else 1)
+            slots.append(MatrixSlot(at, size, info, exact=info.name in pieced))
             at += size
-    for group in same.values():
+    for group in groups.values():
         size = len(group[0].columns) * group[0].dims[-1]
         slots.append(MatrixSlot(at, size, None, tuple(group)))
         at += size
@@ -171,63 +153,51 @@ def _slots(model: NativeModel, lookups: Sequence[ServedLookup], read: set[str], 
 
 
 def output_labels(columns: Mapping[str, int]) -> dict[str, str]:
-    """Return the package's name of each output.
-
-    Args:
-        columns: Columns of each output, by the file's name.
-
-    Raises:
-        BadInput: Two have the same name.
-    """
-    found: dict[str, str] = {}
+    """Return the package's name of each output, by the file's name; raise BadInput if two have the same."""
+    labels: dict[str, str] = {}
     for name in columns:
         label = label_of(name)
-        if label in found.values():
+        if label in labels.values():
             raise BadInput(f"output {name[:64]!r}: expected outputs whose names differ in letters and digits")
-        found[name] = label
-    return found
+        labels[name] = label
+    return labels
 
 
 def _initialisers(model: NativeModel, read: set[str]) -> tuple[dict[str, Matrix], list[Any], dict[str, str], list[Any]]:
     """Return the weights by package name, the messages of all initialisers, their new names, and transpositions."""
     weights: dict[str, Matrix] = {}
     turned: list[Any] = []
-    found, renamed = [], {}
+    initialisers, renamed = [], {}
     opening = {n for node in every_node(model.proto.graph) if node.op_type in SHAPED_BY_VALUE for n in node.input[1:]}
     for tensor in model.proto.graph.initializer:
         if tensor.name not in read:
             continue
         array = model.weights[tensor.name]
         constant = tensor.name in opening or (array.size == 1 and ANONYMOUS.fullmatch(tensor.name))
-        kept = TensorProto()
+        message = TensorProto()
         if array.dtype != np.float32 or not array.size or constant:
-            kept.CopyFrom(held(tensor, model.weights))
-            kept.name = INNER + tensor.name
+            message.CopyFrom(held(tensor, model.weights))
+            message.name = INNER + tensor.name
         else:
-            own = model.linear.get(tensor.name)
-            name = package_name(own or tensor.name)
-            if name.lower() in {known.lower() for known in weights}:
+            original = model.linear.get(tensor.name)
+            name = package_name(original or tensor.name)
+            if name.lower() in {other.lower() for other in weights}:
                 raise BadInput(f"initialiser {tensor.name[:64]!r}: another name differs only in case or punctuation")
-            if own is not None:
+            if original is not None:
                 array = array.T
                 turned.append(helper.make_node("Transpose", [WEIGHT_PREFIX + name], [INNER + tensor.name], perm=[1, 0]))
             else:
                 renamed[tensor.name] = WEIGHT_PREFIX + name
             weights[name] = np.ascontiguousarray(array).reshape(array.shape)
-            kept = TensorProto(data_type=TensorProto.FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
-            kept.external_data.add(key="location", value=ELSEWHERE)
-            kept.name = WEIGHT_PREFIX + name
-        found.append(kept)
-    return weights, found, renamed, turned
+            message = TensorProto(data_type=TensorProto.FLOAT, dims=array.shape, data_location=TensorProto.EXTERNAL)
+            message.external_data.add(key="location", value=ELSEWHERE)
+            message.name = WEIGHT_PREFIX + name
+        initialisers.append(message)
+    return weights, initialisers, renamed, turned
 
 
 def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
-    """Return a copy of a node, and of the bodies inside it, with other names of values.
-
-    Args:
-        node: The node's message.
-        rename: Returns the new name of a value.
-    """
+    """Return a copy of a node, and of the bodies inside it, with other names of values."""
     copy = type(node).FromString(node.SerializeToString())
     copy.input[:] = [rename(name) for name in node.input]
     copy.output[:] = [rename(name) for name in node.output]
@@ -240,20 +210,14 @@ def renamed_node(node: Any, rename: Callable[[str], str]) -> Any:
         for tensor in graph.initializer:
             tensor.name = rename(tensor.name)
         del graph.value_info[:]
-        inner = [renamed_node(one, rename) for one in graph.node]
+        inner = [renamed_node(body_node, rename) for body_node in graph.node]
         del graph.node[:]
         graph.node.extend(inner)
     return copy
 
 
 def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) -> list[Any]:
-    """Return the nodes that bring columns of x into the form that the graph reads.
-
-    Args:
-        width: Columns of x.
-        opset: Version of ONNX's own operators.
-        constants: Constants of the graph; what the nodes read is added.
-    """
+    """Return the nodes that bring columns of x into the form that the graph reads; `constants` gets what they read."""
     start = f"{MADE}{slot.offset}"
     part = MATRIX
     nodes = []
@@ -265,20 +229,19 @@ def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) ->
         else:
             names = [f"{start}/first", f"{start}/last", f"{MADE}axis"]
             nodes.append(helper.make_node("Slice", [MATRIX, *names], [part]))
-    if slot.given is not None and slot.exact:
-        parts = [f"{start}/piece{number}" for number in range(PIECES)]
-        # Without sizes it splits evenly, which version 18 wants to be told.
-        told: dict[str, Any] = {"num_outputs": PIECES} if opset >= SPLIT_TOLD else {}
-        nodes.append(helper.make_node("Split", [part], parts, axis=1, **told))
-        made, held_by = put_together(parts, f"{start}/whole")
-        constants += held_by
-        kind = helper.np_dtype_to_tensor_dtype(slot.given.dtype)
-        nodes += [*made, helper.make_node("Reshape", [f"{start}/whole", f"{start}/dims"], [f"{start}/shaped"])]
-        return [*nodes, helper.make_node("Cast", [f"{start}/shaped"], [INNER + slot.given.name], to=kind)]
     if slot.given is not None:
         name = INNER + slot.given.name
         shaped = f"{start}/shaped" if slot.given.dtype != np.float32 else name
-        if len(slot.given.dims) == 2:
+        if slot.exact:
+            parts = [f"{start}/piece{number}" for number in range(PIECES)]
+            # Without sizes it splits evenly, which version 18 wants to be told.
+            split: dict[str, Any] = {"num_outputs": PIECES} if opset >= SPLIT_TOLD else {}
+            nodes.append(helper.make_node("Split", [part], parts, axis=1, **split))
+            part = f"{start}/whole"
+            sum_nodes, held_by = put_together(parts, part)
+            nodes += sum_nodes
+            constants += held_by
+        if len(slot.given.dims) == 2 and not slot.exact:
             nodes.append(helper.make_node("Identity", [part], [shaped]))
         else:
             nodes.append(helper.make_node("Reshape", [part, f"{start}/dims"], [shaped]))
@@ -286,12 +249,12 @@ def _unpacked(slot: MatrixSlot, width: int, opset: int, constants: list[Any]) ->
             kind = helper.np_dtype_to_tensor_dtype(slot.given.dtype)
             nodes.append(helper.make_node("Cast", [shaped], [name], to=kind))
         return nodes
-    for number, one in enumerate(slot.lookups):
-        name = INNER + one.output
-        shaped = name if one.axis == 0 else f"{start}/shaped{number}"
+    for number, lookup in enumerate(slot.lookups):
+        name = INNER + lookup.output
+        shaped = name if lookup.axis == 0 else f"{start}/shaped{number}"
         nodes.append(helper.make_node("Reshape", [part, f"{start}/dims{number}"], [shaped]))
-        if one.axis:
-            order = [*range(1, one.axis + 1), 0, *range(one.axis + 1, len(one.dims) + 1)]
+        if lookup.axis:
+            order = [*range(1, lookup.axis + 1), 0, *range(lookup.axis + 1, len(lookup.dims) + 1)]
             nodes.append(helper.make_node("Transpose", [shaped], [name], perm=order))
     return nodes
 
@@ -305,8 +268,6 @@ def _output(name: str, label: str, columns: int) -> list[Any]:
 
 
 def _shapes(slots: Sequence[MatrixSlot], columns: Mapping[str, int], labels: Mapping[str, str], opset: int) -> Any:
-    """Iterate over the constants that the nodes added here read."""
-
     def sizes(name: str, *values: int) -> Any:
         return numpy_helper.from_array(np.array(values, np.int64), name)
 
@@ -319,7 +280,7 @@ def _shapes(slots: Sequence[MatrixSlot], columns: Mapping[str, int], labels: Map
             yield sizes(f"{start}/last", slot.offset + slot.width)
         if slot.given is not None:
             yield sizes(f"{start}/dims", *(-1 if n is None else n for n in slot.given.dims))
-        for number, one in enumerate(slot.lookups):
-            yield sizes(f"{start}/dims{number}", -1, *(one.dims[1:] if one.merged else one.dims))
+        for number, lookup in enumerate(slot.lookups):
+            yield sizes(f"{start}/dims{number}", -1, *(lookup.dims[1:] if lookup.merged else lookup.dims))
     for name in columns:
         yield sizes(f"{MADE}out/{labels[name]}/dims", -1, columns[name])

@@ -1,14 +1,14 @@
 """Find embeddings in an ONNX graph: initialisers that only Gather reads, at ids that an input holds.
 
 A delta of a table must reach every use of it. So an initialiser is a table only if all that reads it can be cut out:
-each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of one or more
-inputs, only moved, or with a constant added to each column (fields that share a table). Any other initialiser stays a
-dense weight, which a delta replaces as a whole in all its uses.
+each reader is a `Gather(initialiser [n, d], ids)` of the graph itself, on axis 0, and its ids are values of inputs,
+only moved, or with a constant added to each column (fields that share a table). Any other initialiser stays a dense
+weight, which a delta replaces as a whole in all its uses.
 
-Which ids a Gather reads is not derived from its operators but observed: the nodes above it, if all of them only move
-values or add constants, are run on inputs of zeros, which gives what is added, and on inputs whose values are numbers
-of places, for two numbers of rows. What comes out beyond what is added tells for each position the column it comes
-from, and where the rows lie. Ids may come as floats, as some libraries keep all features in one matrix.
+Which ids a Gather reads is observed, not derived: the nodes above it, if they only move values or add constants, are
+run on inputs of zeros, which gives what is added, and on inputs whose values are numbers of places, for two numbers of
+rows. What comes out tells for each position the column it comes from, and where the rows lie. Ids may come as floats,
+as some libraries keep all features in one matrix.
 """
 
 from __future__ import annotations
@@ -23,14 +23,8 @@ import onnx
 from onnx import helper
 
 from freshet_serving.compiler.imports.onnx_graph.bags import BAG, DOMAIN, splits_of
-from freshet_serving.compiler.imports.onnx_graph.onnx_reader import taken
-from freshet_serving.compiler.imports.onnx_native.native_reader import (
-    NativeModel,
-    held,
-    needed_nodes,
-    open_session,
-    weight_readers,
-)
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import needed_messages, taken
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, held, open_session, weight_readers
 from freshet_serving.compiler.imports.package_draft import MAX_DIM
 from freshet_serving.processor.errors import BadInput, FreshetError
 
@@ -74,21 +68,16 @@ class ServedLookup:
 
     @property
     def most_added(self) -> int:
-        """The most that is added to an id."""
         return max(self.added, default=0)
 
 
 def find_lookups(model: NativeModel) -> list[ServedLookup]:
-    """Return all lookups of the initialisers that can be tables.
-
-    Raises:
-        BadInput: A bag cannot be pooled by the engine.
-    """
+    """Return all lookups of initialisers that can be tables; raise BadInput for a bag that the engine cannot pool."""
     graph = model.proto.graph
     readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
     probe = _Probe(model)
-    found: list[ServedLookup] = []
+    served: list[ServedLookup] = []
     for name, array in model.weights.items():
         fits = array.dtype == np.float32 and array.ndim == 2 and 0 < array.shape[1] <= MAX_DIM and len(array)
         nodes = readers[name]
@@ -98,10 +87,10 @@ def find_lookups(model: NativeModel) -> list[ServedLookup]:
         if not all(bag or plain_gather(node, name) for node, bag in zip(nodes, bags)):
             continue
         cut = [bag or probe.lookup(node, name, array.shape[1]) for node, bag in zip(nodes, bags)]
-        if all(one is not None for one in cut):
-            found += [one for one in cut if one is not None]
-    _check_bags(model, {one.output for one in found})
-    return found
+        if all(lookup is not None for lookup in cut):
+            served += [lookup for lookup in cut if lookup is not None]
+    _check_bags(model, {lookup.output for lookup in served})
+    return served
 
 
 def _check_bags(model: NativeModel, cut: set[str]) -> None:
@@ -125,11 +114,8 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
     """Return the name of an initialiser whose rows are read at ids of a request, but is no table; "" if there is none.
 
     A product with one-hot ids reads rows as well.
-
-    Args:
-        lookups: All lookups of its tables.
     """
-    tables, inputs = {one.table for one in lookups}, {given.name for given in model.inputs}
+    tables, inputs = {lookup.table for lookup in lookups}, {info.name for info in model.inputs}
     nodes = model.proto.graph.node
     hot = {name for node in nodes if node.op_type == "OneHot" and not node.domain for name in node.output}
     for node in nodes:
@@ -137,18 +123,13 @@ def constant_embedding(model: NativeModel, lookups: Sequence[ServedLookup]) -> s
         if node.op_type == "MatMul" and read and hot.intersection(node.input):
             return str(read[0])
         if node.op_type == "Gather" and read == [node.input[0]] and read[0] not in tables:
-            above = needed_nodes(model.proto, {node.input[1]})
-            if inputs & {node.input[1], *(name for one in above for name in taken(one))}:
+            above = needed_messages(model.proto.graph, [node.input[1]])
+            if inputs & {node.input[1], *(name for lookup in above for name in taken(lookup))}:
                 return str(read[0])
     return ""
 
 
 def plain_gather(node: Any, name: str) -> bool:
-    """Return whether a node gathers rows of an initialiser.
-
-    Args:
-        name: Name of the initialiser.
-    """
     axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
     return bool(node.op_type == "Gather" and not node.domain and node.input[0] == name and axis == 0) and (
         node.input[1] != name
@@ -156,7 +137,6 @@ def plain_gather(node: Any, name: str) -> bool:
 
 
 def _pooled(model: NativeModel, node: Any, table: str, dim: int) -> ServedLookup | None:
-    """Return the lookup of a bag whose ids and offsets are inputs as they are, or None."""
     if node.op_type != BAG or node.domain != DOMAIN or node.input[0] != table or node.input[3]:
         return None
     attributes = {a.name: a for a in node.attribute}
@@ -195,8 +175,6 @@ def _only_moves(above: Sequence[Any], inputs: Sequence[str]) -> bool:
 
 
 class _Probe:
-    """Observes which columns of the inputs a tensor holds."""
-
     def __init__(self, model: NativeModel) -> None:
         self._proto, self._weights = model.proto, model.weights
         bags = {name for pair in model.offsets for name in (pair.ids, pair.offsets)}
@@ -204,20 +182,14 @@ class _Probe:
         self._ids = {i.name: i for i in fixed if i.dtype in ID_TYPES}
         self._first: dict[str, int] = {}
         self._total = 0
-        for given in self._ids.values():
-            self._first[given.name] = self._total
-            self._total += math.prod(n or 1 for n in given.dims[1:])
+        for info in self._ids.values():
+            self._first[info.name] = self._total
+            self._total += math.prod(n or 1 for n in info.dims[1:])
 
     def lookup(self, node: Any, table: str, dim: int) -> ServedLookup | None:
-        """Return the lookup of a Gather, or None if its ids are not values of inputs.
-
-        Args:
-            node: The Gather.
-            table: Name of the initialiser.
-            dim: Length of its rows.
-        """
-        above = needed_nodes(self._proto, {node.input[1]})
-        read = {name for one in above for name in one.input} | {node.input[1]}
+        """Return the lookup of a Gather of rows of `dim` numbers, or None if its ids are not values of inputs."""
+        above = needed_messages(self._proto.graph, [node.input[1]])
+        read = {name for maker in above for name in maker.input} | {node.input[1]}
         inputs = [name for name in self._ids if name in read]
         others = {info.name for info in self._proto.graph.input} - self._weights.keys() - self._ids.keys()
         if not inputs or read & others or not _only_moves(above, inputs):
@@ -259,7 +231,7 @@ class _Probe:
         proto.CopyFrom(
             onnx.ModelProto(ir_version=max(8, self._proto.ir_version), opset_import=self._proto.opset_import)
         )
-        given = [
+        infos = [
             helper.make_tensor_value_info(
                 n, helper.np_dtype_to_tensor_dtype(self._ids[n].dtype), ["rows", *self._ids[n].dims[1:]]
             )
@@ -270,8 +242,8 @@ class _Probe:
         out = [helper.make_empty_tensor_value_info("places")]
         if any("places" in node.output or "places" in node.input for node in above):
             return []
-        proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", given, out, constants))
-        found: list[Any] = []
+        proto.graph.CopyFrom(helper.make_graph([*above, last], "probe", infos, out, constants))
+        observed: list[Any] = []
         try:
             session = open_session(proto, {})
             for rows in PROBED:
@@ -280,15 +252,15 @@ class _Probe:
                 )
                 if places.dtype.kind not in "iu":
                     return []
-                found.append(places.astype(np.int64) - zeros)
+                observed.append(places.astype(np.int64) - zeros)
         except FreshetError:
             return []
         except Exception:  # ONNX Runtime's own: an index that the probe's places exceed, for one
             return []
-        return [*found, zeros.astype(np.int64)]
+        return [*observed, zeros.astype(np.int64)]
 
     def _places(self, name: str, rows: int) -> Any:
-        given = self._ids[name]
-        size = math.prod(n or 1 for n in given.dims[1:])
+        info = self._ids[name]
+        size = math.prod(n or 1 for n in info.dims[1:])
         place = np.arange(rows)[:, None] * self._total + self._first[name] + np.arange(size)
-        return place.astype(given.dtype).reshape(rows, *given.dims[1:])
+        return place.astype(info.dtype).reshape(rows, *info.dims[1:])

@@ -27,41 +27,26 @@ CLOSE = 1e-5
 
 
 def with_single_rows(manifest: Manifest, data: bytes) -> bytes:
-    """Return a stage's bytes, with the names of the inputs that may have one row.
-
-    Args:
-        manifest: The manifest of the version that is being written; its stage is this one.
-        data: The stage's bytes.
-    """
+    """Return a stage's bytes, with the names of the inputs that may have one row; it is the stage of the manifest."""
     spec = manifest.stage
     assert spec is not None, "the manifest has a stage"
     stage = OnnxStage(data, manifest.inputs, spec.outputs, spec.lookups)
     names = [name for name in stage.reads if _alike(manifest, stage, {name})]
-    if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - {_last(stage, names)})):
+    # One input keeps its rows, so that there are rows to broadcast to.
+    last = set(names[:1]) if set(names) == set(stage.reads) else set()
+    if not names or (len(names) > 1 and not _alike(manifest, stage, set(names) - last)):
         return data
     model = onnx.load_from_string(data)
     model.metadata_props.add(key=SINGLE_KEY, value=SEPARATOR.join(names))
-    marked: bytes = model.SerializeToString(deterministic=True)
-    return marked
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def without_marks(data: bytes) -> bytes:
-    """Return a stage's bytes without the names of the inputs that may have one row.
-
-    Args:
-        data: The stage's bytes, marked or not.
-    """
     model = onnx.load_from_string(data)
     others = [entry for entry in model.metadata_props if entry.key != SINGLE_KEY]
     del model.metadata_props[:]
     model.metadata_props.extend(others)
-    plain: bytes = model.SerializeToString(deterministic=True)
-    return plain
-
-
-def _last(stage: OnnxStage, names: Collection[str]) -> str:
-    """Return an input that keeps its rows, so that there are rows to broadcast to; "" if one is left already."""
-    return next(iter(names)) if set(names) == set(stage.reads) else ""
+    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _alike(manifest: Manifest, stage: OnnxStage, single: Collection[str]) -> bool:
@@ -74,13 +59,13 @@ def _alike(manifest: Manifest, stage: OnnxStage, single: Collection[str]) -> boo
         for spec in manifest.inputs:
             inputs[spec.name] = _column(spec, 1 if spec.name in single else rows, length, random)
         copies = {name: join_columns([c] * rows) if name in single else c for name, c in inputs.items()}
-        found = _rows(manifest, rows, length, single, random)
+        looked_up = _rows(manifest, rows, length, single, random)
         try:
-            wanted = stage.run(copies, rows, found)
-            got = stage.run(inputs, rows, found, single=frozenset(single))
+            expected = stage.run(copies, rows, looked_up)
+            got = stage.run(inputs, rows, looked_up, single=frozenset(single))
         except FreshetError:
             return False
-        for name, values in wanted.items():
+        for name, values in expected.items():
             if not np.allclose(np.asarray(got[name]), np.asarray(values), CLOSE, CLOSE, equal_nan=True):
                 return False
     return True
@@ -101,9 +86,9 @@ def _rows(
 ) -> Mapping[str, Any]:
     """Return random values of all that the stage looks up; rows are the same for each copy of an input of one row."""
     looked_up = {}
-    for one in manifest.stage_lookups:
-        own = rows if one.whole or one.input not in single else 1
-        values = random.standard_normal(fed_shape(manifest, one, own, length)).astype(np.float32)
+    for lookup in manifest.stage_lookups:
+        count = rows if lookup.whole or lookup.input not in single else 1
+        values = random.standard_normal(fed_shape(manifest, lookup, count, length)).astype(np.float32)
         # A weight above 0, as a variance has to be: results that are no numbers would all be alike.
-        looked_up[one.name] = np.abs(values) if one.whole else np.tile(values, (rows // own, 1))
+        looked_up[lookup.name] = np.abs(values) if lookup.whole else np.tile(values, (rows // count, 1))
     return looked_up

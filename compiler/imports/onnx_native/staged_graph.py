@@ -33,18 +33,13 @@ def stage_model(
     exact: Mapping[str, int] = MappingProxyType({}),
     weights: Sequence[StagedWeight] = (),
 ) -> bytes:
-    """Return the stage.
+    """Return the stage; raise TooLarge if it exceeds the limit of an executable.
 
     Args:
         inputs: The package's name of each input, by the file's.
         outputs: The stage's name of each output, by the file's.
-        lookups: The lookups that the engine does.
         rows: Name of the rows of each table and input.
         exact: Outputs that are written in pieces, each with its whole numbers of a row.
-        weights: The weights that the engine hands over.
-
-    Raises:
-        TooLarge: It exceeds the limit of an executable.
     """
     proto = type(model.proto)()
     proto.CopyFrom(model.proto)
@@ -54,12 +49,12 @@ def stage_model(
     def rename(name: str) -> str:
         return names.get(name, INNER + name) if name else ""
 
-    cut = {one.output: lookup_nodes(model, one, rows, rename) for one in lookups}
+    cut = {item.output: lookup_nodes(model, item, rows, rename) for item in lookups}
     proto_nodes = [(cut.get(node.output[0]) if node.output else None, node) for node in graph.node]
-    nodes = [made for own, node in proto_nodes for made in own or [renamed_node(node, rename)]]
-    nodes = [made for one in weights for made in weight_nodes(one, rename)] + nodes
-    given = [info for info in graph.input if info.name in inputs]
-    made = {info.name: info for info in graph.output}
+    nodes = [results for replaced, node in proto_nodes for results in replaced or [renamed_node(node, rename)]]
+    nodes = [results for item in weights for results in weight_nodes(item, rename)] + nodes
+    stage_inputs = [info for info in graph.input if info.name in inputs]
+    results = {info.name: info for info in graph.output}
     pieces: list[Any] = []
     for name, label in outputs.items():
         if name in exact:
@@ -67,22 +62,22 @@ def stage_model(
             nodes += apart
             pieces += constants
             columns = exact[name] * PIECES
-            made[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
+            results[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", columns])
         else:
             nodes.append(helper.make_node("Identity", [rename(name)], [f"output/{label}"]))
-    for info in given:
+    for info in stage_inputs:
         info.name = rename(info.name)
     for name, label in outputs.items():
-        made[name].name = f"output/{label}"
+        results[name].name = f"output/{label}"
     read = {name for node in nodes for name in taken(node)}
-    handed = {one.tensor for one in weights}
-    kept = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
-    initialisers = [held(tensor, model.weights) for tensor in kept]
+    handed = {item.tensor for item in weights}
+    read_tensors = [t for t in graph.initializer if rename(t.name) in read and t.name not in handed]
+    initialisers = [held(tensor, model.weights) for tensor in read_tensors]
     for tensor in initialisers:
         tensor.name = rename(tensor.name)
     initialisers += pieces
-    given += lookup_inputs(model, rows) + [weight_input(one) for one in weights]
-    served = helper.make_graph(nodes, "stage", given, [made[name] for name in outputs], initialisers)
+    stage_inputs += lookup_inputs(model, rows) + [weight_input(item) for item in weights]
+    served = helper.make_graph(nodes, "stage", stage_inputs, [results[name] for name in outputs], initialisers)
     graph.CopyFrom(served)
     proto.ir_version = max(IR_VERSION, proto.ir_version)
     del proto.metadata_props[:]
@@ -90,16 +85,11 @@ def stage_model(
         proto.metadata_props.add(key=RECURRENT_KEY, value="yes")
     if proto.ByteSize() > MAX_NBYTES:
         raise TooLarge(f"stage: expected at most {MAX_NBYTES} bytes, got {proto.ByteSize()}")
-    data: bytes = proto.SerializeToString(deterministic=True)
-    return data
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def passing_model(columns: Mapping[str, int]) -> bytes:
-    """Return the dense graph that gives the columns of x, output after output.
-
-    Args:
-        columns: Columns of each output.
-    """
+    """Return the dense graph that gives the columns of x, output after output."""
     nodes, constants, out, at = [], [], [], 0
     for label, count in columns.items():
         bounds = [f"{label}/first", f"{label}/last", "axis"]
@@ -108,9 +98,8 @@ def passing_model(columns: Mapping[str, int]) -> bytes:
         out.append(helper.make_tensor_value_info(label, TensorProto.FLOAT, ["rows", count]))
         at += count
     constants.append(numpy_helper.from_array(np.array([1]), "axis"))
-    given = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", at])]
-    graph = helper.make_graph(nodes, "dense", given, out, constants)
+    x = [helper.make_tensor_value_info(MATRIX, TensorProto.FLOAT, ["rows", at])]
+    graph = helper.make_graph(nodes, "dense", x, out, constants)
     opsets = [helper.make_opsetid("", DEFAULT_OPSET)]
     model = helper.make_model(graph, producer_name="freshet", ir_version=IR_VERSION, opset_imports=opsets)
-    data: bytes = model.SerializeToString(deterministic=True)
-    return data
+    return bytes(model.SerializeToString(deterministic=True))

@@ -19,7 +19,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from freshet_serving.compiler.imports.fed_stage import ROWS
-from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, needed_nodes, weight_readers
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import needed_messages
+from freshet_serving.compiler.imports.onnx_native.native_reader import NativeModel, weight_readers
 from freshet_serving.compiler.imports.onnx_native.served_graph import package_name, renamed_node
 from freshet_serving.compiler.imports.onnx_native.served_lookups import MOVING, SHAPES, SIZING, plain_gather
 from freshet_serving.compiler.imports.package_draft import MAX_DIM
@@ -34,13 +35,7 @@ MOVED = "places/"
 
 @dataclass(frozen=True, slots=True)
 class StagedLookup:
-    """One Gather of a stage whose rows the engine looks up.
-
-    Attributes:
-        output: Name of its result.
-        table: Name of the initialiser.
-        inputs: The inputs that its ids are values of.
-    """
+    """One Gather of a stage at ids that are values of `inputs`, whose rows the engine looks up in a table."""
 
     output: str
     table: str
@@ -48,12 +43,10 @@ class StagedLookup:
 
     @property
     def columns(self) -> list[tuple[str, int]]:
-        """The inputs as columns, as ServedLookup has them."""
         return [(name, 0) for name in self.inputs]
 
     @property
     def most_added(self) -> int:
-        """Number added to ids: none."""
         return 0
 
 
@@ -62,7 +55,7 @@ def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[st
     graph = model.proto.graph
     readers = weight_readers(model)
     outputs = {info.name for info in graph.output}
-    found: list[StagedLookup] = []
+    lookups: list[StagedLookup] = []
     notes: list[str] = []
     for name, array in model.weights.items():
         nodes = readers[name]
@@ -83,56 +76,50 @@ def find_staged_lookups(model: NativeModel) -> tuple[list[StagedLookup], list[st
         if why:
             notes.append(f"embedding {name[:64]!r} is a constant, which takes no deltas: {why}")
         else:
-            found += [one for one in cut if one is not None]
-    return found, notes
+            lookups += [lookup for lookup in cut if lookup is not None]
+    return lookups, notes
 
 
 def _lookup(model: NativeModel, node: Any, table: str) -> StagedLookup | None:
-    """Return the lookup of a Gather, or None if its ids are not values of inputs."""
-    ids = {one.name for one in model.inputs if one.dtype in (np.int64, np.int32)}
-    others = {one.name for one in model.inputs} - ids
+    ids = {item.name for item in model.inputs if item.dtype in (np.int64, np.int32)}
+    others = {item.name for item in model.inputs} - ids
     moved, read = set(ids), set[str]()
-    for one in needed_nodes(model.proto, {node.input[1]}):
-        data = set(one.input) if one.op_type == "Concat" else {one.input[0]} if one.input else set()
-        rest = set(one.input) - data
-        kind = next((a.i for a in one.attribute if a.name == "to"), 0) if one.op_type == "Cast" else TensorProto.INT64
-        if one.op_type not in SIZING or one.domain or kind not in WHOLE or not others.isdisjoint(one.input):
+    for item in needed_messages(model.proto.graph, [node.input[1]]):
+        data = set(item.input) if item.op_type == "Concat" else {item.input[0]} if item.input else set()
+        rest = set(item.input) - data
+        kind = next((a.i for a in item.attribute if a.name == "to"), 0) if item.op_type == "Cast" else TensorProto.INT64
+        if item.op_type not in SIZING or item.domain or kind not in WHOLE or not others.isdisjoint(item.input):
             return None
-        if one.op_type in SHAPES:
+        if item.op_type in SHAPES:
             continue
-        if one.op_type not in MOVING and (data | rest) & moved:
+        if item.op_type not in MOVING and (data | rest) & moved:
             return None
         if data & moved:
             # Values that decide where others go, and ids that the graph has itself, are no values of inputs alone.
             if rest & moved or not data <= moved:
                 return None
-            moved.update(one.output)
+            moved.update(item.output)
             read |= data & ids
         elif rest & moved:
             return None
     if node.input[1] not in moved:
         return None
     read |= {node.input[1]} & ids
-    return StagedLookup(node.output[0], table, tuple(one.name for one in model.inputs if one.name in read))
+    return StagedLookup(node.output[0], table, tuple(item.name for item in model.inputs if item.name in read))
 
 
 def rows_names(lookups: Sequence[StagedLookup]) -> dict[tuple[str, str], str]:
-    """Return a name for the rows of each table and input."""
-    found: dict[tuple[str, str], str] = {}
-    for one in lookups:
-        for name in one.inputs:
-            label = f"{package_name(one.table)}.{package_name(name)}"[:112]
-            if (one.table, name) not in found:
-                found[one.table, name] = label if label not in found.values() else f"{label}-{len(found)}"
-    return found
+    labels: dict[tuple[str, str], str] = {}
+    for lookup in lookups:
+        for name in lookup.inputs:
+            label = f"{package_name(lookup.table)}.{package_name(name)}"[:112]
+            if (lookup.table, name) not in labels:
+                labels[lookup.table, name] = label if label not in labels.values() else f"{label}-{len(labels)}"
+    return labels
 
 
 def lookup_inputs(model: NativeModel, rows: Mapping[tuple[str, str], str]) -> list[Any]:
-    """Return the stage's inputs that hold rows.
-
-    Args:
-        rows: Name of the rows of each table and input.
-    """
+    """Return the stage's inputs that hold rows; `rows` names those of each table and input."""
     return [
         helper.make_tensor_value_info(ROWS + name, TensorProto.FLOAT, ["values", model.weights[table].shape[1]])
         for (table, _), name in rows.items()
@@ -142,14 +129,9 @@ def lookup_inputs(model: NativeModel, rows: Mapping[tuple[str, str], str]) -> li
 def lookup_nodes(
     model: NativeModel, lookup: StagedLookup, rows: Mapping[tuple[str, str], str], rename: Callable[[str], str]
 ) -> list[Any]:
-    """Return the nodes of the stage that give the result of a lookup.
-
-    Args:
-        rows: Name of the rows of each table and input.
-        rename: Returns the stage's name of a value of the model.
-    """
+    """Return the nodes of the stage that give the result of a lookup; `rows` names those of each table and input."""
     (node,) = [n for n in model.proto.graph.node if lookup.output in n.output]
-    above = needed_nodes(model.proto, {node.input[1]})
+    above = needed_messages(model.proto.graph, [node.input[1]])
     moved = {name for n in above for name in n.output} | set(lookup.inputs)
     prefix = f"{MOVED}{lookup.output}/"
     first, step = f"{prefix}first", f"{prefix}step"

@@ -27,11 +27,9 @@ WEIGHT = "weight/"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedWeight:
-    """A weight that is an input of the stage.
+    """A weight that is an input of the stage: an initialiser (tensor) whose table and input have a name.
 
     Attributes:
-        tensor: Name of the initialiser.
-        name: Name of the table, and of the stage's input.
         value: As a trainer has it, float32.
         turned: Whether the graph reads it transposed.
     """
@@ -43,20 +41,15 @@ class StagedWeight:
 
     @property
     def rows(self) -> Matrix:
-        """The table's rows, float32 [rows, n]."""
         return self.value.reshape(weight_rows(self.value.shape))
 
 
 def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[StagedWeight], list[str], list[str]]:
-    """Return the weights that can be inputs, other constants by their trainer's name, and those that have lost it.
-
-    Args:
-        tables: Initialisers that are tables of embeddings.
-    """
+    """Return the weights that can be inputs, other constants by their trainer's name, and those that have lost it."""
     every = list(every_node(model.proto.graph))
     read = {name for node in every for name in taken(node)}
     opening = {name for node in every if node.op_type in SHAPED_BY_VALUE for name in node.input[1:]}
-    inputs = {one.name for one in model.inputs}
+    inputs = {info.name for info in model.inputs}
     taken_names = {package_name(name).lower() for name in tables}
     weights: list[StagedWeight] = []
     constants: list[str] = []
@@ -64,32 +57,26 @@ def staged_weights(model: NativeModel, tables: Collection[str]) -> tuple[list[St
     for tensor, array in model.weights.items():
         if tensor not in read or tensor in tables or tensor in inputs or array.dtype.kind != "f" or not array.size:
             continue
-        own = model.linear.get(tensor)
-        if own is None and ANONYMOUS.fullmatch(tensor):
+        original = model.linear.get(tensor)
+        if original is None and ANONYMOUS.fullmatch(tensor):
             merged += [tensor] if array.size > 1 else []
             continue
-        name = package_name(own or tensor)
-        value = array if own is None else array.T
+        name = package_name(original or tensor)
+        value = array if original is None else array.T
         fits = array.dtype == np.float32 and weight_rows(value.shape)[1] <= MAX_DIM
         if not fits or tensor in opening or name.lower() in taken_names:
-            constants.append(own or tensor)
+            constants.append(original or tensor)
             continue
         taken_names.add(name.lower())
-        weights.append(StagedWeight(tensor, name, np.array(value, order="C"), own is not None))
+        weights.append(StagedWeight(tensor, name, np.array(value, order="C"), original is not None))
     return weights, constants, merged
 
 
 def weight_input(weight: StagedWeight) -> Any:
-    """Return the stage's input that holds a weight's rows."""
     return helper.make_tensor_value_info(ROWS + weight.name, TensorProto.FLOAT, list(weight.rows.shape))
 
 
 def weight_nodes(weight: StagedWeight, rename: Callable[[str], str]) -> list[Any]:
-    """Return the nodes of the stage that make the weight of its rows.
-
-    Args:
-        rename: Returns the stage's name of a value of the model.
-    """
     shape, shaped = f"{WEIGHT}{weight.name}/shape", f"{WEIGHT}{weight.name}"
     target = rename(weight.tensor)
     dims = numpy_helper.from_array(np.array(weight.value.shape, np.int64))

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from freshet_serving.compiler.imports.onnx_graph.onnx_reader import refill
 from freshet_serving.processor.package import labels_of
 
 TENSOR = onnx.TensorProto
@@ -29,23 +30,19 @@ SAME = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Tra
 
 
 def number_strings(proto: Any) -> dict[str, list[str]]:
-    """Replace the strings of outputs by their positions; return the labels by output.
-
-    Args:
-        proto: The model's message, changed in place.
-    """
-    found = {}
+    """Replace, in place, the strings of a model's outputs by their positions; return the labels by output."""
+    labels_by_output = {}
     for info in proto.graph.output:
         if info.type.tensor_type.elem_type == TENSOR.STRING:
             chain = _chain(proto.graph, info.name)
             labels = _replace(proto.graph, chain) if chain else None
             if labels is not None:
                 info.type.tensor_type.elem_type = TENSOR.INT64
-                found[info.name] = labels
-    if found:
+                labels_by_output[info.name] = labels
+    if labels_by_output:
         # They may name types of before.
         del proto.graph.value_info[:]
-    return found
+    return labels_by_output
 
 
 def _chain(graph: Any, name: str) -> list[Any]:
@@ -81,23 +78,20 @@ def _replace(graph: Any, chain: list[Any]) -> list[str] | None:
     else:
         labels = None
     if labels is not None:
-        for one in between:
-            if one.op_type == "Cast":
-                one.op_type = "Identity"
-                del one.attribute[:]
+        for inner in between:
+            if inner.op_type == "Cast":
+                inner.op_type = "Identity"
+                del inner.attribute[:]
     return labels
 
 
 def _renamed(node: Any, name: str, other: str) -> list[str] | None:
-    """Replace an attribute of strings by one of their positions; return the strings."""
-    given = next((a for a in node.attribute if a.name == name and a.strings), None)
-    labels = labels_of(np.array(list(given.strings), object)) if given is not None else None
-    if given is not None and labels is not None:
-        kept = [a for a in node.attribute if a.name not in (name, other)]
-        kept.append(onnx.helper.make_attribute(other, list(range(len(labels)))))
-        copies = [type(a).FromString(a.SerializeToString()) for a in kept]
-        del node.attribute[:]
-        node.attribute.extend(copies)
+    strings = next((a for a in node.attribute if a.name == name and a.strings), None)
+    labels = labels_of(np.array(list(strings.strings), object)) if strings is not None else None
+    if strings is not None and labels is not None:
+        attributes = [a for a in node.attribute if a.name not in (name, other)]
+        attributes.append(onnx.helper.make_attribute(other, list(range(len(labels)))))
+        refill(node.attribute, attributes)
     return labels
 
 
@@ -106,10 +100,8 @@ def _encoded(node: Any) -> list[str] | None:
     labels = _renamed(node, "values_strings", "values_int64s")
     if labels is None:
         return None
-    kept = [a for a in node.attribute if a.name not in ("default_string", "default_int64")]
-    copies = [type(a).FromString(a.SerializeToString()) for a in kept]
-    del node.attribute[:]
-    node.attribute.extend([*copies, onnx.helper.make_attribute("default_int64", len(labels))])
+    others = [a for a in node.attribute if a.name not in ("default_string", "default_int64")]
+    refill(node.attribute, [*others, onnx.helper.make_attribute("default_int64", len(labels))])
     return [*labels, default]
 
 

@@ -21,16 +21,8 @@ BEYOND = "smaller than requested bytes"
 
 
 def run_bounded(session: Any, names: Sequence[str], fed: Mapping[str, Any], max_s: float = MAX_S) -> list[Any]:
-    """Return outputs of a session.
-
-    Args:
-        fed: Arrays by input.
-        max_s: Seconds after which the run is ended.
-
-    Raises:
-        BadInput: The run was ended, or needs too much memory.
-    """
-    given = {info.name for info in session.get_inputs()}
+    """Return outputs of a session for arrays by input; raise BadInput if it takes too long or too much memory."""
+    inputs = {info.name for info in session.get_inputs()}
     options = onnxruntime.RunOptions()
     options.log_severity_level = FATAL
     late = threading.Event()
@@ -42,8 +34,8 @@ def run_bounded(session: Any, names: Sequence[str], fed: Mapping[str, Any], max_
     timer = threading.Timer(max_s, end)
     timer.start()
     try:
-        found: list[Any] = session.run(list(names), {n: a for n, a in fed.items() if n in given}, options)
-        return found
+        outputs: list[Any] = session.run(list(names), {n: a for n, a in fed.items() if n in inputs}, options)
+        return outputs
     except Exception as error:
         if BEYOND in str(error):
             raise BadInput(f"source: expected a graph that computes samples in {MAX_NBYTES} bytes") from None

@@ -1,15 +1,13 @@
 """Refuse graphs in which numbers of a request say how much is computed, or end the process.
 
 A graph that is served as it is runs in the server's process, and ONNX Runtime allocates what the graph asks for. So
-sizes and trip counts must follow from constants and shapes, which the server bounds, and not from values: `Range(0, n)`
-with n from an input is gigabytes for one small request. This is decided once, at import: a value is an input's, or is
-computed from one by anything but Shape and Size.
+sizes and trip counts must follow from constants and shapes, which the server bounds, not from values: `Range(0, n)`
+with n from an input is gigabytes for one small request. This is decided at import: a value is an input's, or is
+computed from one by anything but Shape and Size. Constant sizes are bounded too, before ONNX Runtime computes them.
 
-A size that is a constant is bounded too, before ONNX Runtime computes it while it opens the graph.
-
-The smallest integer divided by -1 is a trap of the processor, which ONNX Runtime does not catch: what is computed from
-values is divided by constants other than 0 and -1, or as floats. RoiAlign without a sampling ratio makes as many
-samples as the boxes of a request are large. StringConcat doubles what it joins with itself.
+Two more traps: the smallest integer divided by -1 ends the process, so integers of a request are divided by constants
+other than 0 and -1 alone; RoiAlign without a sampling ratio makes as many samples as the boxes of a request are large.
+StringConcat doubles what it joins with itself.
 
 What may depend on values: branches, indices, masks, lengths of sequences, and sizes that the input's own size bounds
 (NonZero, Compress, Unique, and numbers that bounded_values finds). A loop may end early by a value if its trip count is
@@ -50,39 +48,20 @@ INTEGERS = frozenset(getattr(onnx.TensorProto, f"{sign}INT{bits}") for sign in (
 RANDOM = ("RandomNormal", "RandomUniform")
 # By operator, the inputs that say how large its output is.
 SIZING = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1,),
-    "ConstantOfShape": (0,),
-    "DFT": (1,),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "Col2Im", "DFT", "Expand", "GreedySearch", "OneHot"), (1,)),
+    **dict.fromkeys(("Pad", "Sampling", "Tile", "Upsample"), (1,)),
+    **dict.fromkeys(("BeamSearch", "WhisperBeamSearch"), (1, 2, 3, 4)),
     "MaxUnpool": (2,),
     "MelWeightMatrix": (0, 1),
-    "OneHot": (1,),
-    "Pad": (1,),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
     "STFT": (1, 3),
-    "Tile": (1,),
-    "Upsample": (1,),
-    "BeamSearch": (1, 2, 3, 4),
-    "GreedySearch": (1,),
-    "Sampling": (1,),
-    "WhisperBeamSearch": (1, 2, 3, 4),
 }
 
 
 def check_sizes(model: Any) -> None:
-    """Raise BadInput if a size or a trip count depends on values of a request, or a division could trap.
-
-    Raises TooLarge if a constant size is huge.
-
-    Args:
-        model: The model's message.
-    """
+    """Raise BadInput if a size depends on a request's values or a division could trap, TooLarge for a huge size."""
     graph = model.graph
     constant = {tensor.name for tensor in graph.initializer}
     _check_joined(graph, {}, repeated=False)
@@ -94,45 +73,39 @@ def _integers(model: Any) -> set[str]:
     skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     skeleton.graph.name = "g"
     skeleton.graph.node.extend(model.graph.node)
-    taken = {info.name for info in model.graph.input}
+    inputs = {info.name for info in model.graph.input}
     skeleton.graph.input.extend(model.graph.input)
     skeleton.graph.input.extend(
         onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in model.graph.initializer
-        if t.name not in taken
+        if t.name not in inputs
     )
     # Where it fails, ONNX Runtime, which opens the graph next, says what is wrong.
     with suppress(onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         skeleton = onnx.shape_inference.infer_shapes(skeleton)
-    found: set[str] = set()
+    names: set[str] = set()
     graphs = [skeleton.graph]
     while graphs:
         graph = graphs.pop()
         for info in (*graph.input, *graph.value_info, *graph.output):
             if info.type.tensor_type.elem_type in INTEGERS:
-                found.add(info.name)
-        found.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
+                names.add(info.name)
+        names.update(t.name for t in graph.initializer if t.data_type in INTEGERS)
         for node in graph.node:
             graphs += bodies_of(node)
             for attribute in node.attribute:
                 # A type that ONNX does not infer where it knows too little of the input.
                 if attribute.name == "to" and node.op_type == "Cast" and attribute.i in INTEGERS:
-                    found.update(node.output)
-    return found
+                    names.update(node.output)
+    return names
 
 
 def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
-    """Raise BadInput if StringConcat joins a string with itself too often.
-
-    Args:
-        graph: A graph or a body.
-        joined: Strings in each value, by name; one where it is not named.
-        repeated: Whether the body runs many times.
-    """
+    """Raise BadInput if StringConcat joins a string with itself too often; `joined` counts strings in each value."""
     joined = dict(joined)
     for node in graph.node:
-        given = [joined.get(name, 1) for name in node.input]
-        count = sum(given) if node.op_type == "StringConcat" else max(given, default=1)
+        counts = [joined.get(name, 1) for name in node.input]
+        count = sum(counts) if node.op_type == "StringConcat" else max(counts, default=1)
         if count > MAX_JOINED or (repeated and node.op_type == "StringConcat"):
             raise BadInput(
                 f"graph: StringConcat {node.name[:64]!r}: expected at most {MAX_JOINED} strings joined into one, and "
@@ -144,25 +117,21 @@ def _check_joined(graph: Any, joined: dict[str, int], repeated: bool) -> None:
 
 
 class _Walk:
-    """One walk through a model's graphs."""
-
     def __init__(self, integers: set[str]) -> None:
         self._integers = integers
         self._divisors: dict[str, Any] = {}
 
     def walk(self, graph: Any, values: set[str], bounds: Bounds, known: Constants, trips: int) -> set[str]:
-        """Return the names that depend on values, those of the graphs around it included.
+        """Return the names that depend on values after a graph or body, those of the graphs around it included.
 
         Args:
-            graph: A graph or a body.
-            values: Names that do, before it.
             bounds: Bounds of those that are no larger than the request, by name.
             known: Short constants, by name.
             trips: How often the body may run, by constants.
         """
         values, known = set(values), dict(known)
-        own = {info.name for info in graph.input}
-        bounds = {name: bound for name, bound in bounds.items() if name not in own}
+        inputs = {info.name for info in graph.input}
+        bounds = {name: bound for name, bound in bounds.items() if name not in inputs}
         for tensor in graph.initializer:
             self._note(known, tensor.name, tensor)
         for node in graph.node:
@@ -178,7 +147,8 @@ class _Walk:
             for i in SIZING.get(node.op_type, ()):
                 if i < len(node.input) and node.input[i] in values and node.input[i] not in bounds:
                     raise size_by_value(node.op_type, node.name, "a size")
-            if node.op_type == "RoiAlign" and node.input[1] in values and not _attribute(node, "sampling_ratio"):
+            ratio = any(a.i for a in node.attribute if a.name == "sampling_ratio")
+            if node.op_type == "RoiAlign" and node.input[1] in values and not ratio:
                 raise size_by_value(node.op_type, node.name, "a number of samples (sampling_ratio)")
             touched = not values.isdisjoint(node.input)
             for body in bodies_of(node):
@@ -190,43 +160,42 @@ class _Walk:
         return values
 
     def _body(
-        self, node: Any, body: Any, values: set[str], bounds: Bounds, known: Constants, touched: bool, trips: int
+        self, node: Any, body: Any, values: set[str], bounds: Bounds, constants: Constants, touched: bool, trips: int
     ) -> bool:
-        """Check a body; return whether one of its results depends on values."""
         names, results = [info.name for info in body.input], [info.name for info in body.output]
         loop = node.op_type == "Loop"
         # The number of the trip is bounded; the other inputs are what the node is given, or its own results.
         carried = names[2:] if loop else names
         inner = (
-            {n for n, given in zip(carried, node.input[2:]) if given in values}
+            {n for n, outer in zip(carried, node.input[2:]) if outer in values}
             if loop
             else set(carried if touched else ())
         )
-        own = max(known.get(node.input[0], [1]), default=1) if loop else 1
+        own_trips = max(constants.get(node.input[0], [1]), default=1) if loop else 1
         for _ in range(MAX_LOOKS):
-            after = self.walk(body, values | inner, bounds, known, trips * max(own, 1))
+            after = self.walk(body, values | inner, bounds, constants, trips * max(own_trips, 1))
             # Results of one trip are inputs of the next.
-            made = {name for name, result in zip(carried, results[loop:]) if result in after}
-            if made <= inner:
+            dependent = {name for name, result in zip(carried, results[loop:]) if result in after}
+            if dependent <= inner:
                 break
-            inner |= made
+            inner |= dependent
         else:
-            after = self.walk(body, values | set(carried), bounds, known, trips * max(own, 1))
+            after = self.walk(body, values | set(carried), bounds, constants, trips * max(own_trips, 1))
         if loop:
             if node.input[0] in values and node.input[0] not in bounds:
                 raise size_by_value(node.op_type, node.name, "a trip count")
             ends = results[0] in after or (len(node.input) > 1 and node.input[1] in values)
-            if ends and (not node.input[0] or trips * own > MAX_TRIPS):
+            if ends and (not node.input[0] or trips * own_trips > MAX_TRIPS):
                 raise size_by_value(node.op_type, node.name, "a number of trips", LOOPED)
         return touched or not after.isdisjoint(results)
 
-    def _note(self, known: Constants, name: str, tensor: Any) -> None:
+    def _note(self, constants: Constants, name: str, tensor: Any) -> None:
         """Remember a tensor if it holds integers of its own, and its numbers if these are a few."""
         if tensor.data_type not in INTEGERS or tensor.data_location != 0:
             return
         self._divisors[name] = tensor
         if len(tensor.dims) <= 1 and math.prod(tensor.dims) <= MAX_NOTED:
-            known[name] = numpy_helper.to_array(tensor).ravel().tolist()
+            constants[name] = numpy_helper.to_array(tensor).ravel().tolist()
 
     def _check_division(self, node: Any, values: set[str]) -> None:
         """Raise BadInput for integers of a request that are divided by something that may be 0 or -1."""
@@ -248,26 +217,22 @@ def _divides(constant: Any) -> bool:
     return not ((numbers == 0) | (numbers == -1)).any()
 
 
-def _attribute(node: Any, name: str) -> int:
-    return next((int(a.i) for a in node.attribute if a.name == name), 0)
-
-
-def _check_constant(node: Any, known: Constants) -> None:
+def _check_constant(node: Any, by_name: Constants) -> None:
     """Raise TooLarge if an operator makes too many values of constants."""
-    given = [known.get(name) for name in node.input]
-    made = 0
+    constants = [by_name.get(name) for name in node.input]
+    values = 0
     if node.op_type in RANDOM:
-        made = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
-    elif node.op_type == "Range" and len(given) == 3 and None not in given:
-        first, last, step = (max(numbers or [0]) for numbers in given)
-        made = (last - first) // (step or 1)
+        values = math.prod(next((list(a.ints) for a in node.attribute if a.name == "shape"), []))
+    elif node.op_type == "Range" and len(constants) == 3 and None not in constants:
+        first, last, step = (max(numbers or [0]) for numbers in constants)
+        values = (last - first) // (step or 1)
     else:
-        sizes = [given[i] or [] for i in SIZING.get(node.op_type, ()) if i < len(given)]
+        sizes = [constants[i] or [] for i in SIZING.get(node.op_type, ()) if i < len(constants)]
         # Each padding adds to another dimension, by itself.
         count = max if node.op_type == "Pad" else math.prod
-        made = max((count([abs(size) for size in one]) for one in sizes if one), default=0)
-    if made > MAX_MADE:
+        values = max((count([abs(size) for size in numbers_of]) for numbers_of in sizes if numbers_of), default=0)
+    if values > MAX_MADE:
         raise TooLarge(
             f"graph: {node.op_type[:64]} {node.name[:64]!r}: expected at most {MAX_MADE} numbers from constants, "
-            f"got {made}"
+            f"got {values}"
         )

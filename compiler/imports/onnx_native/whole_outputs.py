@@ -30,8 +30,8 @@ MOVING = (
 
 def exact_outputs(model: NativeModel) -> tuple[set[str], set[str]]:
     """Return the outputs of whole numbers that may exceed what float32 holds, and the inputs that they come from."""
-    made = {name: node for node in model.proto.graph.node for name in node.output}
-    whole = {one.name for one in model.inputs if one.dtype.name in INTEGERS}
+    makers = {name: node for node in model.proto.graph.node for name in node.output}
+    whole = {info.name for info in model.inputs if info.dtype.name in INTEGERS}
     outputs: set[str] = set()
     inputs: set[str] = set()
     for output, dtype in model.outputs.items():
@@ -46,7 +46,7 @@ def exact_outputs(model: NativeModel) -> tuple[set[str], set[str]]:
             if name in whole or _large(model.weights.get(name)):
                 outputs.add(output)
                 inputs |= {name} & whole
-            node = made.get(name)
+            node = makers.get(name)
             if node is None or node.op_type in COUNTING or (node.op_type == "TopK" and name == node.output[1]):
                 continue
             if node.op_type == "Constant" and _large_constant(node):
@@ -67,13 +67,7 @@ def _large_constant(node: Any) -> bool:
 
 
 def taken_apart(name: str, label: str, columns: int) -> tuple[list[Any], list[Any]]:
-    """Return the nodes that write an output in pieces, and their constants.
-
-    Args:
-        name: The output in the graph.
-        label: The tensor to write, float32 [n, PIECES * columns].
-        columns: Whole numbers of a row.
-    """
+    """Return nodes that write `columns` whole numbers a row in pieces as `label`, float32, and their constants."""
     start = f"{label}/piece"
     rest, nodes, pieces = f"{start}s", [], []
     nodes.append(helper.make_node("Cast", [name], [f"{start}s/whole"], to=TensorProto.INT64))
@@ -94,12 +88,7 @@ def taken_apart(name: str, label: str, columns: int) -> tuple[list[Any], list[An
 
 
 def put_together(parts: Sequence[str], whole: str) -> tuple[list[Any], list[Any]]:
-    """Return the nodes that make int64 of an input's pieces, and their constants.
-
-    Args:
-        parts: The pieces, lowest first.
-        whole: The tensor to write.
-    """
+    """Return the nodes that make int64 of an input's pieces, the lowest first, and their constants."""
     nodes, constants, sums = [], [], []
     for number, part in enumerate(parts):
         nodes.append(helper.make_node("Cast", [part], [f"{part}/int64"], to=TensorProto.INT64))

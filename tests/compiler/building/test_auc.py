@@ -33,11 +33,3 @@ def test_auc_is_right_for_perfect_inverted_and_random_scores():
     assert auc(labels, np.array([0.1, 0.2, 0.3, 0.4], np.float32)) == 1
     assert auc(labels, np.array([0.4, 0.3, 0.2, 0.1], np.float32)) == 0
     assert auc(labels, np.full(4, 0.7, np.float32)) == 0.5
-
-
-@given(labelled, st.integers(0, 3))
-def test_row_weight_equals_that_many_copies(rows, seed):
-    labels, scores = arrays(rows)
-    weights = np.random.default_rng(seed).integers(0, 4, len(rows))
-    copied = auc(np.repeat(labels, weights), np.repeat(scores, weights))
-    assert auc(labels, scores, weights) == pytest.approx(copied, abs=1e-12, nan_ok=True)
