@@ -1,12 +1,10 @@
 """Access to the files of one version: in the folder where they are read, or elsewhere with that folder as mirror.
 
-Readers always open files below `folder`. Writers request durability where the version lives, in a given order. In a
-folder of models both are the same place, and most methods do nothing (FolderStorage). A version that lies
-elsewhere is downloaded and uploaded by the extension whose storage opened its repository.
+Readers open files below `folder`. Writers request durability where the version lives, in a given order. In a folder of
+models both are the same place, and most methods do nothing (FolderStorage); else an extension's storage downloads and
+uploads. Names are relative to the version's folder, with "/".
 
-Names are relative to the version's folder, with "/".
-
-FolderWatch and identity_of() detect changes to a folder or a file: one stat call a check, however much is in it.
+FolderWatch and identity_of() detect changes to a folder or a file by one stat call.
 """
 
 from __future__ import annotations
@@ -38,18 +36,11 @@ class VersionStorage(Protocol):
     remote: bool
 
     def look_for(self, name: str) -> None:
-        """Bring a file that may have appeared into the folder, if it exists.
-
-        Does not wait for a network while the mirror polls in the background.
-        """
+        """Bring a file that may have appeared into the folder; no wait for a network while the mirror polls."""
         ...
 
     def fetch(self, name: str, nbytes: int) -> None:
-        """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than expected.
-
-        Args:
-            nbytes: Its expected size.
-        """
+        """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than nbytes."""
         ...
 
     def again(self, name: str) -> bool:
@@ -57,11 +48,7 @@ class VersionStorage(Protocol):
         ...
 
     def newest(self, named: Callable[[int], str]) -> int:
-        """Return the highest number whose file exists, counting from 1 without a gap; 0 for none.
-
-        Args:
-            named: Returns the name of a number's file.
-        """
+        """Return the highest number whose file (`named`) exists, counting from 1 without a gap; 0 for none."""
         ...
 
     def has(self, name: str) -> bool:
@@ -73,22 +60,18 @@ class VersionStorage(Protocol):
         ...
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file exclusively, durable when the call returns.
+        """Create a file exclusively and durably.
 
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
         """
         ...
 
     def give(self, aside: Path, name: str) -> None:
-        """Create a file exclusively from a complete and durable file in the same folder.
-
-        Args:
-            name: Name to create.
-        """
+        """Create a file exclusively from a complete and durable file in the same folder."""
         ...
 
     def send(self, name: str) -> None:
-        """Add a file or folder that was written below the folder, by this writer alone, to the version."""
+        """Add a file or folder that this writer alone wrote below the folder to the version."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
@@ -181,9 +164,7 @@ class FolderStorage:
 def newest(exists: Callable[[int], bool], known: int = 0) -> int:
     """Return the highest number that exists, counting from 1 without a gap: search by doubling, then by bisection.
 
-    Args:
-        exists: Returns True if a number exists.
-        known: A number that is known to exist.
+    `known` is a number that is known to exist, or 0.
     """
     low, high = known, known + 1
     while exists(high):
@@ -200,8 +181,8 @@ def newest(exists: Callable[[int], bool], known: int = 0) -> int:
 class FolderWatch:
     """Detector of changes to a folder's entries since the last check.
 
-    A change within the clock tick of the last check leaves the modification time as it was, so a folder that changed
-    less than two seconds before a check counts as changed at the next one too.
+    A change within the clock tick of the last check leaves the modification time as it was: a folder that changed less
+    than two seconds before a check counts as changed at the next one too.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,8 +1,7 @@
 """Write a version's folder: built aside, and committed by one rename (read by processor.repository.version).
 
-Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with a
-number for a name and a model.json inside is always complete. A version made from what already lies in its folder (an
-imported SavedModel) is moved in beside it, the manifest last.
+Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest. A version made from
+what already lies in its folder (an imported SavedModel) is moved in beside it, the manifest last.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from freshet_serving.processor.repository.version import DELTAS, MANIFEST, Versi
 class VersionWriter:
     """A writer of <repository>/<model>/<version>; nothing is visible there until commit().
 
-    Use as a context manager: leaving the block without a commit removes what was written.
+    A context manager: leaving the block without a commit removes what was written.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class VersionWriter:
         Args:
             beside: True if the version's folder exists and holds what the version is made from, but no manifest.
             storage: Storage of the version, if not the folder (Repository.writer).
-            keyring: Keys to sign with.
 
         Raises:
             SigningKeyRequired: It must be signed and cannot be.
@@ -91,21 +89,12 @@ class VersionWriter:
     def tensors(
         self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Write one safetensors file of the package.
-
-        Args:
-            relative: Name of the file.
-            arrays: Tensors by name.
-        """
+        """Write one safetensors file of the package."""
         with atomic_file(self._place(relative)) as file:
             write_tensors(file, arrays, metadata or {})
 
     def file(self, relative: str, data: bytes) -> None:
-        """Write one file of any other kind.
-
-        Args:
-            relative: Name of the file.
-        """
+        """Write one file of any other kind."""
         self._place(relative).write_bytes(data)
 
     def _place(self, relative: str) -> Path:
@@ -116,9 +105,7 @@ class VersionWriter:
     def commit(self, manifest: Manifest, candidate: VersionStorage | None = None) -> Path:
         """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder.
 
-        Args:
-            manifest: The manifest, without its files.
-            candidate: Where to put the version instead, as a candidate; None to make it a version.
+        With `candidate`, the version becomes a candidate in that storage.
         """
         self._seal(manifest)
         if candidate is not None:
@@ -134,9 +121,6 @@ class VersionWriter:
         """Open the version as commit() would leave it, from the folder where it is being written.
 
         No file may be written afterwards; close what reads it before commit().
-
-        Args:
-            manifest: The manifest, without its files.
         """
         self._seal(manifest)
         return VersionReader(self.folder, storage=FolderStorage(self._target), keyring=self.keyring)
@@ -181,16 +165,15 @@ def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest 
     for name, entry in manifest.files.items():
         files[name] = entry if entry.sha256 else replace(entry, sha256=file_sha256(inside(folder, name)))
     edition = before.edition + 1 if before else 0
-    made = replace(manifest, files=files, key=signer.id, signature="", edition=edition)
-    return replace(made, signature=signer.sign(made.to_sign()))
+    unsigned = replace(manifest, files=files, key=signer.id, signature="", edition=edition)
+    return replace(unsigned, signature=signer.sign(unsigned.to_sign()))
 
 
 def add_file(version: VersionReader, name: str, data: bytes) -> None:
     """Add or replace a file of a committed version, and update its manifest; raise NotFound.
 
-    A reader between the two renames finds a file that the manifest does not describe: either one that it did not name
-    before, which is not opened, or one whose checksum does not match, so that the version is refused until the next
-    poll.
+    A reader between the two renames finds a file that the manifest does not describe: it does not open a new one, and
+    refuses the version until the next poll if the checksum does not match.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
     sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""

@@ -1,9 +1,9 @@
 """Serve executables of a lower precision only as long as their scores stay within a bound of float32's.
 
 The version contains float32 executables of the same buckets, and rows to compare on. Both get new dense weights in the
-background, before the flip; if the scores of the rows differ by more than the bound, float32 serves the buckets of that
-precision until weights arrive that meet the bound again. The comparison depends only on weights, rows and processor, so
-all workers of a machine reach the same result.
+background, before the flip; if the rows' scores differ by more than the bound, float32 serves the buckets of that
+precision until weights meet the bound again. The comparison depends only on weights, rows and processor, so all workers
+of a machine reach the same result.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ MAX_ROWS = 256
 def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArray[Any]:
     """Return the largest error of any output for each row: absolute below 1, relative above.
 
-    Infinity for all rows if one side has a non-finite value that the other does not have.
-
-    Args:
-        got: Outputs to judge, by name.
-        wanted: Reference outputs, by name, with at least as many rows.
+    Infinity for all rows if one side has a non-finite value that the other does not have. `wanted` is the reference,
+    with at least as many rows.
     """
     worst: NDArray[Any] = np.zeros(1)
     for name, values in got.items():
@@ -51,12 +48,7 @@ def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArr
 
 
 def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> float:
-    """Return the 99th percentile of row_errors().
-
-    Args:
-        got: Outputs to judge, by name.
-        wanted: Reference outputs, by name.
-    """
+    """Return the 99th percentile of row_errors()."""
     return float(np.quantile(row_errors(got, wanted), SHARE, method="higher"))
 
 
@@ -99,8 +91,6 @@ class BoundedProgram:
             name: The version's name, for the log.
             lower: Programs whose buckets of `bounds` compute in a lower precision.
             exact: Programs of float32 with these buckets as well.
-            bounds: The bounds, by bucket.
-            spec: Inputs and outputs of their executables.
         """
         self._name, self._lower, self._exact = name, lower, exact
         self._bounds, self._spec = dict(bounds), spec
@@ -118,8 +108,8 @@ class BoundedProgram:
         # The largest bucket first: it needs the fewest runs to judge all that compute the same way.
         for bucket, bound in sorted(self._bounds.items(), reverse=True):
             if bound.computes not in errors:
-                got, wanted = (outputs_of(each[bucket], bound.rows, self._spec) for each in (chosen, exact))
-                error = errors[bound.computes] = typical_error(got, wanted)
+                got, expected = (outputs_of(each[bucket], bound.rows, self._spec) for each in (chosen, exact))
+                error = errors[bound.computes] = typical_error(got, expected)
                 if error > bound.error:
                     log.warning(
                         "%s: %s is off by %.2g with these dense weights, expected at most %g; serving float32",

@@ -1,10 +1,10 @@
 """Choose for each size of request whether it is divided into user and candidates: by timing at load, then by requests.
 
-At load the executables of both ways are timed in turn, and each row count takes the cheaper one. What requests really
-take differs from that: inputs are filled, caches hold other things, a neighbour may have disturbed a timing. So where
-the two are close, a few batches take the other way, and what they took is compared with the newest requests of its
-size that took the usual one. Both are told as a ratio to what load predicts for the same rows, in the batch that really
-ran: how full batches are then does not count, only what runs cost.
+At load the executables of both ways are timed in turn, and each row count takes the cheaper one. Requests take
+something else: inputs are filled, caches hold other things, a neighbour may have disturbed a timing. So where the two
+are close, a few batches take the other way, and what they took is compared with the newest requests of its size that
+took the usual one. Both are ratios to what load predicts for the same rows, in the batch that really ran: only what
+runs cost counts, not how full batches are.
 
 Invariants
 - Both ways compute the same scores but for rounding. A request is computed one way. Chunks of a split request may be
@@ -15,10 +15,10 @@ Invariants
   one batch in 100 (runner.EXPLORE_SPLIT_EVERY), costs less than CLOSE times its usual time: a p99 does not see it.
 - Several sessions may record at once: a lost value only slows learning. `reversed` is replaced whole.
 
-Rejected: to compare both ways by the cost tables that batches are planned by. Only the way that is taken would be
-measured, and a bucket's cost lacks what fills it. To score a batch both ways: the same evidence for twice the work.
-What is kept of users (processor.running.user_states) makes the user's part free or not, request by request: with it the
-choice of the load stays.
+Rejected: comparing both ways by the cost tables that batches are planned by (only the way that is taken would be
+measured, and a bucket's cost lacks what fills it); scoring a batch both ways (the same evidence for twice the work).
+With cached user parts (processor.running.user_states) the choice of the load stays: they make the user's part free or
+not, request by request.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class SplitCost(NamedTuple):
 
     Attributes:
         length: Most events of a history that the parts are for; 0 without histories.
-        rows: Candidates of the request.
         divided: True if such a request is divided now.
         whole_us: Microseconds of computing it whole, in a well-filled batch.
         divided_us: Microseconds of computing it divided.
@@ -64,11 +63,7 @@ class SplitCost(NamedTuple):
 class SizeClass:
     """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts.
 
-    Attributes:
-        whole: The newest that ran whole.
-        divided: The newest that ran divided.
-        evidence: Quotients of both, divided by whole.
-        reviews: How often the evidence was complete.
+    `evidence` are quotients of divided and whole ones, `reviews` counts how often they were complete.
     """
 
     whole: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -99,7 +94,10 @@ class LengthChoice:
 
 
 class SplitChoice:
-    """The choice which requests of one version are divided, in one process."""
+    """The choice which requests of one version are divided, in one process.
+
+    In its methods, `length` is the most events of a history that a request's parts are for, `rows` its candidates.
+    """
 
     def __init__(self, name: str, worth: float) -> None:
         """Create a choice that divides nothing yet.
@@ -131,71 +129,38 @@ class SplitChoice:
         self.reviewed = any(any(each.close) for each in lengths.values())
 
     def take_over(self, other: SplitChoice, lengths: Mapping[int, int]) -> None:
-        """Begin with what another version's requests are divided by, as it is then.
-
-        Args:
-            other: The choice of a version that runs the same programs.
-            lengths: Its length of histories, by the own one.
-        """
+        """Begin with another version's choice as it is then; `lengths` are its lengths by the ones here."""
         self._whole, self.reviewed = other._whole, other.reviewed
-        for own, theirs in lengths.items():
-            each = other._lengths[theirs]
-            self._lengths[own] = LengthChoice(each.whole_s, each.divided_s, each.pays, each.close, each.reversed)
+        for length, other_length in lengths.items():
+            each = other._lengths[other_length]
+            self._lengths[length] = LengthChoice(each.whole_s, each.divided_s, each.pays, each.close, each.reversed)
 
     def pays(self, length: int, rows: int) -> bool:
-        """Return True if, by what was timed at load, a request is cheaper divided.
-
-        Args:
-            length: Most events of a history that the parts are for.
-            rows: Its candidates.
-        """
+        """Return True if, by what was timed at load, a request is cheaper divided."""
         each = self._lengths.get(length)
         return each is not None and each.pays[min(rows, len(each.pays) - 1)]
 
     def reverses(self, length: int, rows: int, explore: bool) -> bool:
-        """Return True if a request takes the other way than the one chosen at load.
-
-        Args:
-            length: Most events of a history that the parts are for.
-            rows: Its candidates.
-            explore: True if the other way than the usual one is to be tried.
-        """
+        """Return True if a request takes the other way than at load; `explore` tries the other than the usual one."""
         each = self._lengths.get(length)
         if each is None or rows >= len(each.close) or not each.close[rows]:
             return False
         return each.reversed[rows] != explore
 
     def record_divided(self, length: int, rows: int, seconds: float) -> None:
-        """Tell what a divided request took.
-
-        Args:
-            length: Most events of a history that its parts are for.
-            rows: Its candidates.
-            seconds: What it took.
-        """
+        """Record what a divided request took."""
         each = self._lengths.get(length)
         if each is not None and 0 < rows < len(each.divided_s):
             self.record(length, rows, True, seconds / each.divided_s[rows])
 
     def record_whole(self, length: int, rows: int, together: int, seconds: float) -> None:
-        """Tell what an undivided batch took, as one of its requests.
-
-        Args:
-            length: Most events of a history that the request's parts would be for.
-            rows: Candidates of the request.
-            together: Rows of the batch.
-            seconds: What the batch took.
-        """
+        """Record what an undivided batch of `together` rows took, as one of its requests."""
         self.record(length, rows, False, seconds / self._whole.dense_s(together))
 
     def record(self, length: int, rows: int, divided: bool, ratio: float) -> None:
         """Learn from one request; once there is enough evidence, keep or change the choice for its size.
 
-        Args:
-            length: Most events of a history that its parts are for.
-            rows: Its candidates.
-            divided: True if it was computed divided.
-            ratio: What it took, relative to what load predicts.
+        `ratio` is what it took, relative to what load predicts.
         """
         each = self._lengths.get(length)
         if each is None or ratio <= 0 or rows >= len(each.close) or not each.close[rows]:

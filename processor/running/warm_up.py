@@ -28,12 +28,8 @@ def measure(executables: Executables, buffers: Buffers, clock: Clock) -> tuple[d
     """Return seconds of one run by subgraph and bucket, the best of a few; this also warms the executables.
 
     Buckets are run in turn, so that other work on the machine does not distort a single one. A first run reads its
-    weights from memory; only after some runs do caches hold as much of them as fits. The smallest buckets come
-    last, because a run of them does little more than read weights.
-
-    Args:
-        executables: By subgraph and bucket.
-        buffers: Buffers that no session has.
+    weights from memory; only after some runs do caches hold as much of them as fits. The smallest buckets, which do
+    little more than read weights, come last.
 
     Returns:
         The seconds; and True if runs are mostly computed by the calling thread: then they are seconds of its core.
@@ -71,12 +67,6 @@ def warm_up(
     """Run every bucket of all buffers once, on rows of the requests in turn.
 
     The largest bucket of the first buffers is run until every row has been looked up.
-
-    Args:
-        remote: Reader of remote tables, or None (see Replica).
-        tables: Table descriptors (see State).
-        epoch: Epoch of the table rows.
-        executables: Executables by bucket.
     """
     whole, largest = sum([bound.rows for bound in requests]), max(executables)
     for n, buffers in enumerate(stock):
@@ -96,11 +86,7 @@ def warm_up(
 
 
 def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list[BoundRequest], NDArray[np.int64], int]:
-    """Return rows of the requests, treated as a ring, in the form that fill() accepts, and the position after them.
-
-    Args:
-        at: Row to start at.
-    """
+    """Return rows of the requests, a ring from row `at` on, in the form that fill() accepts, and the next position."""
     part, spans, n, first = [], [], 0, at
     while first >= requests[n].rows:
         first -= requests[n].rows

@@ -1,7 +1,7 @@
 """Answer requests in place of the batcher: the seam of what does not score candidates.
 
-Extensions offer answerers by the attribute of a request that asks for one (processor.ports.Extension.answerers). A
-process has one of each. Such requests are neither observed nor previewed, which compare scores of rows.
+Extensions offer answerers by the attribute of a request that asks for one (processor.ports.Extension.answerers). Such
+requests are neither observed nor previewed, which compare scores of rows.
 """
 
 from __future__ import annotations

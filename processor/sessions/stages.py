@@ -19,11 +19,7 @@ STAGING_PER_STAGE = 2
 
 
 class Stages(Protocol):
-    """The stages of one group, on threads of their own.
-
-    Attributes:
-        stats: What each stage has done.
-    """
+    """The stages of one group, on threads of their own; `stats` is what each has done."""
 
     stats: list[SessionStats]
 
@@ -46,11 +42,7 @@ def staging_count(stages: int) -> int:
 
 
 def check_stages(stages: int, field: str = "") -> None:
-    """Raise BadInput if stages are asked for that no extension has.
-
-    Args:
-        field: Beginning of the option's name in messages.
-    """
+    """Raise BadInput, which prefixes the option with `field`, if stages are requested that no extension has."""
     if stages and ENGINE.get("stages", OPTION) is None:
         raise missing(field + OPTION, OPTION)
 
@@ -59,7 +51,6 @@ def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozens
     """Start the stages of a group.
 
     Args:
-        stages: Number of stages, at least 1.
         readers: Unused reader slots, staging_count(stages) of them.
         cpus: Cores of the stages' threads; empty for any.
 

@@ -21,12 +21,7 @@ class SlotAllocator:
     """Hands out numbers below `capacity`, each to at most one owner; numbers from `bump` on were never used."""
 
     def __init__(self, capacity: int, what: str) -> None:
-        """Create an allocator.
-
-        Args:
-            capacity: Number of slots.
-            what: Name of the arena in error messages.
-        """
+        """Create an allocator; errors name it `what`."""
         self.capacity = capacity
         self.bump = 0
         self._what = what
@@ -77,11 +72,7 @@ class SlotAllocator:
         return slots
 
     def free_deferred(self, slots: Int64s, safe_seq: int) -> None:
-        """Free slots that may be reused once every reader has reached the flip `safe_seq`.
-
-        Args:
-            safe_seq: Sequence number of the flip.
-        """
+        """Free slots that may be reused once every reader has reached the flip `safe_seq`."""
         if len(slots):
             waiting = self._waiting + len(slots)
             self._deferred.append((safe_seq, slots))

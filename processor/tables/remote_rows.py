@@ -95,12 +95,7 @@ class RowReader(Protocol):
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Return descriptors of everything that a batch reads, as of a pinned state.
-
-        Args:
-            tables: The state's descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The state's epoch.
-            spans: int64 [requests, 2], as BatchView.spans.
+        """Return descriptors of everything that a batch reads, as of a pinned state; spans as BatchView.spans.
 
         Raises:
             NotReady: Rows were unavailable and the policy is to fail.
@@ -116,11 +111,7 @@ class RemoteTables(Protocol):
         ...
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RowReader | None:
-        """Return a reader of the version's remote tables, None if it has none.
-
-        Raises:
-            NotReady: A table cannot be read.
-        """
+        """Return a reader of the version's remote tables, None if it has none; raise NotReady if one cannot be read."""
         ...
 
     def close(self) -> None:
@@ -129,10 +120,7 @@ class RemoteTables(Protocol):
 
 
 def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTables | None:
-    """Open the remote tables of this process.
-
-    Args:
-        config: The configuration; None for no remote tables.
+    """Open the remote tables of this process, None for none.
 
     Raises:
         BadInput: The URL is not valid, or the extension is not there.

@@ -1,8 +1,7 @@
 """Define the interface of a row store: small immutable values by key, many at a time.
 
-Everything above this interface (processor.extensions.remote_rows) works with any store that implements these five
-methods and that an extension offers for the scheme of its URL (processor.ports); the tests use a dictionary. Calls may
-come from any thread.
+Everything above this interface (processor.extensions.remote_rows) works with any store that has these five methods and
+that an extension offers for the scheme of its URL (processor.ports). Calls may come from any thread.
 """
 
 from __future__ import annotations
@@ -38,22 +37,12 @@ class RowStore(Protocol):
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
         """Fetch the values of a batch in one round trip, all within the store's timeout.
 
-        Args:
-            max_nbytes: Size limit of all values together; a store that sends more has failed.
-
-        Returns:
-            The values, None for each that is unavailable. A store's failure is never raised.
+        A store that sends more than max_nbytes in all has failed. A store's failure is never raised.
         """
         ...
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Read the value of one key.
-
-        Args:
-            max_nbytes: Size limit of the value.
-
-        Returns:
-            The value, None if there is none.
+        """Return the value of one key, None if there is none, of at most max_nbytes.
 
         Raises:
             NotReady: The store does not answer, or not with a value.
@@ -87,14 +76,10 @@ def row_store_scheme(url: str) -> str:
 
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
-    """Return the store at a URL; it connects at first use.
+    """Return the store at a URL, which is never shown and may contain a password; it connects at first use.
 
-    Args:
-        url: Its URL; never shown, because it may contain a password.
-        timeout_s: Time limit of a new connection, and of all replies of a batch.
-
-    Raises:
-        BadInput: The URL is not valid, or there is no row store.
+    timeout_s limits a new connection, and all replies of a batch. Raises BadInput if the URL is not valid, or there is
+    no row store.
     """
     store: RowStore = ENGINE.get("row_stores", row_store_scheme(url))(url, timeout_s, clock)
     return store

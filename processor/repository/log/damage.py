@@ -1,9 +1,7 @@
 """Find the records that end a change log, and commit the repair that sets them aside.
 
-The reader's side is processor.repository.log.repair.
-
-Invariant: only what a start does not read is cut. Damage is what a start finds: it begins at the snapshot that the
-newest sound record names, so a damaged record before that snapshot does not count, and stays where it is.
+The reader's side is processor.repository.log.repair. Only what a start does not read is cut: a start begins at the
+snapshot that the newest sound record names, so a damaged record before it does not count, and stays.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
     """Return the records that end the log of a version, from the first invalid one on; None if it is sound.
 
     Args:
-        change_log: Change log of the version, from which nothing was read yet, or which was passed here before.
+        change_log: A log from which nothing was read yet, or which was passed here before.
 
     Raises:
         NotReady: A record is just being written, or the repository cannot be read.
@@ -67,8 +65,8 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
         change_log.look()
         if change_log.storage.has(record_name(change_log.history.number + 1)):
             # The record is new, or still empty.
-            came = change_log.look()
-            if not came:
+            new_records = change_log.look()
+            if not new_records:
                 raise NotReady(
                     f"record {change_log.history.number + 1}: another process may be writing it; try again in a minute"
                 )
@@ -79,16 +77,9 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
 
 
 def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
-    """Return the oldest delta to be served whose file is missing or damaged; None if all are sound.
+    """Return the generation before the oldest delta to be served whose file is missing or damaged, and the reason.
 
-    Args:
-        change_log: A sound change log: find_damage() has read it.
-
-    Returns:
-        The generation before that delta, and what is wrong.
-
-    Raises:
-        NotReady: A file cannot be read now.
+    None if all are sound. find_damage() has read the log. Raises NotReady if a file cannot be read now.
     """
     history, damaged = change_log.history, None
     for link in history.back(history.target):
@@ -105,16 +96,9 @@ def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
 def repair(
     change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time
 ) -> ChainRecord | None:
-    """Commit that the records from `first` on are set aside.
+    """Commit that the records from `first` on, which end the log, are set aside.
 
-    Args:
-        change_log: Change log as for find_damage().
-        first: Number of the record that ends the log.
-        reason: Reason for the record.
-        unix_s: Clock for Unix seconds.
-
-    Returns:
-        The repair; None if that record is sound, or another writer was faster.
+    The log is as for find_damage(). Returns None if `first` is sound, or another writer was faster.
 
     Raises:
         SigningKeyRequired: A signature is required and there is no key; nothing is written.
@@ -148,7 +132,7 @@ def assess(
     """
     first, marks, cut = history.number + 1, RecordsDigest(), list[str | None]()
     # A record without a readable step may have used the step after those before it.
-    steps, untold = [history.top, *_named_steps(storage.folder)], 0
+    steps, unnamed = [history.top, *_named_steps(storage.folder)], 0
     for number in itertools.count(first):
         data = marks.read(storage, number)
         if data is None:
@@ -156,15 +140,15 @@ def assess(
         if marks.repair(data, number, first, check) is not None:
             return None
         marks.add(number, data)
-        named = _told_steps(data)
-        steps, untold = [*steps, *named], 0 if named else untold + 1
-        cut.append(_in_words(data, number))
+        named = _readable_steps(data)
+        steps, unnamed = [*steps, *named], 0 if named else unnamed + 1
+        cut.append(_described(data, number))
     most = history.top + MAX_STEP_AHEAD
-    top = min(most, max(step for step in steps if step <= most) + untold)
+    top = min(most, max(step for step in steps if step <= most) + unnamed)
     return DamagedRecords(first, number - 1, why, marks.digest(), top, tuple(cut))
 
 
-def _told_steps(data: bytes) -> list[int]:
+def _readable_steps(data: bytes) -> list[int]:
     """Return the steps that a record contains, even if it is invalid."""
     try:
         raw = json.loads(data)
@@ -183,7 +167,7 @@ def _named_steps(folder: Path) -> list[int]:
     return [int(stem) for stem in stems if STEP.fullmatch(stem)]
 
 
-def _in_words(data: bytes, number: int) -> str | None:
+def _described(data: bytes, number: int) -> str | None:
     try:
         record = ChainRecord.from_bytes(data, number)
     except Corrupt:

@@ -28,7 +28,6 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
     """Sign a version again by the repository's keyring; return its manifest.
 
     Args:
-        number: The version.
         unsigned: True if the version is not signed yet and is to be trusted as it is.
 
     Raises:
@@ -45,18 +44,16 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
     change_log = check_version(version)
     history = change_log.history
     vouched = TrustedRecordPrefix(history.number, history.newest) if history.number else None
-    made = sealed(replace(before, vouched=vouched), version.folder, keyring, before)
-    version.storage.replace(MANIFEST, made.to_json())
-    return made
+    signed = sealed(replace(before, vouched=vouched), version.folder, keyring, before)
+    version.storage.replace(MANIFEST, signed.to_json())
+    return signed
 
 
 def check_version(version: VersionReader) -> ChangeLog:
-    """Read every file and record of a version, and the files that records name; return its change log.
-
-    Files that records name are read if they are needed or still exist.
+    """Read all files and records of a version, and files that records name if they exist; return its change log.
 
     Raises:
-        Corrupt: A file is damaged or missing; the message names the first one.
+        Corrupt: A file is damaged, or missing and needed; the message names the first one.
         Diverged: A record is invalid.
     """
     version.verify()
