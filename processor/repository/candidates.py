@@ -30,12 +30,9 @@ from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 
 
 def release(candidate: VersionReader, target: VersionStorage) -> None:
-    """Make a candidate the version of its number, in that version's storage.
+    """Make a candidate the version of its number, in that version's storage; raise Conflict if another one has it.
 
-    Raises:
-        Conflict: Another version has that number by now.
-        Corrupt: A file of the candidate is damaged.
-        NotReady: The repository is unreachable.
+    Raises Corrupt for a damaged file, or NotReady.
     """
     if target.has(MANIFEST):
         _check_same(candidate, target)

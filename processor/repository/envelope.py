@@ -20,10 +20,7 @@ KEYS = {"format", "model", "file", "serial", "document", "key", "signature"}
 def wrap_envelope(
     document: dict[str, Any], before: Mapping[str, Any], model: str, file: str, keyring: Keyring
 ) -> dict[str, Any]:
-    """Return the document to write, in an envelope if it must be signed; raise SigningKeyRequired.
-
-    `before` is the current content of the file.
-    """
+    """Return what to write in place of the content `before`: an envelope if it must be signed; SigningKeyRequired."""
     sealed = before.get("format") == FORMAT
     signer = keyring.key_for(file.partition(".")[0], str(before.get("key", ""))[:16] if sealed else "")
     if signer is None:

@@ -40,19 +40,11 @@ class Erasures:
     )
 
     def __init__(self, checkpoints: Path) -> None:
-        """Name the folder of the trainer's checkpoints; requests need no folder yet."""
         self._folder = checkpoints / FOLDER
 
     @classmethod
     def of_model(cls, trainer: Path, model: str) -> Erasures:
-        """Return the requests of a model.
-
-        Args:
-            trainer: The trainer's folder: the repository, or `publish.trainer_folder`.
-
-        Raises:
-            BadInput: No trainer of the model keeps anything there.
-        """
+        """Return a model's requests in the repository or `publish.trainer_folder`; raise BadInput without a trainer."""
         checkpoints = trainer / ".checkpoints" / check_name(model, "model")
         if not checkpoints.is_dir():
             raise BadInput(

@@ -34,7 +34,7 @@ KEY_VARIABLE, TRUST_VARIABLE = "FRESHET_KEY", "FRESHET_TRUST"
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The signing key and the trusted keys of a process.
+    """The keys of a process.
 
     Attributes:
         signer: Key to sign with; None for none.
@@ -63,11 +63,9 @@ class Keyring:
 
     @classmethod
     def of_writer(cls, key: str | Path = "", trust: Iterable[str | Path] = ()) -> Keyring:
-        """Return the keyring of a process that writes to repositories; raise BadInput.
+        """Return a writer's keyring; raise BadInput.
 
-        Args:
-            key: File of the signing key; "" for the one in the environment.
-            trust: Files of public keys to trust in addition to those in the environment.
+        The key is by default the environment's; the environment's public keys are trusted beside these.
         """
         listed = os.environ.get(TRUST_VARIABLE, "")
         named = [path.strip() for path in listed.split(",") if path.strip()]
@@ -76,11 +74,9 @@ class Keyring:
         return cls.of(key or os.environ.get(KEY_VARIABLE, ""), [*trust, *named])
 
     def check_signature(self, what: str, key: str, signature: str, data: bytes) -> None:
-        """Raise Corrupt unless a trusted key has signed these bytes; pass if signatures are not required.
+        """Raise Corrupt unless a trusted key, which `key` names ("" for none), has signed these bytes.
 
-        Args:
-            what: Name of the data, for the message.
-            key: Id of the key that is named as the signer; "" for none.
+        Passes if signatures are not required; the message calls the data `what`.
         """
         if not self.trusted:
             return
@@ -95,12 +91,8 @@ class Keyring:
     def key_for(self, what: str, signed: str = "") -> Signer | None:
         """Return the key that must sign what is about to be written; None if nothing is signed.
 
-        Args:
-            what: Name of the data, for the message.
-            signed: Id of the key that signed the existing content; "" for none.
-
-        Raises:
-            SigningKeyRequired: A signature is required and there is no key.
+        `signed` is the id of the key that signed the existing content; "" for none. Raises SigningKeyRequired if a
+        signature is required and there is no key.
         """
         if self.signer is None and (self.trusted or signed):
             why = f"is signed by key {signed}" if signed else "accepts only signed files"

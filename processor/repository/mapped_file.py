@@ -39,20 +39,15 @@ Stat = tuple[int, int, int]
 
 
 def stat_of(fd: int) -> Stat:
-    """Return the values that distinguish an open file's content from other content.
-
-    Not the inode's change time: a backup by hard links, or a removal, changes it, and all files would be read again.
-    """
+    """Return what distinguishes an open file's content; not the change time, which a backup by hard links changes."""
     about = os.fstat(fd)
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def has_content(fd: int, nbytes: int, crc32: str, sha256: str, threads: int = 0) -> bool:
-    """Return True if an open file has the expected content.
+    """Return True if an open file has the expected content: by its SHA-256 if it was signed, else by its checksum.
 
-    Args:
-        sha256: Expected SHA-256, compared instead of the checksum; "" if it was not signed.
-        threads: Threads that compute the checksum; 0 for the default number.
+    Threads of 0 are the default number.
     """
     if sha256:
         # It is stronger than the checksum, and reading twice would cost twice.
@@ -97,12 +92,9 @@ def is_written_to(path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class MappedFile:
-    """A mapped file. Any thread may check it: only `seen` changes, and either of two values is valid.
+    """A mapped file, which no process can write to if it is leased. Any thread may check it.
 
-    Attributes:
-        seen: Its stat when it had this content.
-        leased: True if no process can write to it while it is mapped.
-        sha256: "" if it was not signed.
+    Only `seen`, its stat when it had this content, changes, and either of two values is valid.
     """
 
     path: Path
@@ -118,8 +110,7 @@ class MappedFile:
     def of(cls, path: Path, name: str, crc32: str, verified: Stat | None, sha256: str = "") -> MappedFile:
         """Map a file; `verified` is its stat when it was verified, None if it was not.
 
-        Raises:
-            Corrupt: It has changed since it was verified, or is not a regular file, empty or unreadable.
+        Raises Corrupt if it has changed since, or is not a regular file, empty or unreadable.
         """
         try:
             with open_regular(path, name) as file:
@@ -137,8 +128,7 @@ class MappedFile:
     def damage(self, effort: int) -> str:
         """Return why the file is no longer what was verified; "" if this effort finds nothing.
 
-        Without a change, the first two efforts take two system calls. Reading keeps one core busy, not those that
-        answer requests.
+        Without a change, the first two efforts take two system calls. Reading keeps one core busy.
         """
         try:
             if self.leased and fcntl.fcntl(self.mapping.fd, fcntl.F_GETLEASE) != fcntl.F_RDLCK:

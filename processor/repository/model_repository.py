@@ -151,11 +151,7 @@ class Repository:
         return self._folders.path(model, version)
 
     def version(self, model: str, number: int | None = None) -> VersionReader:
-        """Open a version; raise NotFound if there is none, Corrupt if it is damaged.
-
-        Args:
-            number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
-        """
+        """Open a version (None: the newest that is not barred, else the newest); raise NotFound or Corrupt."""
         numbers = self.versions(model)
         if not numbers:
             raise unknown_model(model, [name for name in self.models() if self.versions(name)])
@@ -196,7 +192,6 @@ class Repository:
         return self.storage(f"{model}/{CANDIDATES}", number)
 
     def _with_candidate(self, model: str, number: int) -> str:
-        """Return the folder of a model's candidates; raise NotFound unless it holds this one."""
         if number not in (numbers := self.candidates(model)):
             candidates = listed(map(str, reversed(numbers)))
             raise NotFound(f"model {model[:64]!r} has no candidate {number}; its candidates are {candidates}")

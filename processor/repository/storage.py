@@ -26,11 +26,7 @@ Identity = tuple[int, int, int]
 
 
 class VersionStorage(Protocol):
-    """The storage of one version.
-
-    Every method may raise NotReady if the version lives elsewhere and cannot be reached, and OSError if the folder
-    itself fails.
-    """
+    """The storage of one version. Methods may raise NotReady if it cannot be reached, OSError if the folder fails."""
 
     folder: Path
     remote: bool
@@ -162,10 +158,7 @@ class FolderStorage:
 
 
 def newest(exists: Callable[[int], bool], known: int = 0) -> int:
-    """Return the highest number that exists, counting from 1 without a gap: search by doubling, then by bisection.
-
-    `known` is a number that is known to exist, or 0.
-    """
+    """Return the highest number, from `known` on, that exists without a gap: search by doubling, then by bisection."""
     low, high = known, known + 1
     while exists(high):
         low, high = high, known + 2 * (high - known)

@@ -101,10 +101,7 @@ KINDS = {name: type(value) for name, value in asdict(TrainerReport("", TrainerSt
 
 
 def parse_trainer_report(data: bytes) -> TrainerReport:
-    """Parse a file that anybody may have written; raise Corrupt.
-
-    Unknown fields are ignored, so that an older server reads a newer trainer's file.
-    """
+    """Parse a file that anybody may have written, without fields that a newer trainer added; raise Corrupt."""
     if len(data) > MAX_TRAINER_NBYTES:
         raise Corrupt(f"{TRAINER}: expected at most {MAX_TRAINER_NBYTES} bytes, got {len(data)}")
     try:

@@ -149,7 +149,6 @@ class TrustMemory:
             return remembered
 
     def _change(self, model: str, change: Callable[[KnownModel], object]) -> None:
-        """Change what is remembered, durably; raise NotReady."""
         try:
             with self._alone(model):
                 memory = self.of(model)

@@ -62,10 +62,10 @@ class SnapshotManifest:
     """The manifest of a snapshot: the tables and dense weights of a version as of a step.
 
     Attributes:
-        folder: Folder of the snapshot, relative to the version's.
+        folder: Relative to the version's.
         digest: Digest of its generation.
         rows: Number of rows by table.
-        files: Files by the names that the version has them under.
+        files: By the names that the version has them under.
         published_at: Publication time of the step, in Unix seconds.
         event_time: Event times of the step; empty if unknown.
     """
@@ -105,13 +105,9 @@ class SnapshotManifest:
 
 
 class VersionReader:
-    """A committed version's folder, as it was published or as of a snapshot.
+    """A committed version's folder, as it was published (`root_manifest`) or as of a snapshot (`manifest`).
 
-    Attributes:
-        manifest: The manifest, with the rows and files of what is read.
-        root_manifest: The manifest as it was published.
-        mapped: Files of which views were returned.
-        digest: SHA-256 of its manifest's bytes.
+    `digest` is the SHA-256 of the manifest's bytes, `mapped` are the files of which views were returned.
     """
 
     def __init__(
@@ -121,16 +117,9 @@ class VersionReader:
         storage: VersionStorage | None = None,
         keyring: Keyring = NO_KEYS,
     ) -> None:
-        """Read and check the manifest.
+        """Read and check the manifest, which these keys must have signed, and a snapshot if one is given.
 
-        Args:
-            snapshot: Snapshot to read; None for the version as it was published.
-            storage: Storage of the version, if not the folder.
-            keyring: Keys that must have signed it.
-
-        Raises:
-            NotFound: There is no manifest.
-            Corrupt: The manifest is damaged or not trusted.
+        Raises NotFound without a manifest, or Corrupt if it is damaged or not trusted.
         """
         self.folder, self.snapshot, self.storage = folder, snapshot, storage or FolderStorage(folder)
         self.keyring = keyring

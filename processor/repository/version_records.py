@@ -68,10 +68,7 @@ class VersionRecords:
     ) -> None:
         """Prepare the records; nothing is read yet.
 
-        Args:
-            folder: Folder of the records, existing or not.
-            create: Creates a file of the folder exclusively and durably; returns False if it exists.
-            unix_s: Clock for Unix seconds.
+        `create` creates a file of the folder exclusively and durably, and returns False if it exists.
         """
         self._folder, self._model, self._keyring = folder, model, keyring
         self._create, self._unix_s = create, unix_s
@@ -103,19 +100,13 @@ class VersionRecords:
         return set(self._records)
 
     def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> VersionRecord:
-        """Decide about a version, durably.
-
-        Args:
-            manifest: Its root hash.
-            action: One of ACTIONS.
-            reason: At most MAX_REASON printable characters.
-            by: Who decides, at most MAX_BY printable characters.
+        """Decide (one of ACTIONS) about a version with a root hash, durably.
 
         Raises:
             Conflict: Another writer was first; its record is read with the next call: decide anew.
             SigningKeyRequired: Records must be signed, and this process has no key.
             NotReady: The repository cannot be written.
-            BadInput: No reader would accept the record.
+            BadInput: No reader would accept the record, or a text is too long.
         """
         from freshet_serving.processor.repository.version_record import MAX_BY, VersionRecord, record_file
 
@@ -151,7 +142,6 @@ class VersionRecords:
         return record
 
     def _read(self) -> None:
-        """Read the new records if the folder has changed."""
         with self._lock:
             if not self._watch.changed():
                 return
@@ -194,7 +184,6 @@ class VersionRecords:
         return records
 
     def _parsed(self, version: int, number: int) -> VersionRecord | None:
-        """Return the record of a file; None if it is invalid."""
         # Loaded with the first record.
         from freshet_serving.processor.repository.version_record import MAX_RECORD_NBYTES, VersionRecord, record_file
 

@@ -37,10 +37,7 @@ from freshet_serving.processor.repository.version import DELTAS, MANIFEST, Versi
 
 
 class VersionWriter:
-    """A writer of <repository>/<model>/<version>; nothing is visible there until commit().
-
-    A context manager: leaving the block without a commit removes what was written.
-    """
+    """A context in which a version is written; nothing is visible before commit(), and nothing stays without it."""
 
     def __init__(
         self,
@@ -53,13 +50,8 @@ class VersionWriter:
     ) -> None:
         """Create the hidden folder to build the version in.
 
-        Args:
-            beside: True if the version's folder exists and holds what the version is made from, but no manifest.
-            storage: Storage of the version, if not the folder (Repository.writer).
-
-        Raises:
-            SigningKeyRequired: It must be signed and cannot be.
-            Conflict: The version exists.
+        With `beside`, the version's folder holds what it is made from, but no manifest. Raises Conflict if the version
+        exists, or SigningKeyRequired.
         """
         keyring.key_for(f"version {version}")
         self.keyring = keyring
@@ -103,10 +95,7 @@ class VersionWriter:
         return path
 
     def commit(self, manifest: Manifest, candidate: VersionStorage | None = None) -> Path:
-        """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder.
-
-        With `candidate`, the version becomes a candidate in that storage.
-        """
+        """List the files, write the manifest last and rename the folder into place, or as a candidate; return it."""
         self._seal(manifest)
         if candidate is not None:
             candidate.install(self.folder)
@@ -118,10 +107,7 @@ class VersionWriter:
         return self._target
 
     def preview(self, manifest: Manifest) -> VersionReader:
-        """Open the version as commit() would leave it, from the folder where it is being written.
-
-        No file may be written afterwards; close what reads it before commit().
-        """
+        """Open the version as commit() would leave it: no file may be written afterwards; close it before commit()."""
         self._seal(manifest)
         return VersionReader(self.folder, storage=FolderStorage(self._target), keyring=self.keyring)
 
@@ -150,13 +136,8 @@ class VersionWriter:
 def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest | None = None) -> Manifest:
     """Return a manifest as it is to be written: signed if there is a key, unsigned if no signature is required.
 
-    Args:
-        folder: Folder of the files whose SHA-256 it does not have yet.
-        before: The manifest that it replaces, if any.
-
-    Raises:
-        SigningKeyRequired: It must be signed and there is no key.
-        Corrupt: A file is not a regular file.
+    `folder` has the files whose SHA-256 it does not have yet; `before` is the manifest that it replaces. Raises
+    SigningKeyRequired, or Corrupt for a file that is not regular.
     """
     signer = keyring.key_for(f"version {manifest.version}", before.key if before else "")
     if signer is None:

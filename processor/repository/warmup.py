@@ -69,10 +69,7 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
 
 
 def carry_warmup(repository: Repository, model: str, inputs: Sequence[Input], writer: VersionWriter) -> None:
-    """Copy the recorded requests of the model's newest version into a new one, if both have the same inputs.
-
-    If the newest version is damaged, nothing is copied and no error is raised.
-    """
+    """Copy the recorded requests of the newest version, unless it is damaged, into a new one if their inputs agree."""
     with contextlib.suppress(FreshetError):
         before = repository.version(model)
         if WARMUP in before.manifest.files and before.manifest.inputs == list(inputs):

@@ -28,10 +28,9 @@ MAX_ROWS = 256
 
 
 def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArray[Any]:
-    """Return the largest error of any output for each row: absolute below 1, relative above.
+    """Return the largest error of any output for each row, absolute below 1, relative above, against reference rows.
 
-    Infinity for all rows if one side has a non-finite value that the other does not have. `wanted` is the reference,
-    with at least as many rows.
+    Infinity for all rows if one side has a non-finite value that the other does not have.
     """
     worst: NDArray[Any] = np.zeros(1)
     for name, values in got.items():
@@ -54,13 +53,9 @@ def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> fl
 
 @dataclass(frozen=True, slots=True)
 class ScoreBound:
-    """The bound of a bucket's scores.
+    """The bound of a bucket's scores: the maximum of typical_error() on rows that outputs_of() accepts.
 
-    Attributes:
-        computes: Backend and precision of the bucket's executable.
-        instead: Backend and precision of the float32 executable.
-        rows: Inputs to compare on, as outputs_of() accepts them.
-        error: Maximum of typical_error().
+    `computes` and `instead` are backend and precision of the bucket's executable and of the float32 one.
     """
 
     computes: str
@@ -85,13 +80,7 @@ class BoundedProgram:
         bounds: Mapping[int, ScoreBound],
         spec: IoSpec,
     ) -> None:
-        """Create a program over two sets of programs.
-
-        Args:
-            name: The version's name, for the log.
-            lower: Programs whose buckets of `bounds` compute in a lower precision.
-            exact: Programs of float32 with these buckets as well.
-        """
+        """Create a program over programs of a lower precision and float32 ones, which both have the bounds' buckets."""
         self._name, self._lower, self._exact = name, lower, exact
         self._bounds, self._spec = dict(bounds), spec
         self.errors: dict[str, float] = {}

@@ -91,10 +91,7 @@ class Buffers:
         self._ahead = ahead
 
     def drop_stale_runs(self, executables: Executables) -> None:
-        """Drop bound runs of executables other than these, the only ones that sessions will use from now on.
-
-        So the calling thread frees their memory, and not the session that first runs the successor.
-        """
+        """Drop bound runs of all but these executables: the calling thread frees their memory, not a session's."""
         for key, bound in list(self._bound.items()):
             subgraph, bucket = key
             newest, ahead = executables[subgraph].get(bucket), self._ahead.get(key)

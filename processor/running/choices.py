@@ -29,13 +29,9 @@ MOST_SAVED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice.
+    """One choice: what for (rows of the batch or request; 0 for any), by which costs, and how to choose otherwise.
 
-    Attributes:
-        name: What is chosen.
-        rows: Rows of the batch or request that it is for; 0 for any.
-        cost_us: Microseconds by candidate; None where it was not measured.
-        override: How to choose otherwise.
+    `cost_us` are microseconds by candidate, None where it was not measured.
     """
 
     name: str
@@ -60,10 +56,7 @@ class Choice:
 
 
 def choice_lines(choices: Sequence[Choice]) -> list[str]:
-    """Return lines for people: one for each choice, one for all of a name that nobody has measured.
-
-    Choices of one name follow one another.
-    """
+    """Return lines for people: one for each choice, one for all of a name (in a row) that nobody has measured."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
         alone = str(choice.rows) if choice.measured else ""

@@ -44,10 +44,9 @@ TURN_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class BucketPlans:
-    """The cheapest bucket plans, by row count.
+    """The cheapest bucket plans, by row count, for the costs `made_for`.
 
     Attributes:
-        made_for: Seconds per bucket that the plans were computed for.
         dense_s: Seconds of the plan for each row count.
         last: One bucket of the plan for each row count (kernels.bucket_plans).
         row_s: Seconds per row in the cheapest batch.
@@ -165,8 +164,7 @@ class CostTable:
     def balanced_chunk_rows(self, rows: int, sessions: int, most: int) -> int:
         """Return the chunk size, at most `most`, with which the sessions finish a request soonest.
 
-        Full chunks may leave one that a single session runs while the others are idle; equal chunks may need more
-        expensive buckets.
+        Full chunks may leave one that a single session runs alone; equal chunks may need more expensive buckets.
         """
         turns = -(-rows // (sessions * most))
         even = -(-rows // (sessions * turns))

@@ -26,11 +26,7 @@ class Fill(Protocol):
     """Writes rows of requests into one input."""
 
     def __call__(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the view's rows, one request after another, to float32 [rows, ...].
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-        """
+        """Write the view's rows, one after another, to float32 [rows, ...]; raise NonFiniteInput for such a float."""
 
 
 def fill_features(graph_input: GraphInput, plan: SparsePlan) -> Fill:
@@ -48,11 +44,7 @@ FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_f
 
 
 def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:
-    """Return the name and the filler of every input of a subgraph but the user's tensors.
-
-    Raises:
-        BadInput: Nothing here fills one of the inputs.
-    """
+    """Return name and filler of every input of a subgraph but the user's tensors; raise BadInput if one has none."""
     by_name = []
     for graph_input in graph.inputs:
         if graph_input.source == USER_TENSOR:

@@ -37,13 +37,9 @@ def run_rows(
     results: Tensors,
     at: NDArray[np.int64],
 ) -> None:
-    """Run some rows bucket by bucket, padding the last with its last row, and write their results.
+    """Run the rows numbered `at` bucket by bucket, padding the last with its last row, and write their results.
 
-    Args:
-        bound: Input buffers, output buffers and the run between them.
-        inputs: All rows, by input.
-        results: An array by output; only the rows `at` are written.
-        at: Numbers of the rows to run.
+    `bound` are input buffers, output buffers and the run between them; the other rows of `results` stay.
     """
     buffers, outputs, call = bound
     for first in range(0, len(at), bucket):

@@ -47,13 +47,9 @@ WORTH = 0.97
 
 
 class SubgraphRun:
-    """One subgraph: its inputs and outputs, what fills them, and the costs of its executables.
+    """One subgraph: its inputs and outputs, what fills them, and the costs of its executables, once measured.
 
-    Attributes:
-        spec: Inputs and outputs of its executables.
-        costs: Costs of its executables, once measured.
-        user_tensors: Names of the inputs that the subgraph `user` computes.
-        fillers: Names of the other inputs of the package's executables, and what fills them.
+    `user_tensors` are the inputs that the subgraph `user` computes, `fillers` fill the others of the executables.
     """
 
     def __init__(self, name: str, graph: Subgraph, plan: SparsePlan) -> None:
@@ -69,11 +65,9 @@ class SubgraphRun:
         self.spec, self._placed = inputs.spec, inputs
 
     def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
-        """Write the view's rows into all inputs but the user's tensors, as Fill does.
+        """Write the view's rows into all inputs but the user's tensors, as Fill does; one without a buffer is left out.
 
-        Args:
-            inputs: Buffers by name; an input without one is left out.
-            features: Fills inputs of features in place of the subgraph's own filler.
+        `features` fills inputs of features in place of the subgraph's own filler.
         """
         if self._placed is not None:
             self._placed.fill(view, inputs)
@@ -147,12 +141,9 @@ class GraphRun:
         ]
 
     def price(self, costs: Mapping[str, Mapping[int, float]], stored: Mapping[int, float] | None = None) -> None:
-        """Store measured costs and decide from which row counts on dividing pays.
+        """Store costs measured in turn, by subgraph and bucket, and decide by them from which row counts dividing pays.
 
-        Args:
-            costs: Seconds of one run, by subgraph and bucket, measured in turn: they alone decide about dividing.
-            stored: Seconds of one run of the undivided subgraph that the manifest has for this machine. Batches are
-                planned by them, since they were measured for longer.
+        Batches are planned by the manifest's `stored` costs of the undivided subgraph, which were measured for longer.
         """
         for name, run in self.by_name.items():
             run.costs = CostTable(costs[name])
@@ -191,7 +182,7 @@ class GraphRun:
 
     @property
     def costs(self) -> CostTable:
-        """Costs to plan with: those of the undivided subgraph, or of what is cheaper where requests have histories.
+        """Costs to plan with: the undivided subgraph's, or the cheaper way's where requests have histories.
 
         A history that is copied to each candidate costs up to hundreds of times as much, and almost no request runs so.
         """
@@ -205,7 +196,7 @@ class GraphRun:
     def divided(self, bound: BoundRequest, rows: int) -> DividedRun | None:
         """Return the parts to divide a request by, or None if it is faster whole, in a batch with others.
 
-        The same for all chunks of a request (`rows` is of all together): only the load counts.
+        The same for all chunks of a request (`rows` is of all together): only the timing at load counts.
         """
         parts = self.fitting(bound)
         return parts if parts is not None and self._pays_at_load(parts, rows) else None

@@ -74,10 +74,9 @@ class Package(Protocol):
 
 @dataclass(slots=True)
 class OpenedPrograms:
-    """The programs that serve a version's dense graph.
+    """The programs that serve a version's dense graph, one per backend.
 
     Attributes:
-        programs: One program per backend.
         chosen: The manifest's entry that serves each bucket.
         refused: Why other entries do not serve.
         bounded: The program that checks buckets of a lower precision; None without any.
@@ -97,10 +96,9 @@ class OpenedPrograms:
         return {bucket: back.get(bucket, _computes(entry)) for bucket, entry in sorted(self.chosen.items())}
 
     def cost(self, threads: int) -> dict[int, float]:
-        """Return the seconds of one run per bucket as stored in the manifest.
+        """Return the manifest's seconds of one run per bucket.
 
-        Empty unless they were measured on this machine, with one thread, for the executables that serve with the newest
-        weights.
+        Empty unless measured on this machine, with one thread, for the executables that serve with the newest weights.
         """
         measured = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
         if not measured or threads != 1 or (self.bounded and self.bounded.back):
@@ -122,17 +120,12 @@ def open_programs(
     load: Callable[[str], Backend] = load_backend,
     subgraph: str = SCORE,
 ) -> OpenedPrograms:
-    """Open the programs that serve one subgraph of a version here.
+    """Open the programs that serve one subgraph of a version here; raise FreshetError if a bucket cannot be served.
 
     Args:
-        spec: Inputs and outputs of the subgraph.
         threads: Threads that one run may use.
         runs: Maximum number of concurrent runs.
-        machine: The machine; for tests.
-        load: Loads a backend by name; for tests.
-
-    Raises:
-        FreshetError: A bucket cannot be served at all; the error says why.
+        machine, load: The machine, and what loads a backend by name; for tests.
     """
     machine = machine or this_machine()
     manifest = package.manifest

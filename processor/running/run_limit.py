@@ -71,7 +71,6 @@ class RunEnds:
             threading.Thread(target=self._wait, name="freshet-run-limit", daemon=True).start()
 
     def _wait(self) -> None:
-        """End runs at their times until none has come for a while."""
         with self._lock:
             while True:
                 now_s = self.clock.now_s()

@@ -49,10 +49,7 @@ class Rows(Protocol):
 
 
 class SharedParts(Protocol):
-    """The part of a split request that its chunks compute once for all of them.
-
-    `user_tensors` are the outputs of the subgraph `user`, once a chunk has computed them.
-    """
+    """The part of a split request that its chunks compute once for all of them, with the user's tensors or None."""
 
     user_tensors: Tensors | None
 
@@ -90,10 +87,7 @@ class RunningBatch:
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
         limit: Ends runs that last too long; None if no run of the graphs can be ended.
-        users: Cached user parts; None without such a cache.
-        sparse_s: Seconds of filling in all its runs so far.
-        dense_s: Seconds of executables in all its runs so far.
-        padded: Rows of padding in all its runs so far.
+        sparse_s, dense_s: Seconds of filling and of executables in all its runs so far.
     """
 
     graphs: GraphRun
@@ -252,7 +246,6 @@ class Runner:
     def _run_whole(
         self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: SplitChoice | None
     ) -> None:
-        """Run rows undivided, and record what they took."""
         timer_s, work = self._timer(batch), works[0]
         began_s = timer_s()
         self._run_undivided(batch, works, rows, first)

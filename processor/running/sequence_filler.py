@@ -45,13 +45,9 @@ class SequenceFill:
 
 
 def _write_seconds(values: NDArray[np.int64], splits: NDArray[np.int64], per_s: int, out: NDArray[np.float32]) -> None:
-    """Write the seconds from each event to the newest one of its row, and 0 where there is no event.
+    """Write the seconds from each event (times in units of 1 / per_s) to its row's newest one, 0 where there is none.
 
-    Args:
-        values: Times of all events.
-        splits: First event of each row, and the end of the last.
-        per_s: How many of the times' units are in a second.
-        out: float32 [rows, max_length].
+    Splits are the first event of each row, and the end of the last; `out` is float32 [rows, max_length].
     """
     lengths = np.diff(splits)
     times = values[splits[0] : splits[-1]].astype(np.float64)

@@ -41,14 +41,10 @@ EVIDENCE, RECENT = 15, 9
 
 
 class SplitCost(NamedTuple):
-    """Costs of requests of one size, each way.
+    """Costs of requests of one size, each way, in microseconds (whole: in a well-filled batch).
 
-    Attributes:
-        length: Most events of a history that the parts are for; 0 without histories.
-        divided: True if such a request is divided now.
-        whole_us: Microseconds of computing it whole, in a well-filled batch.
-        divided_us: Microseconds of computing it divided.
-        reviews: How often requests have confirmed or changed the choice since the version was loaded.
+    `length` is the most events of a history that the parts are for, 0 without histories; `reviews` counts how often
+    requests have confirmed or changed the choice since the load.
     """
 
     length: int
@@ -61,10 +57,7 @@ class SplitCost(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SizeClass:
-    """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts.
-
-    `evidence` are quotients of divided and whole ones, `reviews` counts how often they were complete.
-    """
+    """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts, and their quotients."""
 
     whole: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     divided: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -78,8 +71,7 @@ class LengthChoice:
 
     Attributes:
         whole_s: Predicted seconds whole, in a well-filled batch.
-        divided_s: Predicted seconds divided.
-        pays: True where dividing pays, by these.
+        pays: True where dividing pays, by the predictions.
         close: True where requests are compared.
         reversed: True where requests have changed the choice.
         sizes: By bit length of the row count, what requests took.
@@ -100,12 +92,7 @@ class SplitChoice:
     """
 
     def __init__(self, name: str, worth: float) -> None:
-        """Create a choice that divides nothing yet.
-
-        Args:
-            name: The version's name, for the log.
-            worth: Most that dividing may cost, as a part of the whole's cost, to be chosen.
-        """
+        """Divide nothing yet; `worth` is the most that dividing may cost, as a part of the whole's cost."""
         self._name, self._worth = name, worth
         self._whole = CostTable({1: 1.0})
         self._lengths: dict[int, LengthChoice] = {}
@@ -158,10 +145,7 @@ class SplitChoice:
         self.record(length, rows, False, seconds / self._whole.dense_s(together))
 
     def record(self, length: int, rows: int, divided: bool, ratio: float) -> None:
-        """Learn from one request; once there is enough evidence, keep or change the choice for its size.
-
-        `ratio` is what it took, relative to what load predicts.
-        """
+        """Learn what a request took, relative to what load predicts; by enough evidence, keep or change the choice."""
         each = self._lengths.get(length)
         if each is None or ratio <= 0 or rows >= len(each.close) or not each.close[rows]:
             return
@@ -178,12 +162,7 @@ class SplitChoice:
             self._review(each, rows.bit_length(), quotient)
 
     def _review(self, each: LengthChoice, size: int, quotient: float) -> None:
-        """Change the way of those row counts of a size that cost less the other way.
-
-        Args:
-            size: Bit length of the row counts.
-            quotient: Ratio of divided requests to that of whole ones.
-        """
+        """Change the way of row counts of a size (bit length) that cost less the other way, by divided to whole."""
         changed = each.reversed.copy()
         first = 1 << (size - 1)
         for rows in range(first, min(2 * first, len(changed))):

@@ -30,10 +30,7 @@ OPTION, EXTENSION = "user_state_mb", "user_state"
 
 
 class UserState(Protocol):
-    """The state of one request's user; `tensors`, in one row, are valid until the thread's next look.
-
-    None if they have to be computed.
-    """
+    """The state of one request's user; tensors, in one row, are valid until the thread's next look, None if missing."""
 
     tensors: Tensors | None
 
@@ -45,10 +42,7 @@ class UserStates(Protocol):
     """The states of users of one version under one flip."""
 
     def look(self, tables: NDArray[np.int64], epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserState | None:
-        """Return the cached state of a request's user (one row of user inputs); None if such a request is not cached.
-
-        The request's user_bounds, if any, are told what was found. `epoch` is pinned.
-        """
+        """Return the cached state of a request's user, noted in its user_bounds; None if it cannot be cached."""
 
 
 class WeightedStates(Protocol):
@@ -76,12 +70,7 @@ class ProcessStates(Protocol):
         """The users whose inputs are cached."""
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int, stamped: bool) -> VersionStates:
-        """Return a version's cache.
-
-        Args:
-            load: Number of the load (versions.control).
-            stamped: True if its rows have stamps: what is computed of others is not cached.
-        """
+        """Return the cache of a version's load (versions.control); rows without stamps leave nothing to cache."""
 
 
 def states_memory(megabytes: int, processes: int) -> NDArray[np.int64]:

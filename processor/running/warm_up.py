@@ -27,12 +27,9 @@ WARM_RUNS = 3
 def measure(executables: Executables, buffers: Buffers, clock: Clock) -> tuple[dict[str, dict[int, float]], bool]:
     """Return seconds of one run by subgraph and bucket, the best of a few; this also warms the executables.
 
-    Buckets are run in turn, so that other work on the machine does not distort a single one. A first run reads its
-    weights from memory; only after some runs do caches hold as much of them as fits. The smallest buckets, which do
-    little more than read weights, come last.
-
-    Returns:
-        The seconds; and True if runs are mostly computed by the calling thread: then they are seconds of its core.
+    Buckets are run in turn, so that other work on the machine does not distort a single one, the smallest last: a first
+    run reads its weights from memory, and they do little more. The flag is True if runs are mostly computed by the
+    calling thread: then they are seconds of its core.
     """
     now_s, core_s = clock.now_s, clock.core_s
     cores: dict[tuple[str, int], float] = {}
@@ -64,10 +61,7 @@ def warm_up(
     stock: Sequence[Buffers],
     requests: Sequence[BoundRequest],
 ) -> None:
-    """Run every bucket of all buffers once, on rows of the requests in turn.
-
-    The largest bucket of the first buffers is run until every row has been looked up.
-    """
+    """Run every bucket of all buffers on rows of the requests in turn, the largest until every row was looked up."""
     whole, largest = sum([bound.rows for bound in requests]), max(executables)
     for n, buffers in enumerate(stock):
         at = 0

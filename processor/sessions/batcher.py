@@ -122,12 +122,9 @@ T = TypeVar("T", bound=Ticket)
 
 
 class NextBatch(NamedTuple, Generic[T]):
-    """What one call of take() removed from the queue.
+    """Tickets to run together and late ones, removed from the queue.
 
-    Attributes:
-        batch: Tickets to run together.
-        expired: Tickets that are late.
-        until_s: When a batch may become due without another put(); None if there is a batch or nothing waits.
+    `until_s`: when a batch may become due without another put(); None if there is a batch or nothing waits.
     """
 
     batch: list[T]
@@ -146,12 +143,7 @@ class _Lane(Generic[T]):
 
 
 class _TargetQueue(Generic[T]):
-    """The divided or the undivided tickets of one target, by API key.
-
-    Attributes:
-        given_s: Virtual work given to this queue so far.
-        since_s: Lower bound of its tickets' arrival times.
-    """
+    """The divided or undivided tickets of one target, by API key, which arrived after `since_s`."""
 
     __slots__ = ("_turns", "divided", "given_s", "key", "lanes", "rows", "share", "since_s", "target")
 
@@ -253,7 +245,6 @@ class Batcher(Generic[T]):
         self._queue(ticket, target, now_s + slack_s, self._arrivals)
 
     def _share_alone(self) -> None:
-        """Queue the ticket that waits alone as any other."""
         if self._alone is not None:
             ticket, target, due_s = self._alone
             self._alone = None
@@ -359,8 +350,7 @@ class Batcher(Generic[T]):
     def _before_split_s(self, model: str, sender: str, own_s: float) -> float:
         """Return the predicted session-seconds before the last chunk of a divided ticket of `own_s` work.
 
-        Other divided tickets of its share count by what is left of them and goes before it; undivided work of its model
-        counts as much as its own.
+        Others of its share count by what is left and goes before it, undivided work of its model as much as its own.
         """
         pace, alone_s, ahead_s = self.slowdown, own_s / self.slowdown, 0.0
         for target_queue in self._target_queues.values():
@@ -370,10 +360,7 @@ class Batcher(Generic[T]):
         return pace * self._shares.work_before_divided_s(model, sender, alone_s, ahead_s)
 
     def turn_rows(self, target: BatchTarget, now_s: float) -> int:
-        """Return the most rows of a batch that lets tickets of other models take their turns soon.
-
-        While no other model is requested that is max_rows, or with `grows` more if they cost little more.
-        """
+        """Return the most rows of a batch that lets tickets of other models, if any are requested, take turns soon."""
         if now_s >= self._mixed_until_s:
             return max(self._max_rows, target.costs.turn_rows(0.0)) if self.grows else self._max_rows
         return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S))

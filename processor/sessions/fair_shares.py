@@ -70,10 +70,7 @@ S = TypeVar("S", bound=Share)
 
 
 class FairClock(Generic[S]):
-    """The shares of one level, and their virtual time: the work that the share served last had been given.
-
-    `waiting` is the number of shares of which something waits.
-    """
+    """The shares of one level, those that wait, and their virtual time: the work given to the share served last."""
 
     __slots__ = ("_create", "_most_s", "_now_s", "shares", "waiting")
 
@@ -115,12 +112,7 @@ class FairClock(Generic[S]):
 
 
 class SenderShare(Share):
-    """The waiting requests of one API key of a model.
-
-    Attributes:
-        backlogs: Undivided and divided ones.
-        slack_work_s: Work of the undivided ones, by octave of their slack.
-    """
+    """An API key's waiting undivided and divided requests, and the work of the former by octave of their slack."""
 
     __slots__ = ("backlogs", "slack_work_s")
 
@@ -137,10 +129,7 @@ class SenderShare(Share):
 class ModelShare(Share):
     """The waiting requests of one model.
 
-    Attributes:
-        kinds_s: Work given to undivided and to divided requests since there have been divided ones, on a clock of this
-            share.
-        kinds_now_s: Reading of that clock.
+    Work given to undivided and to divided requests (`kinds_s`), while there are divided ones, is on a clock of its own.
     """
 
     __slots__ = ("kinds_now_s", "kinds_s", "senders")
@@ -204,13 +193,7 @@ class FairShares:
         return f"queue: no room: {total.ids} ids wait, at most {self._max_ids} may (max_queue_rows = {self._max_rows})"
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float, chunk_s: float) -> float:
-        """Return the work that goes before an undivided request.
-
-        Args:
-            slack_s: Seconds until its deadline.
-            own_s: Seconds that it takes itself.
-            chunk_s: Seconds of one chunk of the divided requests.
-        """
+        """Return the work that goes before an undivided request of `own_s` work; `chunk_s` is a divided one's chunk."""
         of_model, of_sender = self.models.shares.get(model), None
         before_s = 0.0
         if of_model is not None:
@@ -232,12 +215,7 @@ class FairShares:
         return self._among_models_s(of_model, before_s, own_s)
 
     def work_before_divided_s(self, model: str, sender: str, own_s: float, ahead_s: float) -> float:
-        """Return the work that goes before the last chunk of a divided request.
-
-        Args:
-            own_s: Seconds that it takes itself.
-            ahead_s: Work of divided requests of its own share that goes before its end.
-        """
+        """Return the work before the last chunk of a divided request, `ahead_s` of which is of its own share."""
         of_model, of_sender = self.find(model, sender)
         if of_model is not None:
             if others := _others(of_model.senders.waiting, of_sender):

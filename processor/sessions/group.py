@@ -159,11 +159,9 @@ class SessionGroup:
                 raise
 
     def enqueue(self, work: Work) -> None:
-        """Queue a work item; its deadline is on the group's clock.
+        """Queue a work item, with a deadline on the group's clock; raise NotReady once the group is closed.
 
-        Raises:
-            NotReady: The group is closed.
-            Overloaded: There is no room or no time; carries the time that the queue needs to drain.
+        Raises Overloaded, with the time that the queue needs to drain, if there is no room or no time.
         """
         with self._lock:
             if self._closing:
@@ -189,14 +187,10 @@ class SessionGroup:
                 self._request_run(0.0)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
-        """Make the calling thread the owner, which computes inline; done() is called on it, within run_once().
+        """Make the calling thread the owner, which computes inline: done() is called on it, within run_once().
 
-        Args:
-            wake: Called as wake(delay_s), from any thread, to have the owner call run_once() soon after the delay.
-            post: Called as post(done, reply), from any thread, to have the owner call done(reply) soon.
-
-        Returns:
-            False with compute "threads": nothing changes.
+        wake(delay_s), from any thread, makes it call run_once() soon after the delay; post(done, reply) makes it call
+        done(reply). Returns False with compute "threads": nothing changes.
         """
         with self._lock:
             if self._inline is None:
@@ -405,7 +399,6 @@ class SessionGroup:
             thread.gate.release()
 
     def _end(self, thread: SessionThread) -> None:
-        """Keep the counts of an ended session."""
         with self._lock:
             self._threads.remove(thread)
             self._past = total([self._past, thread.session.stats])
@@ -499,10 +492,7 @@ class SessionGroup:
         thread.start()
 
     def _helpers(self, queue: Queue) -> int:
-        """Return the helpers that could take a batch now: idle, each with a spare core and work worth a hand-over.
-
-        0 if sessions have threads of their own.
-        """
+        """Return the helpers that could take a batch now: idle, with a spare core and work worth a hand-over."""
         if not queue.idle or queue.batcher.work_s < 2 * HANDOVER_S:
             return 0
         return max(0, min(len(queue.idle), self._occupancy.spare - 1))

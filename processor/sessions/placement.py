@@ -36,15 +36,9 @@ DEFAULT, ANY = "default", "*"
 def plan(
     config: SessionConfig, allowed: frozenset[int], nodes: Sequence[frozenset[int]], busy: int | None = None
 ) -> dict[str, tuple[tuple[str, ...], GroupOptions]]:
-    """Return the models and options of every group, by name. Pure.
+    """Return the models and options of every group, by name; raise BadInput if options contradict each other. Pure.
 
-    Args:
-        allowed: The process's cores.
-        nodes: Memory nodes, as cores.numa_nodes() returns them.
-        busy: Number of those cores that it can keep busy all the time; None for all.
-
-    Raises:
-        BadInput: The options contradict each other.
+    `busy` is the number of the allowed cores, in these memory nodes, that the process can keep busy; None for all.
     """
     check(config)
     groups = dict(config.groups)
@@ -149,12 +143,7 @@ class Groups:
         return self._any if self._any.inline else None
 
     def resize(self, sessions: int, name: str | None = None) -> None:
-        """Change the number of sessions in one group, or in every group if `name` is None.
-
-        Raises:
-            NotFound: There is no such group.
-            BadInput: The number is out of range, or cores are planned.
-        """
+        """Change the number of sessions in one group, or in all; raise NotFound, or BadInput if cores are planned."""
         if self.planning is not None:
             raise BadInput("sessions: cores are planned (p99_ms, share, min_cores), and sessions with them")
         if name is not None and name not in self._groups:

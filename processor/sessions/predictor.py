@@ -75,11 +75,9 @@ class ModelRoute:
 
 
 class Predictor:
-    """Answers requests by the routes that were pushed last.
+    """Answers requests by the routes that were pushed last, and by answerers those with their attribute.
 
-    Attributes:
-        users: The users whose inputs this process caches; None if it caches none.
-        answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
+    `users` are the users whose inputs this process caches; None if it caches none.
     """
 
     def __init__(
@@ -118,11 +116,7 @@ class Predictor:
         self.groups.close()
 
     def answerer(self, attribute: str, subject: str = "") -> Answerer:
-        """Return what answers requests that have an attribute, which a client calls `subject`.
-
-        Raises:
-            BadInput: The extension that offers it is not there.
-        """
+        """Return what answers requests with an attribute; raise BadInput, which calls it `subject`, if nothing does."""
         answerer = self.answerers.get(attribute)
         if answerer is None:
             raise missing(subject or attribute, attribute)
@@ -183,11 +177,7 @@ class Predictor:
         self._table.get(model, self._gone).group.check_room(timeout_s, waited_s, model, sender)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
-        """Complete a request's inputs without waiting; return False if a store would have to be asked.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Complete a request's inputs without waiting; False if a store would have to be asked. Raises BadInput."""
         if request.user_call is not None:
             from freshet_serving.processor.sessions.user_requests import complete
 
@@ -372,10 +362,9 @@ class Predictor:
 
 
 def _by_input(route: ModelRoute, request: PredictRequest) -> Replica | None:
-    """Return the replica chosen by the first value of the route's sticky input.
+    """Return the replica chosen by the first value of the route's sticky input, unless the request names what to use.
 
-    None if the request names a version, label or key, or has no such input. Versions of a split have the same inputs,
-    so a request read for one can be bound to another.
+    Versions of a split have the same inputs, so a request read for one can be bound to another.
     """
     if request.version is not None or request.label is not None or request.key is not None:
         return None

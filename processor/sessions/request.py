@@ -33,12 +33,7 @@ MAX_TOP_ITEMS = 10_000
 
 
 class Timing(NamedTuple):
-    """The timing of a batch on the group's clock; one object for all its replies.
-
-    Attributes:
-        sparse_s: Seconds of lookups and pooling, over all its buckets.
-        dense_s: Seconds of executables, over all its buckets.
-    """
+    """The timing of a batch on the group's clock, in all its buckets; one object for all its replies."""
 
     began_s: float
     ended_s: float

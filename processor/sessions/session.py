@@ -61,16 +61,7 @@ def record_batch(
     sparse_s: float,
     dense_s: float,
 ) -> None:
-    """Record a batch and its scores in a statistics block.
-
-    Args:
-        requests: Number of requests answered.
-        padded: Rows of padding.
-        results: Scores by output, float32 [rows, columns].
-        wait_s: Mean wait of its requests in seconds.
-        sparse_s: Seconds of lookups and pooling.
-        dense_s: Seconds of executables.
-    """
+    """Record a batch and its scores, float32 [rows, columns] by output, in a statistics block; wait_s is the mean."""
     for n, scores in enumerate(results.values()):
         if n == 0:
             note_batch(
@@ -230,12 +221,9 @@ class Session:
         requests: int,
         split_request: SplitRequest | None = None,
     ) -> Timing:
-        """Score all rows of the work items, one after another, and record the batch.
+        """Score all rows of the work items, one after another, into `results`, and record the batch.
 
-        Args:
-            results: Arrays that the scores are written to, by output.
-            requests: Number of requests that this batch answers.
-            split_request: The split request if the one work item is a chunk of it.
+        It answers this number of requests, or is a chunk of a split one.
         """
         began_s = self._clock.now_s()
         buffers, runner = self._buffers(replica), self._runner
@@ -308,10 +296,7 @@ class Queue:
         self.responses: Histogram | None = None
 
     def check(self, work: Work, splits: int, now_s: float, divided: bool) -> float:
-        """Raise Overloaded if there is no room or no time for a request; return its wait: Batcher.check_capacity().
-
-        `splits` is the number of sessions that compute it, `divided` whether it leaves in chunks.
-        """
+        """Return a request's wait on `splits` sessions, or in chunks, by Batcher.check_capacity(); raise Overloaded."""
         batcher, model, sender = self.batcher, work.replica.model, work.sender
         slack_s = None if work.deadline_s is None else work.deadline_s - now_s
         own_s = batcher.predict_s(work.replica, work.rows // splits, work.ids // splits)

@@ -63,20 +63,12 @@ class SubRequest(Work):
 
 
 class SplitRequest:
-    """The chunks of one request and what they share.
-
-    Attributes:
-        user_tensors: Outputs of the subgraph `user`, by name, for this request; None until a chunk has computed them.
-        lookup_chunks: Number of chunks without rows that look up the shared ids first (see Ticket).
-    """
+    """The chunks of one request and what they share; lookup chunks (see Ticket), which have no rows, come first."""
 
     def __init__(self, whole: Work, sessions: int, most: int, free_readers: list[int]) -> None:
-        """Prepare to divide a request; takes one reader slot until the request is answered.
+        """Prepare to divide a request for so many sessions at once, into runs of at most `most` rows.
 
-        Args:
-            sessions: Number of sessions that should compute it at the same time.
-            most: Maximum number of rows in one run.
-            free_readers: Free reader slots. One is removed here and put back with the answer.
+        Takes a free reader slot, which is put back with the answer.
         """
         self.state: State
         self.user_tensors: Tensors | None = None
@@ -152,11 +144,7 @@ class SplitRequest:
         self._invariants.varying.fill(view, out)
 
     def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
-        """Look up the next part of the features shared by all rows, if one is left (arguments: BatchView).
-
-        Raises:
-            NonFiniteInput: A float of the request is infinite, or becomes so when scaled.
-        """
+        """Look up the next part of the features shared by all rows, if one is left; raise NonFiniteInput."""
         with self._lookup_lock:
             if self._invariant_row is None:
                 self._invariant_row = np.zeros((1, self._whole.replica.plan.width), np.float32)

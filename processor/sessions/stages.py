@@ -48,14 +48,9 @@ def check_stages(stages: int, field: str = "") -> None:
 
 
 def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozenset[int]) -> Stages:
-    """Start the stages of a group.
+    """Start the stages of a group, with staging_count(stages) unused reader slots, on these cores or any.
 
-    Args:
-        readers: Unused reader slots, staging_count(stages) of them.
-        cpus: Cores of the stages' threads; empty for any.
-
-    Raises:
-        BadInput: The extension is not there.
+    Raises BadInput without the extension.
     """
     check_stages(stages)
     opened: Stages = ENGINE.get("stages", OPTION)(stages, readers, clock, cpus)

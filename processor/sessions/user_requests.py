@@ -23,11 +23,7 @@ from freshet_serving.processor.versions.replica import Replica
 
 
 def complete(request: PredictRequest, replica: Replica, users: KeptUsers | None) -> CompletedInputs | None:
-    """Complete the inputs of a request about a kept user, once; return None if it goes on without one.
-
-    Raises:
-        FreshetError: As KeptUsers.complete().
-    """
+    """Complete the inputs of a request about a kept user, once (KeptUsers.complete); return None if there is none."""
     call = request.user_call
     if call is None or request.completed is not None:
         return request.completed

@@ -30,11 +30,7 @@ class Budgets:
 
     @classmethod
     def parse(cls, texts: Iterable[str], scratch: str | Path) -> Self:
-        """Parse budgets such as "ctr/user=512M" or "ctr/*=64M".
-
-        Raises:
-            BadInput: A text cannot be parsed, a budget is too small, or the scratch folder does not exist.
-        """
+        """Parse budgets such as "ctr/user=512M" or "ctr/*=64M"; raise BadInput, also if there is no scratch folder."""
         budgets: dict[str, int] = {}
         for text in texts:
             name, _, size = text.partition("=")

@@ -48,14 +48,8 @@ Progress = Callable[[int, int], None]
 def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | None = None) -> ChainLink | None:
     """Commit a snapshot of the generation to be served; return its link, or None if it is stored whole already.
 
-    Args:
-        version: The version as it was published.
-        progress: Called with the number of files written so far and in all.
-
-    Raises:
-        NotReady: The repository cannot be written.
-        Conflict: The generation was rolled back meanwhile.
-        Corrupt, Diverged: A file is not as it was recorded.
+    `progress` is called with the number of files written so far and in all. Raises NotReady if the repository cannot be
+    written, Conflict after a rollback meanwhile, Corrupt or Diverged for a file that is not as recorded.
     """
     change_log.look()
     change_log.may_write()

@@ -34,12 +34,10 @@ class RemoteConfig:
     """Settings of remote tables.
 
     Attributes:
-        url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; never shown, because it may contain a
-            password.
+        url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; never shown: it may contain a password.
         tables: "model/table", or "model/*" for all tables of a model.
         timeout_s: Time limit of a new connection, and of all replies of a batch.
-        on_error: For an id with an unavailable row: "default" uses the default row, "fail" fails its request with
-            NotReady.
+        on_error: For an id with an unavailable row: "default" uses the default row, "fail" fails with NotReady.
         cache_rows: Rows kept in memory for each remote table of each served version.
     """
 
@@ -70,12 +68,7 @@ class RemoteConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTables:
-    """Table descriptors for one batch. The object must outlive their use.
-
-    Attributes:
-        tables: The state's descriptors, with those of remote tables pointing at the batch's rows.
-        keep: The arrays that they point at.
-    """
+    """Table descriptors for one batch, those of remote tables for its rows; must outlive their use."""
 
     tables: NDArray[np.int64]
     keep: tuple[Any, ...]
@@ -95,10 +88,9 @@ class RowReader(Protocol):
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Return descriptors of everything that a batch reads, as of a pinned state; spans as BatchView.spans.
+        """Return descriptors of all that a batch reads, as of a pinned state; spans as BatchView.spans.
 
-        Raises:
-            NotReady: Rows were unavailable and the policy is to fail.
+        Raises NotReady if rows were unavailable and the policy is to fail.
         """
         ...
 
@@ -120,11 +112,7 @@ class RemoteTables(Protocol):
 
 
 def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTables | None:
-    """Open the remote tables of this process, None for none.
-
-    Raises:
-        BadInput: The URL is not valid, or the extension is not there.
-    """
+    """Open the remote tables of this process, None for none; raise BadInput for a bad URL or without the extension."""
     if config is None:
         return None
     source = ENGINE.only("row_source")

@@ -49,11 +49,7 @@ class RowLog:
     """The log's segments: where the next records go, how many of each segment are live, which are free."""
 
     def __init__(self, table: str, record_nbytes: int, folder: Path) -> None:
-        """Create the log file; record_nbytes is a multiple of 8.
-
-        Raises:
-            BadInput: The folder is not writable.
-        """
+        """Create the log file; record_nbytes is a multiple of 8. Raises BadInput if the folder is not writable."""
         try:
             self.file = ScratchFile(folder, MOST_RECORDS * record_nbytes)
         except OSError as error:

@@ -20,12 +20,7 @@ SCHEME = re.compile(r"[a-z][a-z0-9+]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class StoreReply:
-    """Result of a fetch.
-
-    Attributes:
-        values: In the order of the keys, None for each that is unavailable.
-        problem: The reason in a few words, or "".
-    """
+    """Result of a fetch: values in the order of the keys, None for each that is unavailable, and why in a few words."""
 
     values: list[bytes | None]
     problem: str = ""
@@ -42,11 +37,7 @@ class RowStore(Protocol):
         ...
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Return the value of one key, None if there is none, of at most max_nbytes.
-
-        Raises:
-            NotReady: The store does not answer, or not with a value.
-        """
+        """Return the value, of at most max_nbytes, of one key, or None; raise NotReady if the store does not answer."""
         ...
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
@@ -76,10 +67,9 @@ def row_store_scheme(url: str) -> str:
 
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
-    """Return the store at a URL, which is never shown and may contain a password; it connects at first use.
+    """Return the store at a URL, never shown because of its password, which connects at first use; raise BadInput.
 
-    timeout_s limits a new connection, and all replies of a batch. Raises BadInput if the URL is not valid, or there is
-    no row store.
+    timeout_s limits a new connection, and all replies of a batch.
     """
     store: RowStore = ENGINE.get("row_stores", row_store_scheme(url))(url, timeout_s, clock)
     return store

@@ -17,7 +17,7 @@ from freshet_serving.processor.memory import SharedMap
 
 
 class ScratchFile:
-    """A file without a name, mapped as one buffer of its final size; gone with the process, however that ends.
+    """A file without a name, gone with the process, mapped as one buffer of its final size.
 
     Space is reserved before it is written to: a full disk is an OSError of take(), never a fault in the writer.
     """

@@ -108,11 +108,7 @@ def packed_stored(
     scales: NDArray[np.float32] | None = None,
     frequencies: NDArray[np.uint32] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Return the tensors of packed() for rows [n, dim] in the type that the table stores, with its scales, float32 [n].
-
-    Raises:
-        BadInput: An id occurs twice.
-    """
+    """Return packed()'s tensors for rows [n, dim] and scales, float32 [n], of the table's type; raise BadInput."""
     order = _key_order(keys)
     if order is not None:
         keys, rows = keys[order], rows[order]
@@ -132,11 +128,7 @@ def packed_stored(
 
 
 def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """Return a table's descriptor for readers' kernels: addresses, bounds and sizes (see kernels.pool).
-
-    The arrays are those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive the
-    descriptor's use.
-    """
+    """Return a table's descriptor (kernels.pool) of ServedTable.arrays, or mappings of them, which must outlive it."""
     tier = [0, 0, 0, 0]
     if "ring" in arrays:
         # Loaded with the first table that has a memory budget.
@@ -256,10 +248,9 @@ class ServedTable:
         scratch: Path | None = None,
         filtered: bool = False,
     ) -> None:
-        """Map a table file's arrays and reserve memory for newer rows.
+        """Map a table file's tensors, see packed(), and reserve memory for newer rows.
 
         Args:
-            arrays: Views of the table file's tensors, see packed().
             budget_nbytes: Memory budget for rows; 0 for no limit.
             scratch: With a budget: a folder with room for the rows that deltas change (processor.tables.tier).
             filtered: Whether to keep a filter of the ids, for lists of ids that mostly have no row.
@@ -376,11 +367,9 @@ class ServedTable:
         return self._tier.tally() if self._tier else None
 
     def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
-        """Stage and publish a delta's rows; readers of epochs before `epoch` see no change.
+        """Stage and publish a delta's rows; readers of epochs before `epoch`, which no row carries yet, see no change.
 
-        Args:
-            epoch: An epoch that no row carries yet.
-            versions: Filled before the first row is published, and returned; undo() accepts it even if this raises.
+        `versions` is filled before the first row is published; undo() accepts it even if this raises.
         """
         versions = versions or RowVersions()
         removed = self._present(delta.removed) if len(delta.removed) else delta.removed
@@ -414,15 +403,11 @@ class ServedTable:
         self._retired.append((publish_seq, versions))
 
     def reclaim(self, oldest_seq: int, safe_seq: int, coming: int = 0) -> None:
-        """Vacuum retired deltas that every reader sees, and make freed slots usable again.
+        """Vacuum retired deltas that every reader sees (oldest_seq), and make slots freed before usable again.
 
-        It vacuums twice as many rows as the next delta brings, so that a small delta does not pay for a large one; or
-        all of them if the arena would be full otherwise.
-
-        Args:
-            oldest_seq: A flip that every reader has reached.
-            safe_seq: The next flip; slots freed here are reused once every reader has reached it.
-            coming: Number of rows that the next delta brings.
+        It vacuums twice as many rows as the next delta brings (`coming`), so that a small delta does not pay for a
+        large one; or all of them if the arena would be full otherwise. Slots freed here wait for safe_seq, the next
+        flip.
         """
         most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
         while most > 0 and self._retired and self._retired[0][0] <= oldest_seq:
@@ -476,11 +461,7 @@ class ServedTable:
         return keys[:count][order], rows.view(self._type.carried)
 
     def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        """Look up int64 keys [n] in memory as of an epoch.
-
-        Returns:
-            bool [n], true for keys with a row, and the rows of those m keys, float32 or records [m, dim].
-        """
+        """Return which int64 keys [n] have a row in memory as of an epoch, bool [n], and those m rows [m, dim]."""
         refs = np.empty(len(keys), np.int64)
         row_kernels.look_up(self._row, epoch, keys, refs)
         has_row = refs >= 0

@@ -70,14 +70,7 @@ _NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """A snapshot of a tiered table.
-
-    Attributes:
-        hot_rows: Settled rows in memory.
-        hot_lookups: Lookups of hot rows since the start, from samples.
-        cold_lookups: Lookups of cold rows since the start, from samples.
-        compactions: Number of log segments that were emptied.
-    """
+    """A snapshot of a tiered table: settled rows in memory, sampled lookups, and emptied log segments."""
 
     hot_rows: int
     hot_lookups: int
@@ -90,11 +83,7 @@ class TierStats:
 class VacuumPlan:
     """Bookkeeping changes for row versions about to be settled.
 
-    Attributes:
-        counts: Read counts of the keys.
-        gone: Slots that are no longer settled.
-        dead: Number of dead records by log segment.
-        hot: Number of settled rows afterwards.
+    `gone` are slots that are no longer settled; `dead` counts dead records by log segment, `hot` settled rows then.
     """
 
     keys: Int64s
@@ -111,16 +100,7 @@ class Tier:
     def __init__(
         self, spec: TableEntry, slots: SlotAllocator, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
     ) -> None:
-        """Reserve the bookkeeping arrays and open the log.
-
-        Args:
-            meta: The arena's meta, int64 [slots, 2].
-            budget_nbytes: Memory budget for rows.
-            scratch: Folder for the log.
-
-        Raises:
-            BadInput: The scratch folder is not writable.
-        """
+        """Reserve the bookkeeping arrays and open the log in the scratch folder; raise BadInput if that fails."""
         self._slots, self._meta = slots, meta
         kind = STORED_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
@@ -201,15 +181,9 @@ class Tier:
         self._log.reclaim(oldest_seq)
 
     def maintain(self, table: Int64s, safe_seq: int, now_s: float, base: NDArray[Any]) -> bool:
-        """Maintain the tiers, one slice: count reads, demote, promote, compact the log.
+        """Maintain the tiers, one slice: count reads, demote, promote, compact the log, release pages now and then.
 
-        Args:
-            safe_seq: The next flip; places freed here are reused once every reader has reached it.
-            now_s: A monotonic clock's reading.
-            base: The file's rows, whose pages are released now and then.
-
-        Returns:
-            True if freed places wait for a flip.
+        Returns True if freed places wait for safe_seq, the next flip.
         """
         read = self._drain()
         self._age()
@@ -235,10 +209,9 @@ class Tier:
         return used
 
     def demote(self, table: Int64s, slots: Int64s, safe_seq: int) -> int:
-        """Move settled slots out of memory, writing rows of deltas to the log.
+        """Move settled slots out of memory, writing rows of deltas to the log; return how many, fewer on a full disk.
 
-        The slots are reused once every reader has reached `safe_seq`, the next flip. Returns how many were moved: fewer
-        when the disk is full.
+        The slots are reused once every reader has reached `safe_seq`, the next flip.
         """
         origins = self._meta[slots, 1]
         clean = origins >= 0

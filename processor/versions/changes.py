@@ -133,12 +133,7 @@ def report(log: logging.Logger, lines: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The result of applying a delta.
-
-    Attributes:
-        generation: The generation that is served now.
-        apply_ms: Milliseconds from the verified file until every session serves it.
-    """
+    """The result of applying a delta; milliseconds from the verified file until every session serves it."""
 
     model: str
     generation: Generation
@@ -180,13 +175,7 @@ class StateChange:
 
 @dataclass(slots=True)
 class UndoEntry:
-    """What is needed to go back over one delta.
-
-    Attributes:
-        versions: Row versions that the delta staged, by table.
-        dense: Dense tensors that it replaced.
-        epoch, published_at, event_time, digest: As they were before the delta.
-    """
+    """What is needed to go back over one delta: its row versions, the tensors it replaced, and the state before it."""
 
     epoch: int
     versions: dict[str, RowVersions]

@@ -85,7 +85,6 @@ class ControlWords:
     """The control words of one version. The writer's methods are called under the version's lock."""
 
     def __init__(self, words: NDArray[np.int64]) -> None:
-        """Wrap the words of reserve(), or a mapping of them."""
         self.words = words
         self._entries = words[HEADER:PINS].reshape(ENTRIES, ENTRY)
         self._pins = words[PINS:]

@@ -113,14 +113,9 @@ class DeltaChecks:
         asked: str = ONE,
         served_before: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Check a change that is ready to be served; raise DeltaHeld if it must not be.
+        """Check a change (DeltaJudge.examine) that is ready to be served; raise DeltaHeld if it must not be.
 
-        Args:
-            version: The version, which serves the state before the change.
-            delta: All that the change brings, a run of deltas folded into one.
-            judged: False to learn from it only.
-            asked: ONE, RUN or GATED.
-            served_before: Returns True if all that the change brings was served before; asked only if a judge objects.
+        Unless `judged`, judges only learn from it. served_before() is asked if one objects.
         """
         self._figures, self._verdict = (), UNJUDGED
         findings = [(judge, judge.examine(version, delta, change, asked)) for judge in self._judges]

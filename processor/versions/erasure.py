@@ -48,13 +48,9 @@ KEY = f"a string of 1 to {MOST_KEY_NBYTES} bytes, or an integer from -2**63 to 2
 
 @dataclass(frozen=True)
 class ErasedUser:
-    """A user to be forgotten.
+    """A user of a model to be forgotten, by the inputs that may hold the key; text, an integer in decimal digits.
 
-    Attributes:
-        model: The model whose requests are meant.
-        inputs: The inputs that may hold the key.
-        key: The key as text; an integer in decimal digits.
-        bound: The key as requests are bound to it: the integer, or its hashes with the seeds of the tables.
+    `bound` is the key as requests are bound to it: the integer, or its hashes with the seeds of the tables.
     """
 
     model: str
@@ -99,12 +95,7 @@ class ErasedUser:
 
 
 class Erased(NamedTuple):
-    """The result of an erasure.
-
-    Attributes:
-        counts: Number of things forgotten by kind; 0 for kinds that there might have been.
-        failed: What did not forget, for people.
-    """
+    """What was forgotten, by kind (0 for kinds that there might have been), and what did not forget, for people."""
 
     counts: Mapping[str, int]
     failed: tuple[str, ...]
@@ -160,10 +151,9 @@ def possible_inputs(manifest: Manifest) -> list[str]:
 
 
 def user_inputs(manifest: Manifest) -> tuple[str, ...]:
-    """Return the inputs that may hold a user's key.
+    """Return the inputs that may hold a user's key: those that look up features of users, or their histories.
 
-    These look up features of users, or their histories; where there are none, the one-valued ids and strings of side
-    user that a table has rows for.
+    Where there are none: the one-valued ids and strings of side user that a table has rows for.
     """
     one_valued = possible_inputs(manifest)
     sides = sides_of(manifest, (f for f in manifest.features if f.table))

@@ -65,10 +65,7 @@ def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
 
 
 def publish_anew(change_log: ChangeLog, deltas: Sequence[Delta]) -> list[int]:
-    """Publish deltas on the head in order, under new steps, and return those steps.
-
-    Stops at the first delta that cannot be published, for example because another writer has published meanwhile.
-    """
+    """Publish deltas on the head in order, under new steps, up to the first that fails; return those steps."""
     steps = list[int]()
     for delta in deltas:
         head = change_log.history.head

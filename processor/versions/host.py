@@ -160,10 +160,7 @@ class ModelHost(ABC):
         """Return a JSON-able report for people: versions, labels, generation, freshness, sessions, memory."""
 
     def close(self) -> None:
-        """Make later calls raise NotReady, and stop the threads.
-
-        Waits for work in progress only briefly: it may itself wait for a lock that is never released.
-        """
+        """Make later calls raise NotReady, and stop the threads; wait only briefly for work that may itself hang."""
         self._closed = self._closed or CLOSED
         self.repository.close()
         if self._rounds is not None:
@@ -394,19 +391,13 @@ class ModelHost(ABC):
         return describe_served(self.repository, served.routes, served.judges.verdicts())
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
-        """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.
-
-        The model need not have a version yet.
-        """
+        """Let servers choose a held, withdrawn or candidate version, perhaps the first; return this server's events."""
         from freshet_serving.processor.versions.version_actions import release_version
 
         return self._decide(release_version, model, version, reason)
 
     def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
-        """Withdraw a version, or remove a candidate; return this server's events.
-
-        The model need not have a version yet.
-        """
+        """Withdraw a version, or remove a candidate, perhaps the first; return this server's events."""
         from freshet_serving.processor.versions.version_actions import reject_version
 
         return self._decide(reject_version, model, version, reason)
@@ -465,10 +456,7 @@ class ModelHost(ABC):
         self.model(model).readmit(version)
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
-        """Check every mapped file and unload versions with damaged files; return the events.
-
-        Does not wait for changes in progress. `efforts`: the checks to run (processor.repository.mapped_file).
-        """
+        """Check every mapped file by these efforts and unload versions with damaged files, not waiting for changes."""
         events: list[str] = []
         for effort in efforts:
             for name, model in self._models.items():

@@ -47,12 +47,7 @@ class HostReadiness:
         max_staleness_s: float,
         ready_when_empty: bool,
     ) -> None:
-        """Wait for the named models.
-
-        Args:
-            models: Returns all known models by name.
-            max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
-        """
+        """Wait for the named models; a max_staleness_s of 0 is no bound."""
         self._repository, self._models, self._clock = repository, models, clock
         self.expected, self.unseen = frozenset(expected), False
         self.max_staleness_s, self._ready_when_empty = max_staleness_s, ready_when_empty
@@ -137,7 +132,7 @@ class HostReadiness:
     def tell(self, changed: Callable[[str], None]) -> None:
         """Log once when the host becomes unready by staleness or a hanging change, and once when that ends.
 
-        `changed` is called with the line if it, or the concerns, have changed.
+        changed(line) is called if the line, or the concerns, have changed.
         """
         (before, concerns), self._told = self._told, (self.stale, self.concerns)
         line = self._told[0]

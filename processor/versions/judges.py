@@ -59,12 +59,7 @@ class VersionHeld(Conflict):
 
 
 class JudgedModel(NamedTuple):
-    """A model, as far as its judges know it.
-
-    Attributes:
-        policy: Returns the policy in force.
-        scratch: Folder that keeps requests over a restart; "" for none.
-    """
+    """A model, as far as its judges know it; `scratch` keeps requests over a restart, "" for none."""
 
     name: str
     policy: Callable[[], ModelPolicy]
@@ -99,12 +94,9 @@ class DeltaJudge:
         return False
 
     def examine(self, version: ServedVersion, delta: Delta, change: StateChange, asked: str) -> Finding:
-        """Examine a change that is ready to be served.
+        """Examine a change that is ready to be served (asked: ONE, RUN or GATED).
 
-        Args:
-            version: The version, which serves the state before the change.
-            delta: All that the change brings, a run of deltas folded into one.
-            asked: ONE, RUN or GATED.
+        The version serves the state before the change; `delta` is all that it brings, a run folded into one.
         """
         return NOTHING_FOUND
 
@@ -119,12 +111,9 @@ class DeltaJudge:
         return False
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch, released: int) -> AutoRollback | None:
-        """Judge what is served; return the rollback to make, or None.
+        """Judge what is served by all counts so far; return the rollback to make, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-            released: The newest step that a person has released.
+        `released` is the newest step that a person has released.
         """
         return None
 
@@ -142,24 +131,15 @@ class Judge:
     def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
         """Note the chosen versions when the server starts; called whenever versions are chosen.
 
-        Args:
-            others: Versions that may be served instead of the newest chosen one; none if it need not be judged.
-            root_of: Returns the root hash of a version.
-
-        Returns:
-            The version to load first, by which the newest is judged; 0 for none.
+        Returns the version to load first, by which the newest is judged, or 0. `others` may be served instead of the
+        newest; none if it need not be judged.
         """
         return 0
 
     def check(self, before: ServedVersion, after: ServedVersion) -> str:
-        """Return why a version about to take over by itself must be held; "" if there is no reason.
+        """Return why a loaded version must not take over by itself from the default one; "" if it may.
 
-        Args:
-            before: The version that answers by default.
-            after: The newer version, loaded and not offered yet.
-
-        Raises:
-            NotReady: There is not enough memory to judge it now.
+        Raises NotReady if there is not enough memory to judge it now.
         """
         return ""
 
@@ -172,13 +152,9 @@ class Judge:
     def look(
         self, now_s: float, served: Mapping[int, tuple[ServedVersion, Sketch]], default: int, chosen: bool
     ) -> VersionRollback | None:
-        """Follow the scores of the versions; return the rollback to another version, or None.
+        """Follow the scores of the versions; return the rollback from the default one (0: none) to another, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            served: The loaded versions with all their counts so far.
-            default: Number of the version that answers by default; 0 for none.
-            chosen: True if a person has chosen that version.
+        `chosen` is True if a person has chosen the default version.
         """
         return None
 

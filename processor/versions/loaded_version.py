@@ -51,16 +51,10 @@ class LoadedVersion(NamedTuple):
         return list(change_log.history.back(link)) if link is not None else []
 
     def publish(self, delta: Delta, data: DeltaBytes, content: str) -> float:
-        """Serve a delta on the head of the change log; return the milliseconds that applying it took.
+        """Serve a delta (SHA-256 of its bytes: `content`) on the head of the log; return milliseconds to apply it.
 
         The delta and its record are made durable while its rows are staged; the record gets its name, and so counts,
-        once the delta can be served.
-
-        Args:
-            content: SHA-256 of its bytes.
-
-        Raises:
-            Conflict: It does not continue what is served, or a judge holds it.
+        once the delta can be served. Raises Conflict if it does not continue what is served, or a judge holds it.
         """
         version, log_applier = self
         change_log = log_applier.change_log
@@ -148,12 +142,7 @@ class LoadedVersion(NamedTuple):
         return self.log_applier.checks.look(now_s, self.version.generation, sketch, self.log_applier.by_person)
 
     def add_labels(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add labels of rows that a generation has scored.
-
-        Raises:
-            NotFound: The generation is unknown.
-            BadInput: The sums are invalid.
-        """
+        """Add labels of rows that a generation has scored; raise NotFound or, for invalid sums, BadInput."""
         evidence.validate()
         history = self.log_applier.change_log.history
         # Generations before the snapshot that the server started from are unknown here.
@@ -173,16 +162,13 @@ class VersionLoader:
         connect: Callable[[ServedVersion], Replicas],
         clock: Clock,
     ) -> None:
-        """Load nothing yet; `load` and `connect`: see ServedModel."""
         self._name, self._repository, self._clock = name, repository, clock
         self.load, self.connect = load, connect
 
     def build(self, number: int, checks: Callable[[], DeltaChecks], target: ChainLink | None = None) -> LoadedVersion:
-        """Return an open version as its change log has it; raise FreshetError if it cannot be served.
+        """Return an open version, up to `target` or to what is to be served; raise FreshetError if it cannot be served.
 
-        Args:
-            checks: Returns the checks of its deltas: those of the version that it replaces, if any.
-            target: The generation to build; None for the one that is to be served.
+        `checks` returns the checks of its deltas: those of the version that it replaces, if any.
         """
         folder = self._repository.folder(self._name, number)
         try:

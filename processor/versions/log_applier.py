@@ -86,11 +86,7 @@ class LogApplier:
         checks: DeltaChecks,
         seen_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Start at the head of the change log as far as it was read.
-
-        Args:
-            seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
-        """
+        """Start at the head of the log as far as it was read; seen_s() is Repository.seen_s()."""
         self.change_log, self.checks = change_log, checks
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
@@ -160,8 +156,7 @@ class LogApplier:
     def start(self, from_snapshot: bool = True) -> None:
         """Read the log, from its newest snapshot or its first record, before anything is loaded.
 
-        Raises:
-            Diverged: The records after the newest snapshot are not a valid log; those before it may be.
+        Raises Diverged if the records after the newest snapshot are invalid; those before it may be.
         """
         self.change_log.recall()
         if from_snapshot:
@@ -326,7 +321,6 @@ class LogApplier:
         self.checks.served(version, delta, deltas.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
-        """Record why a delta cannot be served; return the events."""
         if isinstance(error, Diverged):
             return self._diverge(error)
         if isinstance(error, NotReady):
@@ -404,11 +398,7 @@ class LogApplier:
         commit: Callable[[], None] = lambda: None,
         judged: bool = True,
     ) -> float:
-        """Check a delta and apply it by ServedVersion.apply(); return the milliseconds it took.
-
-        Raises:
-            DeltaHeld: The delta is `judged` and out of line.
-        """
+        """Apply a delta by ServedVersion.apply(); raise DeltaHeld if it is `judged` and out of line."""
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
@@ -467,13 +457,9 @@ class LogApplier:
             raise Conflict(f"change log: {self.status.state}: {self.status.reason}")
 
     def override(self, link: ChainLink | None, held: str = "") -> None:
-        """Serve this generation, whatever the records say, until one of them rolls back or repairs.
+        """Serve this generation (None: what the records say) until a record rolls back or repairs.
 
-        Used when the repository is not writable.
-
-        Args:
-            link: The generation; None to serve what the records say.
-            held: Reason of the hold, if later deltas are held.
+        Used when the repository is not writable; `held` is why later deltas are held.
         """
         self._here, self._held_here = link, held
 

@@ -76,12 +76,8 @@ class ServedModel(RoutedModel):
     ) -> None:
         """Create the model without loading a version.
 
-        Args:
-            load: Loads a version as its folder has it, without deltas.
-            connect: Returns the replicas that answer by a version.
-            changed: Called after `routes` was replaced.
-            policy: The configured policy; the one stored in the repository overrides it.
-            scratch: Folder that keeps requests over a restart; "" for none.
+        load() returns a version without deltas, connect() its replicas; changed() is called after `routes` was
+        replaced. The repository's policy overrides this one. `scratch` keeps requests over a restart; "" for none.
         """
         super().__init__(name, repository, clock, changed, policy)
         self._loader = VersionLoader(name, repository, load, connect, clock)
@@ -138,22 +134,14 @@ class ServedModel(RoutedModel):
             return events
 
     def examine(self, effort: int) -> list[str]:
-        """Unload versions whose files have changed (effort: processor.repository.mapped_file); return the events.
-
-        Takes no lock except that of routes.
-        """
+        """Unload versions whose files have changed, by this effort, without a lock except that of routes."""
         damage = [(number, version, version.damage(effort)) for number, version in self.routes.served.items()]
         return [line for number, version, why in damage if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Load a version beside those served, or reload one that has departed from its change log.
 
-        Args:
-            by_hand: True to keep it when a newer one is served.
-
-        Raises:
-            NotFound: It is not in the repository.
-            FreshetError: It cannot be served.
+        One loaded `by_hand` stays when a newer one is served. Raises NotFound, or FreshetError if it cannot be served.
         """
         if number in self._repository.versions(self.name):
             # Before the lock is taken, so that no other change waits for it.
@@ -222,10 +210,7 @@ class ServedModel(RoutedModel):
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
-        """Verify a delta, commit it to its version's change log and serve it.
-
-        Idempotent for the newest served delta: a client that lost the reply may retry with identical bytes.
-        """
+        """Verify, commit and serve a delta; a client that lost the reply may retry the newest with identical bytes."""
         delta, content = parse_delta(data), sha256(data)
         with self._lock, self._dirty_versions.changing(delta.version):
             self.lock_watch.turn()
@@ -247,9 +232,9 @@ class ServedModel(RoutedModel):
         return self.apply_bytes(read_delta_file(path))
 
     def rollback(self, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serve an earlier generation of a loaded version, and commit the rollback with its reason to the change log.
+        """Serve an earlier generation of a loaded version on every server, and commit the rollback with its reason.
 
-        The later deltas are undone on every server of the repository, and a trainer goes on from there.
+        A trainer goes on from there.
         """
         with self._lock, self._dirty_versions.changing(generation.version):
             self.lock_watch.turn()
@@ -289,8 +274,7 @@ class ServedModel(RoutedModel):
     def restore(self, generation: Generation, only: str) -> RollbackResult:
         """Restore one part of an earlier generation by a delta that is committed and served.
 
-        Args:
-            only: "entities" for the features of entities, "model" for rows and dense weights.
+        The part is "entities", the features of entities, or "model", rows and dense weights.
         """
         number = generation.version
         self.loaded(number).check_follows()
@@ -311,12 +295,7 @@ class ServedModel(RoutedModel):
             return RollbackResult(reached, [], top + 1, recorded=True)
 
     def release(self, number: int, reason: str = "") -> Generation:
-        """Serve the held deltas of a loaded version and commit the release; return the generation served now.
-
-        Raises:
-            NotFound: The version is not loaded.
-            Conflict: Nothing of it is held.
-        """
+        """Serve and commit the held deltas of a loaded version; raise NotFound, or Conflict if nothing is held."""
         with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
             version, log_applier = self.loaded(number)
@@ -327,13 +306,9 @@ class ServedModel(RoutedModel):
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RollbackResult:
-        """Discard the held deltas of a loaded version: roll back to what is served.
+        """Discard the held deltas of a loaded version; raise NotFound, or Conflict if nothing is held.
 
         If a guard has held them, those that do not depend on the first of them are published again.
-
-        Raises:
-            NotFound: The version is not loaded.
-            Conflict: Nothing of it is held.
         """
         # Loaded when somebody decides.
         from freshet_serving.processor.versions.held_deltas import publish_anew, sound_behind
@@ -446,7 +421,6 @@ class ServedModel(RoutedModel):
             return self._look(number, version)
 
     def _look(self, number: int, version: ServedVersion) -> list[str]:
-        """Do the work of _follow() within a change of the version."""
         log_applier = self._log_appliers[number]
         if self._selection.failed.rests(number):
             return []

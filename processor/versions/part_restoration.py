@@ -18,16 +18,10 @@ from freshet_serving.processor.repository import ChainLink, ChangeLog, part_diff
 
 
 def publish_part(change_log: ChangeLog, generation: Generation, only: str, unix_s: float) -> ChainLink | None:
-    """Commit the delta that takes a part back, and return its generation; None if the part has not changed since.
+    """Commit the delta that takes a part ("entities" or "model") back, on a log that nothing else uses meanwhile.
 
-    Args:
-        change_log: The version's change log, which nothing else uses meanwhile.
-        generation: The generation whose part to serve.
-        only: "entities" for the features of entities, "model" for rows and dense weights.
-
-    Raises:
-        NotFound: The generation is not on the served line.
-        NotReady: The repository cannot be written.
+    Returns its generation, None if the part has not changed since. Raises NotFound if the generation is not on the
+    served line, or NotReady.
     """
     change_log.may_write()
     manifest = change_log.manifest

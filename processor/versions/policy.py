@@ -45,12 +45,7 @@ MAX_BAKE_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Selection of the versions to serve.
-
-    Attributes:
-        latest: This many of the newest; 0 for all.
-        versions: Exactly these, if there are any; `latest` is ignored then.
-    """
+    """Selection of the versions to serve: exactly some, or the latest (0: all)."""
 
     latest: int = 1
     versions: tuple[int, ...] = ()

@@ -47,11 +47,7 @@ class PollRounds:
         self._closed = False
 
     def go(self, names: Sequence[str], patience_s: float) -> list[str]:
-        """Run one round and return the events since the last one.
-
-        Args:
-            patience_s: Seconds that the other names wait for each.
-        """
+        """Run one round, in which a slow model holds up the others for patience_s; return the events since the last."""
         with self._changed:
             self._waiting = deque(name for name in names if name not in self._busy)
             self._changed.notify_all()
@@ -107,7 +103,6 @@ class PollRounds:
                     self._changed.notify_all()
 
     def _next(self, runner: object) -> str:
-        """Wait for the runner's next name; return "" once this is no longer the runner."""
         with self._changed:
             self._come = self._come or self._runner is runner
             while self._runner is runner:

@@ -79,12 +79,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A frame, as the writer offers it to its replicas.
+    """A frame, with a number that is never reused, as the writer offers it to its replicas.
 
-    Attributes:
-        number: Never reused.
-        arrays: For each table the buffers that its kernels walk (table.descriptor).
-        dense: Every dense tensor; the same object as long as none has changed.
+    `arrays` are each table's buffers (table.descriptor); `dense` is the same object as long as no tensor has changed.
     """
 
     number: int
@@ -188,9 +185,7 @@ class Replica:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
         Args:
-            threads: Threads that one run may use.
-            cpus: Cores for those threads; any if empty.
-            remote: Source of rows that are not in memory.
+            threads: Threads that one run may use, on these cores or any.
             runs: Number of buffers to have warm before the first request, and of concurrent runs of an executable.
             states: Cache of user parts in this process.
             device_nbytes: Memory of a device for rows of tables; 0 for none.
@@ -434,7 +429,6 @@ class Replica:
 
     @contextmanager
     def _unused_buffers(self) -> Iterator[Buffers]:
-        """Yield buffers that no session uses meanwhile."""
         with self._lending:
             stocked = self._buffer_pool.pop() if self._buffer_pool else None
         try:
@@ -496,10 +490,7 @@ class Replica:
 
 
 def _populate(tables: Sequence[Arrays]) -> None:
-    """Map the pages of small tables just after the checksums have read them.
-
-    The first touch costs a request half a microsecond. Tables with a memory budget manage their pages themselves.
-    """
+    """Map the pages of small tables without a budget after the checksums have read them: half a microsecond each."""
     for arrays in tables:
         for name in () if "ring" in arrays else POPULATED:
             if arrays[name].nbytes <= POPULATE_NBYTES:

@@ -37,12 +37,7 @@ class RoutedModel:
         changed: Callable[[], None],
         policy: ModelPolicy | None,
     ) -> None:
-        """Read the labels and traffic settings stored in the repository.
-
-        Args:
-            changed: Called after `routes` was replaced.
-            policy: The configured policy; the one stored in the repository overrides it.
-        """
+        """Read labels and traffic settings from the repository, which override the configured policy."""
         self.name = name
         self._repository, self._clock, self._changed = repository, clock, changed
         self._routing = threading.Lock()
@@ -56,10 +51,7 @@ class RoutedModel:
         )
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
-        """Return the target of a version or label, or the default, without splitting traffic.
-
-        Raises NotFound or NotReady.
-        """
+        """Return the target of a version or label, or the default, without splitting traffic (Routes.pick)."""
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
@@ -73,7 +65,7 @@ class RoutedModel:
     def set_policy(self, changes: Any) -> None:
         """Set keys of the policy, or unset those given as None; kept across restarts. Raise BadInput, NotReady.
 
-        Versions that the policy adds are loaded at the next poll().
+        Versions that it adds are loaded at the next poll().
         """
         if isinstance(changes, dict) and "labels" in changes:
             raise BadInput("policy.labels: cannot be changed here; set each label by itself")

@@ -48,7 +48,6 @@ class Routes(Generic[S]):
         served: The target that answers, by version.
         labels: Version by label.
         states: Status of every known version.
-        traffic: Split, shadow and ejected versions.
         default: Target of requests that name no version and are not split; None if nothing is served.
         table: The traffic split over targets; None if all requests go to `default`.
         shadow: Target of shadow traffic, or None.
@@ -79,19 +78,13 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """Return the target that answers a request; raise NotFound or NotReady.
-
-        The sticky key (traffic.TrafficSplit) is used if neither version nor label is named.
-        """
+        """Return the target that answers a request, by its sticky key if it names none; raise NotFound or NotReady."""
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)
 
     def pick(self, version: int | None = None, label: str | None = None) -> S:
-        """Return the target of a version or label, or the default, without splitting traffic.
-
-        Raises NotFound or NotReady.
-        """
+        """Return the target of a version or label, or the default, without a split; raise NotFound or NotReady."""
         if version is None and label is None:
             if self.default is None:
                 why = self.refused
@@ -133,10 +126,7 @@ class Routes(Generic[S]):
         return shares
 
     def active(self) -> dict[str, int]:
-        """Return the versions of the split's labels that answer their own share, baseline first.
-
-        Empty if the baseline cannot answer: then no canary can be judged.
-        """
+        """Return the versions of labels with a share of their own, baseline first; {} if the baseline cannot answer."""
         if self.traffic.split is None or self.default is None:
             return {}
         labels = self.traffic.split.labels

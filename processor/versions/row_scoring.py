@@ -19,13 +19,7 @@ from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 
 class PreviewState(NamedTuple):
-    """A state to preview.
-
-    Attributes:
-        digest: Digest of its generation.
-        tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables of the undivided subgraph, by bucket.
-    """
+    """A state to preview: tables int64 [T, TABLE_FIELDS] (kernels.rows), the undivided subgraph's executables."""
 
     digest: str
     epoch: int
@@ -39,13 +33,9 @@ class RowScorer(Protocol):
     def compare(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Compare the scores of a new state with those of the served one; None while there are too few rows.
+        """Compare the scores of a new state with the served, pinned one; None while there are too few rows.
 
-        Args:
-            before: The served state, pinned.
-            costs: Seconds of a run, by bucket.
-            max_rows: Maximum number of rows to score.
-            max_s: Seconds that it may take.
+        Costs are seconds of a run by bucket; at most max_rows are scored, within max_s.
         """
 
     def kept(self, names: Collection[str]) -> bytes:

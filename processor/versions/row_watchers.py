@@ -57,12 +57,10 @@ class RowWatcher(Protocol):
 
 
 class DerivedState(NamedTuple):
-    """A state of the version, as rows are derived from it.
+    """A state of the version, as rows are derived from it, under the served flip.
 
-    Attributes:
-        publish_seq: The flip that is served.
-        dense: A tensor that has not changed is the same object as before.
-        readable: Returns False if a mapped file may be cut short: no row may be read then.
+    An unchanged dense tensor is the same object as before. If readable() is False, no row may be read: a mapped file
+    may be cut short.
     """
 
     epoch: int
@@ -101,13 +99,9 @@ class DerivedRows(RowWatcher):
 
     @abstractmethod
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
-        """Propose the rows of a staged delta; raise if they can be neither derived nor marked as missing.
+        """Propose the rows of a staged delta, which leads to `state`; raise if they can be neither derived nor marked.
 
-        Args:
-            state: The state that the delta leads to.
-            before: The epoch that is served.
-            versions: The row versions that the delta staged, by table; those of derived tables are added before their
-                first row.
+        Row versions of derived tables are added to the delta's `versions` before their first row; `before` is served.
         """
 
     @abstractmethod
@@ -132,7 +126,6 @@ class RowWatchers:
         tables: Mapping[str, ServedTable],
         tensors: Mapping[str, Mapping[str, NDArray[Any]]],
     ) -> None:
-        """Ask extensions for watchers; `tensors`: those of the files of tables in memory, by table."""
         created = (create(files, tables, tensors) for create in ENGINE.offers("row_watchers").values())
         self._watchers: list[RowWatcher] = [watcher for watcher in created if watcher is not None]
         self._derived = [watcher for watcher in self._watchers if isinstance(watcher, DerivedRows)]

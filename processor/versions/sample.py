@@ -38,7 +38,6 @@ class RequestSample:
     """The sample of one replica."""
 
     def __init__(self, clock: Clock, model: str = "") -> None:
-        """Start with an empty sample; users of the model are forgotten (erase_user)."""
         self.wanted = True
         """True while take() is to be called for requests."""
         self.example: Mapping[str, Column] | None = None

@@ -61,10 +61,7 @@ class ScoreWatch:
         self._undoing.close()
 
     def look(self, models: Mapping[str, ServedModel]) -> None:
-        """Have bad versions ejected and bad deltas or versions rolled back.
-
-        An error with one model does not stop the others from being checked.
-        """
+        """Have bad versions ejected and bad deltas or versions rolled back, despite an error with another model."""
         now_s = self._clock.now_s()
         for name, model in models.items():
             try:

@@ -93,13 +93,8 @@ class ServedVersion:
     ) -> None:
         """Load and verify the version; raise FreshetError if it cannot be served.
 
-        Deltas may be applied before attach_replicas().
-
-        Args:
-            undo_depth: Number of deltas that can be undone.
-            processes: Number of processes that may read it.
-            remote: Tables whose rows lie outside of the process; their files are neither opened nor verified.
-            budgets: Memory for the rows of tables, enforced by maintain().
+        Deltas may be applied before attach_replicas(). Files of remote tables are neither opened nor verified; budgets
+        are enforced by maintain().
         """
         self.manifest: Manifest = files.manifest
         self.files = files
@@ -208,7 +203,7 @@ class ServedVersion:
     def damage(self, effort: int) -> str:
         """Return the first mapped file that has changed, with the reason; "" if there is none.
 
-        Takes no lock, except to try it once while a change is unfinished. `effort`: processor.repository.mapped_file.
+        Takes no lock, except to try it once while a change is unfinished.
         """
         if self.torn:
             return TORN
@@ -346,8 +341,7 @@ class ServedVersion:
     def rollback(self, step: int) -> None:
         """Serve an earlier step again; return when every session does.
 
-        Raises:
-            NotReady: A reader holds it up, and nothing has changed; or the step is older than the undo log.
+        Raises NotReady, with nothing changed, if a reader holds it up or the step is older than the undo log.
         """
         with self.lock:
             count = self.position.undo_count(step)
@@ -498,8 +492,7 @@ class ServedVersion:
     def _wait_room(self) -> None:
         """Wait for room in the control words for all flips of a change.
 
-        A reader descheduled between reading a flip and announcing it may announce a very old one, which it drops as
-        soon as it runs again.
+        A reader may announce a very old flip, which it drops as soon as it runs again.
         """
         self._wait(lambda: self.control.has_room(FLIPS))
 
@@ -557,5 +550,4 @@ def _gathered(dense: Dense) -> Dense:
 
 
 def _same_arrays(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
-    """Return True if both map the same names to the very same arrays."""
     return arrays is others or (arrays.keys() == others.keys() and all(a is others[name] for name, a in arrays.items()))

@@ -43,13 +43,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TrafficSplit:
-    """A split of traffic. Segment i is buckets [ends[i - 1], ends[i]) and belongs to owners[i].
+    """A split of traffic over labels, baseline first. Buckets [ends[i - 1], ends[i]) belong to owners[i].
 
-    Attributes:
-        labels: The labels, baseline first.
-        ends: Ascending; the last one is 2^32.
-        owners: Label of each segment.
-        salt: Salt of sticky keys.
+    Ends ascend to 2^32; sticky keys are hashed with the salt.
     """
 
     labels: tuple[str, ...]

@@ -81,14 +81,9 @@ class TrainerStanding:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Newest report of a model.
+    """Newest report of a model that could be read, or None, and the file's identity and content (empty: no report).
 
-    Attributes:
-        file: Identity of the file that was read.
-        content: Its bytes; empty if they are no report.
-        report: The newest report that could be read; None for none.
-        changed_s: Time at which it was seen to change.
-        told: The event that was reported last.
+    `told` is the event that was reported last.
     """
 
     file: tuple[int, int, int]

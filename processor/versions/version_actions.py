@@ -34,9 +34,7 @@ def decide(
 ) -> VersionRecord:
     """Record a decision (RELEASE, WITHDRAW) about a committed version unless it stands; return the record that stands.
 
-    Raises:
-        NotFound: The version does not exist.
-        Conflict: Another writer decided otherwise at the same time.
+    Raises NotFound, or Conflict if another writer decided otherwise at the same time.
     """
     records = repository.version_records(model)
     root = repository.root_of(model, number)
@@ -70,11 +68,7 @@ def release_version(repository: Repository, model: str, number: int, reason: str
 
 
 def reject_version(repository: Repository, model: str, number: int, reason: str = "", by: str = "") -> None:
-    """Withdraw a version, or remove a candidate.
-
-    Raises:
-        Conflict: No other version could be served.
-    """
+    """Withdraw a version, unless it is the only one that can be served (Conflict), or remove a candidate."""
     numbers = repository.versions(model)
     if number in repository.candidates(model) and not _is_released(repository, model, number):
         # A version of the same number is another one, and stays.

@@ -133,10 +133,8 @@ class VersionDecisions:
     def withdraw(self, numbers: Iterable[int], reason: str) -> bool:
         """Withdraw versions after a rollback, oldest first; return False if some hold on this server alone.
 
-        Other servers switch by the last record, so a kill before it leaves what is served as it is.
-
-        Raises:
-            Conflict: A version was released at the same time.
+        Other servers switch by the last record, so a kill before it leaves what is served as it is. Raises Conflict if
+        a version was released at the same time.
         """
         # Loaded when somebody decides, here and below.
         from freshet_serving.processor.repository import WITHDRAW

@@ -63,13 +63,8 @@ class RollbackTarget:
 def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "") -> RollbackResult:
     """Serve an earlier generation on every server of the repository.
 
-    Args:
-        target: What to go back to; None for what was served before: the generation before the newest delta, or the
-            version before a version without one.
-
-    Raises:
-        Conflict: There is nothing to go back to, or another writer decided otherwise.
-        NotFound: It does not exist.
+    Without a target: the generation before the newest delta, or the version before one without a delta. Raises Conflict
+    if there is nothing to go back to, or another writer decided otherwise, or NotFound.
     """
     served = model.pick().generation
     target = target or _before(model, served)

@@ -82,13 +82,10 @@ class VersionSelection:
         admit: Callable[[int], ServedVersion],
         drop: Callable[[int], None],
     ) -> None:
-        """Choose nothing yet.
+        """Choose nothing yet; the model is only read.
 
-        Args:
-            model: The model, which is only read.
-            publish: Replaces fields of the model's routes.
-            admit: Loads a version and offers it to requests; raises FreshetError.
-            drop: Stops serving a version.
+        publish() replaces fields of its routes; admit() loads a version and offers it to requests, or raises
+        FreshetError; drop() stops serving it.
         """
         self._model, self._name, self._judges = model, model.name, judges
         self._repository, self._decisions = repository, decisions
@@ -273,12 +270,7 @@ class FailedVersions:
     """The failed versions of one model, with the files that they failed with. Used under the model's lock."""
 
     def __init__(self, folder: Callable[[int], Path], clock: Clock, copied: bool = False) -> None:
-        """Start without failed versions.
-
-        Args:
-            folder: Returns the folder of a version.
-            copied: True if the folder mirrors a version that lies elsewhere.
-        """
+        """Start without failed versions, in folders that may be `copied` from elsewhere."""
         self._folder, self._clock, self._copied = folder, clock, copied
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
@@ -351,7 +343,6 @@ class BakeTime:
     """The replaced version of one model (`number`; 0 for none). Used under its model's lock."""
 
     def __init__(self, clock: Clock, free: Callable[[], float] = free_memory) -> None:
-        """Start without a replaced version; `free` returns the share of the memory that is free."""
         self._clock, self._free = clock, free
         self.number, self._since_s, self._next_s = 0, 0.0, 0.0
 

@@ -176,12 +176,7 @@ def record_name(number: int) -> str:
 
 
 def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
-    """Return the bytes under a record's name, or None.
-
-    Raises:
-        Corrupt: They cannot be a record's file.
-        NotReady: They cannot be read at the moment.
-    """
+    """Return the bytes under a record's name, or None; raise Corrupt if they cannot be a record's, or NotReady."""
     storage.look_for(record_name(number))
     try:
         return read_file(storage.folder / record_name(number), MAX_RECORD_NBYTES).tobytes()
@@ -198,10 +193,7 @@ def sha256(data: Any) -> str:
 
 
 def root_hash(manifest: Manifest) -> str:
-    """Return the SHA-256 of all that a version's scores follow from.
-
-    Executables, recorded requests, notes and signatures may be added later and are left out.
-    """
+    """Return the SHA-256 of all that scores follow from: not executables, recorded requests, notes, signatures."""
     # Leave out SHA-256 of files: signing an unsigned version must not change a digest.
     files = {n: dataclasses.replace(f, sha256="") for n, f in manifest.files.items() if not n.startswith(LATER)}
     document = _json_value(dataclasses.replace(manifest, files=files))

@@ -120,12 +120,7 @@ class ChangeLog(LogReader):
         return self.version.keyring.key_for("change log", self.manifest.key)
 
     def publish(self, delta: Delta) -> ChainLink:
-        """Commit a delta: its file, then its record. The delta has passed Delta.check().
-
-        Raises:
-            Conflict: It does not continue the log.
-            NotReady: The repository is not writable.
-        """
+        """Commit a delta that has passed Delta.check(): its file, then its record; raise Conflict or NotReady."""
         self.look()
         self.check_delta(delta)
         name = f"{delta.step}{SUFFIX}"
@@ -135,12 +130,8 @@ class ChangeLog(LogReader):
     def publish_on_head(self, make: Callable[[], Delta | None]) -> ChainLink | None:
         """Commit a delta on top of the newest generation, made anew whenever another writer was faster.
 
-        Args:
-            make: Returns a delta of the head as it was last read, or None if there is nothing to commit.
-
-        Raises:
-            Conflict: It does not continue the log, although no other writer was faster.
-            NotReady: The repository is not writable, or other writers write to it all the time.
+        `make` returns a delta of the head as it was last read, or None if there is nothing to commit. Raises Conflict
+        if that does not continue the log, NotReady if the repository is not writable or others write all the time.
         """
         for _ in range(MOST_TRIES):
             self.look()
@@ -245,10 +236,7 @@ class ChangeLog(LogReader):
         return (self.folder / name).exists()
 
     def check_delta(self, delta: Delta, digest: str = "") -> None:
-        """Raise BadInput or Conflict unless the delta continues the log, for the first time or again.
-
-        The digest is the SHA-256 of its file; "" if unknown.
-        """
+        """Raise BadInput or Conflict unless the delta continues the log, or has done so with this SHA-256 ("": any)."""
         if delta.model != self.manifest.model:
             raise BadInput(f"delta: expected model {self.manifest.model!r}, got {delta.model[:64]!r}")
         if delta.version != self.manifest.version:
@@ -298,10 +286,7 @@ class ChangeLog(LogReader):
             raise NotFound(f"rollback: cannot return to {where}: files that it needs were pruned")
 
     def hold(self, reason: str = "", link: ChainLink | None = None) -> None:
-        """Commit a gate behind a generation of the line (None: the head).
-
-        Does nothing if there is such a gate already, or if the generation has been undone.
-        """
+        """Commit a gate behind a generation of the line (None: the head), unless there is one or it has been undone."""
 
         def make() -> ChainRecord | None:
             at, gate = link or self.history.head, self.history.gate
@@ -314,15 +299,7 @@ class ChangeLog(LogReader):
         self.append(make)
 
     def release(self, reason: str = "", gate: str = "", head: str = "") -> None:
-        """Commit that the gate is lifted.
-
-        Args:
-            gate: Digest of the only gate that may be lifted; "" for any.
-            head: Digest of the only head at which it may be lifted; used with `gate`.
-
-        Raises:
-            Conflict: There is another gate or head by now.
-        """
+        """Commit that the gate is lifted; raise Conflict unless gate and head have these digests (gate "": any)."""
 
         def make() -> ChainRecord:
             history = self.history
@@ -345,14 +322,10 @@ class ChangeLog(LogReader):
         self.append(make)
 
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
-        """Commit the record that `make` returns.
+        """Commit the record that `make` returns, in memory if the folder is not writable and `in_memory` is set.
 
-        Args:
-            make: Returns the record, or None if there is nothing to commit; called again if another writer was faster.
-            in_memory: If the folder is not writable, take the record without storing it.
-
-        Raises:
-            BadInput: No reader would accept the record.
+        `make` returns None if there is nothing to commit, and is called again if another writer was faster. Raises
+        BadInput for a record that no reader would accept.
         """
         self.may_write()
         for _ in range(MOST_TRIES):
@@ -418,7 +391,6 @@ class ChangeLog(LogReader):
             self._prepared = None
 
     def _write_unwritten(self) -> None:
-        """Write records adopted in memory while the repository was not writable."""
         while self._unwritten:
             self.storage.create(record_name(self._written + 1), self._unwritten[0])
             self._written += 1

@@ -87,12 +87,7 @@ class VersionContents:
     """A version as of one generation of its change log."""
 
     def __init__(self, version: VersionReader, change_log: ChangeLog, link: ChainLink) -> None:
-        """Read and verify the deltas since the base.
-
-        Raises:
-            Corrupt: A file is damaged.
-            Diverged: A file is not the recorded one.
-        """
+        """Read and verify the deltas since the base; raise Corrupt for a damaged file, Diverged for another one."""
         if link.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(link)
@@ -145,11 +140,7 @@ class VersionContents:
         return present, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
-        """Return the rows of the base in its file's order, without a copy; the file is verified once.
-
-        Returns:
-            Keys int64 [n], rows as they are stored, float32 scales [n], or [0] if the type has none.
-        """
+        """Return the base's keys int64 [n], stored rows, and float32 scales [n] or [0], in file order, not copied."""
         if name not in self._verified:
             self.base.verify([table_file(name)])
             self._verified.add(name)
@@ -171,10 +162,7 @@ def widened(rows: NDArray[np.generic], scales: Float32s) -> NDArray[Any]:
 
 
 def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]:
-    """Return float32 rows [n, dim] as a table of the type stores them, bit-identical to processor.kernels.conversion.
-
-    With float32 scales [n], or [0] if the type has none.
-    """
+    """Return float32 rows [n, dim] as stored, bit-identical to processor.kernels.conversion, and scales [n] or [0]."""
     if dtype == "float16":
         return rows.astype(np.float16), NO_SCALES
     if dtype == "bfloat16":
@@ -204,7 +192,6 @@ def _in_memory(delta: Delta) -> Delta:
 
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
-    """Return the newest change of each key."""
     dtype = STORED_TYPES[entry.dtype].carried
     keys, rows, removed_parts = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
     for delta in newest_first:

@@ -30,13 +30,10 @@ MOST_TRIES = 500
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecords:
-    """Records of a change log that a repair would set aside.
+    """Records that a repair would set aside, with the error of the first and the digest over all of them.
 
-    Attributes:
-        why: Error of the first.
-        sha256: Digest over all of them.
-        top: The highest step that they, or earlier records and files, may have used.
-        cut: Description of each that is a valid record by itself; None for others.
+    `top` is the highest step that they, or earlier records and files, may have used; `cut` describes each that is a
+    valid record by itself.
     """
 
     first: int
@@ -48,13 +45,9 @@ class DamagedRecords:
 
 
 def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
-    """Return the records that end the log of a version, from the first invalid one on; None if it is sound.
+    """Return the records that end a log, from the first invalid one on; None if it is sound.
 
-    Args:
-        change_log: A log from which nothing was read yet, or which was passed here before.
-
-    Raises:
-        NotReady: A record is just being written, or the repository cannot be read.
+    Nothing was read from the log yet, or it was passed here before. Raises NotReady while a record is being written.
     """
     if change_log.history.number == 0:
         for number in range(change_log.storage.newest(record_name), 0, -1):
@@ -77,9 +70,9 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
 
 
 def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
-    """Return the generation before the oldest delta to be served whose file is missing or damaged, and the reason.
+    """Return the generation before the oldest served delta with a bad file, and the reason; None if all are sound.
 
-    None if all are sound. find_damage() has read the log. Raises NotReady if a file cannot be read now.
+    find_damage() has read the log. Raises NotReady if a file cannot be read now.
     """
     history, damaged = change_log.history, None
     for link in history.back(history.target):
@@ -96,14 +89,10 @@ def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
 def repair(
     change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time
 ) -> ChainRecord | None:
-    """Commit that the records from `first` on, which end the log, are set aside.
+    """Commit that the records from `first` on, which end the log (as for find_damage()), are set aside.
 
-    The log is as for find_damage(). Returns None if `first` is sound, or another writer was faster.
-
-    Raises:
-        SigningKeyRequired: A signature is required and there is no key; nothing is written.
-        BadInput: No reader would accept the record; nothing is written.
-        NotReady: The repository cannot be read or written; nothing is written.
+    Returns None if `first` is sound, or another writer was faster. Raises SigningKeyRequired, BadInput or NotReady;
+    nothing is written then.
     """
     change_log.may_write()
     for _ in range(MOST_TRIES):
@@ -123,13 +112,7 @@ def repair(
 def assess(
     storage: VersionStorage, history: History, why: str, check: Callable[[ChainRecord, bytes], None]
 ) -> DamagedRecords | None:
-    """Return what a repair would set aside; None if there is a repair by now.
-
-    Args:
-        history: History up to the first invalid record.
-        why: Error of that record.
-        check: Raises Corrupt or Conflict for a repair that must not be accepted.
-    """
+    """Return what a repair would set aside after a history; None if there is a repair by now that passes `check`."""
     first, marks, cut = history.number + 1, RecordsDigest(), list[str | None]()
     # A record without a readable step may have used the step after those before it.
     steps, unnamed = [history.top, *_named_steps(storage.folder)], 0
@@ -149,7 +132,6 @@ def assess(
 
 
 def _readable_steps(data: bytes) -> list[int]:
-    """Return the steps that a record contains, even if it is invalid."""
     try:
         raw = json.loads(data)
         return [raw[name] for name in ("step", "top") if type(raw.get(name)) is int]

@@ -35,13 +35,8 @@ MODEL, ENTITIES = "model", "entities"
 def table_difference(contents: VersionContents, name: str, keys: Int64s, read: Read) -> TableDelta:
     """Return the rows to upsert, by ascending key, and the served keys that the trainer does not have.
 
-    Upserted are rows that are not served or are served with other bits; rows of a type narrower than float32 are
-    compared as they would be stored.
-
-    Args:
-        contents: The served state.
-        keys: The trainer's keys, int64 [n], distinct, in any order.
-        read: Reads the trainer's rows at places among the keys.
+    Upserted are rows that are not served or are served with other bits, compared as they would be stored. The trainer's
+    keys are int64 [n], distinct, in any order; `read` reads its rows at places among them.
     """
     entry, changes = contents.base.manifest.table(name), contents.changes[name]
     dtype = entry.dtype
@@ -77,10 +72,7 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
 
 
 class Difference:
-    """The delta that makes some tables and dense weights equal to a state, on top of the newest generation.
-
-    `tables` (without empty changes) and `dense` are what differs.
-    """
+    """What makes some tables (changes by name) and dense weights equal to a state, on top of the newest generation."""
 
     def __init__(
         self,
@@ -91,13 +83,9 @@ class Difference:
         tables: Mapping[str, TableDelta] | None = None,
         dense: Mapping[str, Float32s] | None = None,
     ) -> None:
-        """Begin with the difference at a generation.
+        """Begin with what differs at a generation: rows and weights to serve, by name, and the changes that give them.
 
-        Args:
-            state: By table, the rows to serve.
-            weights: By name, the dense weights to serve.
-            tables: Changes by table at the generation; by default none, for a state that is the generation's own.
-            dense: The dense weights that differ there; by default none.
+        By default there are none, for a state that is the generation's own.
         """
         self.link, self._manifest, self._state, self._weights = link, manifest, state, weights
         self.tables = {name: table for name, table in (tables or {}).items() if len(table.keys) or len(table.removed)}
@@ -106,8 +94,7 @@ class Difference:
     def follow(self, change_log: ChangeLog) -> bool:
         """Apply to the head as it was last read; return False, unchanged, if the generation has been undone.
 
-        Raises:
-            Diverged: A delta since the generation cannot be read.
+        Raises Diverged if a delta since then cannot be read.
         """
         head, ahead = change_log.history.head, list[ChainLink]()
         for link in change_log.history.back(head):
@@ -153,10 +140,9 @@ class Difference:
 
 
 def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Difference:
-    """Return the difference that takes one part (MODEL or ENTITIES) back to an earlier generation of a log just read.
+    """Return the difference that takes a part (MODEL or ENTITIES) back to an earlier generation of a log just read.
 
-    Raises:
-        BadInput: `only` is another word, or a part that the model does not have.
+    Raises BadInput for another part, or one that the model does not have.
     """
     if only not in (MODEL, ENTITIES):
         raise BadInput(f"only: expected {MODEL} or {ENTITIES}, got {only[:40]!r}")

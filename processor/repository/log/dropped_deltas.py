@@ -37,10 +37,7 @@ class UnrecordedDelta:
 
 
 def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
-    """Return every delta file of a version that is named by a step, ascending, including recorded ones.
-
-    Raises NotReady if the folder cannot be listed at the moment.
-    """
+    """Return every delta file named by a step, ascending, also recorded ones; raise NotReady if it cannot be listed."""
     deltas = []
     try:
         with os.scandir(folder / DELTAS) as entries:
@@ -122,11 +119,7 @@ class DroppedDeltas:
         return identity
 
     def refuse(self, bare: UnrecordedDelta, seen: Identity, number: int, why: str) -> str:
-        """Note why a file is not served; return the reason as a line.
-
-        Args:
-            number: Number of records until which it is not tried again; FOR_GOOD until it changes.
-        """
+        """Note why a file is not served until there are other records than `number` (FOR_GOOD: until it changes)."""
         self._refused[bare.path] = seen, number
         self._waiting[bare.path] = line = f"delta {bare.step} {why}"
         return line

@@ -68,7 +68,6 @@ class LogReader:
     """The change log of one committed version, as far as it is written. Not thread-safe."""
 
     def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
-        """Prepare the log; nothing is read before look(). `unix_s` returns Unix seconds."""
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
         self._unix_s, self.version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
@@ -96,7 +95,7 @@ class LogReader:
         return records
 
     def _next(self) -> ChainRecord | None:
-        """Take and return the next record; None if there is none yet."""
+        """Take and return the next record, or None."""
         number = self._written + 1
         try:
             read = self._read(number)
@@ -192,11 +191,9 @@ class LogReader:
     # Trust (processor.repository.log.chain_record).
 
     def recall(self) -> None:
-        """Compare the version and its log with the trust memory.
+        """Compare the version and its log with the trust memory; raise Corrupt if they are older or other ones.
 
-        Raises:
-            Corrupt: They are not what was trusted before, or older.
-            NotReady: The record to compare is not here yet, or cannot be read.
+        Raises NotReady if the record to compare is not here yet, or cannot be read.
         """
         if self._trusted is not None:
             self._trusted.recall(lambda number: record_bytes(self.storage, number))
@@ -283,10 +280,9 @@ class LogReader:
         self.history.take(record, sha256(data))
 
     def begin_at_snapshot(self, number: int | None = None) -> None:
-        """Begin at the snapshot that a record (None: the newest) names, if it does, before anything is read.
+        """Begin at the snapshot, if any, that a record (None: the newest) names; raise Diverged if that is invalid.
 
-        Raises:
-            Diverged: The record or the snapshot that it names is invalid.
+        Call this before anything is read.
         """
         newest = self._read(self.storage.newest(record_name) if number is None else number)
         if newest is None or not newest[0].snapshot:
@@ -302,12 +298,7 @@ class LogReader:
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A file as it was read.
-
-    Attributes:
-        sha256: SHA-256 of its bytes; of the manifest: its root hash.
-        step: Step of a delta; -1 for other files.
-    """
+    """A file as it was read; of the manifest the root hash, of a delta the step, else -1."""
 
     path: Path
     identity: Identity | None
@@ -319,7 +310,6 @@ class Scrubber:
     """The watched files of one version."""
 
     def __init__(self, storage: VersionStorage, root: str) -> None:
-        """Watch the manifest with this root hash."""
         self._storage, self._folder, self._turn = storage, storage.folder, 0
         folder = storage.folder
         self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]

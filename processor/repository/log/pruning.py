@@ -47,13 +47,7 @@ class PrunableFile:
 
 
 def prunable(storage: VersionStorage, history: History, keep: int, now_s: float) -> list[PrunableFile]:
-    """Return the files of one version that may be removed.
-
-    Args:
-        history: Its whole history, from record 1 on.
-        keep: Number of generations to be able to go back over.
-        now_s: Unix seconds.
-    """
+    """Return a version's files that may be removed, given its whole history and how far back (`keep`) it must reach."""
     base, folder = _base(history, keep), storage.folder
     files = [*_payloads(storage, history, base)] if base is not None else []
     files += _unrecorded(folder, history, now_s)

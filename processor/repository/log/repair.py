@@ -54,10 +54,7 @@ NO_FILE = b""
 
 
 def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:
-    """Return the repair that sets aside the records from `first` on, or None.
-
-    `check` raises Corrupt or Conflict for a repair that must not be accepted.
-    """
+    """Return the repair, which `check` accepts, that sets aside the records from `first` on, or None."""
     marks = RecordsDigest()
     for number in itertools.count(first):
         data = marks.read(storage, number)

@@ -56,7 +56,7 @@ class TrustedRecords:
     def recall(self, read: Callable[[int], bytes | None]) -> None:
         """Compare the version and its newest known record with the trust memory; raise Corrupt or NotReady.
 
-        `read` returns the bytes of a record's file, even if it was set aside since; None if there is none.
+        `read` returns a record's bytes, even if it was set aside since, or None.
         """
         memory, manifest = self._keyring.memory, self._manifest
         if memory is None:
