@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -33,58 +34,45 @@ class VersionStorage(Protocol):
 
     def look_for(self, name: str) -> None:
         """Bring a file that may have appeared into the folder; no wait for a network while the mirror polls."""
-        ...
 
     def fetch(self, name: str, nbytes: int) -> None:
         """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than nbytes."""
-        ...
 
     def again(self, name: str) -> bool:
         """Drop a damaged file if it is a copy, so that fetch() brings another; return True if it was one."""
-        ...
 
     def newest(self, named: Callable[[int], str]) -> int:
         """Return the highest number whose file (`named`) exists, counting from 1 without a gap; 0 for none."""
-        ...
 
     def has(self, name: str) -> bool:
         """Return True if the version has this file, in the folder or elsewhere."""
-        ...
 
     def gone(self, name: str) -> bool:
         """Return True if a file that is missing in the folder is known to exist nowhere."""
-        ...
 
     def create(self, name: str, data: bytes) -> None:
         """Create a file exclusively and durably.
 
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
         """
-        ...
 
     def give(self, aside: Path, name: str) -> None:
         """Create a file exclusively from a complete and durable file in the same folder."""
-        ...
 
     def send(self, name: str) -> None:
         """Add a file or folder that this writer alone wrote below the folder to the version."""
-        ...
 
     def replace(self, name: str, data: bytes) -> None:
         """Write or replace a file, durable when the call returns."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file or folder; it may already be gone."""
-        ...
 
     def install(self, built: Path) -> None:
         """Turn a complete and durable folder that was built beside it into the version; raise Conflict if it exists."""
-        ...
 
     def end(self) -> None:
         """Remove the version; readers see it disappear at once."""
-        ...
 
 
 class FolderStorage:
@@ -162,13 +150,7 @@ def newest(exists: Callable[[int], bool], known: int = 0) -> int:
     low, high = known, known + 1
     while exists(high):
         low, high = high, known + 2 * (high - known)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if exists(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return low + bisect_right(range(low + 1, high), False, key=lambda number: not exists(number))
 
 
 class FolderWatch:

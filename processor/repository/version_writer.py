@@ -78,12 +78,10 @@ class VersionWriter:
             with suppress(OSError):
                 self._target.parent.rmdir()
 
-    def tensors(
-        self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
-    ) -> None:
+    def tensors(self, relative: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Write one safetensors file of the package."""
         with atomic_file(self._place(relative)) as file:
-            write_tensors(file, arrays, metadata or {})
+            write_tensors(file, arrays, {})
 
     def file(self, relative: str, data: bytes) -> None:
         """Write one file of any other kind."""

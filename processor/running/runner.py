@@ -56,12 +56,10 @@ class SharedParts(Protocol):
     @property
     def divisible(self) -> bool:
         """True if its features may be computed in two parts."""
-        ...
 
     @property
     def rows(self) -> int:
         """Rows of the whole request."""
-        ...
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
         """Fill rows of features as processor.running.fillers.Fill does."""

@@ -25,15 +25,12 @@ class Stages(Protocol):
 
     def session(self, number: int) -> Session:
         """Return a new session, by its number, that fills batches and hands them to the stages."""
-        ...
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
         """Return the statistics blocks of a replica's batches."""
-        ...
 
     def close(self) -> None:
         """Run and answer what has been filled, then end. The sessions that fill must have ended before."""
-        ...
 
 
 def staging_count(stages: int) -> int:

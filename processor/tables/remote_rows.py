@@ -79,11 +79,9 @@ class RowReader(Protocol):
 
     def holds(self, table: int) -> bool:
         """Return whether the rows of a table, by its number in the manifest, are outside of the process."""
-        ...
 
     def counted(self) -> Snapshot:
         """Return the counters since the version was loaded, of the block REMOTE_ROWS."""
-        ...
 
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
@@ -92,7 +90,6 @@ class RowReader(Protocol):
 
         Raises NotReady if rows were unavailable and the policy is to fail.
         """
-        ...
 
 
 class RemoteTables(Protocol):
@@ -100,15 +97,12 @@ class RemoteTables(Protocol):
 
     def tables(self, manifest: Manifest) -> Mapping[str, ServedTable]:
         """Return a version's remote tables by name, without rows; raise NotReady unless all of them can be read."""
-        ...
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RowReader | None:
         """Return a reader of the version's remote tables, None if it has none; raise NotReady if one cannot be read."""
-        ...
 
     def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTables | None:

@@ -34,23 +34,18 @@ class RowStore(Protocol):
 
         A store that sends more than max_nbytes in all has failed. A store's failure is never raised.
         """
-        ...
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
         """Return the value, of at most max_nbytes, of one key, or None; raise NotReady if the store does not answer."""
-        ...
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
         """Store values; raises NotReady unless all of them were stored."""
-        ...
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Remove keys, including missing ones; raises NotReady unless all of them were removed."""
-        ...
 
     def close(self) -> None:
         """Close the store's connections."""
-        ...
 
 
 def row_store_scheme(url: str) -> str:

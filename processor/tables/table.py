@@ -352,11 +352,6 @@ class ServedTable:
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
     @property
-    def by_row_number(self) -> bool:
-        """True if keys are row numbers: their rows are read without the index."""
-        return bool(self._numbers)
-
-    @property
     def tiered(self) -> bool:
         """True if the table has a memory budget."""
         return self._tier is not None

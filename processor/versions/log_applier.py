@@ -102,8 +102,9 @@ class LogApplier:
         self._here: ChainLink | None = None
         self._held_here = ""
         self._vouched_here = 0
-        # Newest step that a person has released, and the number of records read for it.
-        self._by_person = self._noted = 0
+        # Newest step that a person has released since this server started, which is not monitored, and the number of
+        # records read for it.
+        self.by_person = self._noted = 0
         # Schedule of release checks, None before the first, and the error of the last one.
         self._looks: ReleaseBackoff | None = None
         self._stays = ""
@@ -117,7 +118,7 @@ class LogApplier:
         applier.start()
         applier.override(self._here, self._held_here)
         applier.current_at_s, applier._vouched_here, applier.status = self.current_at_s, self._vouched_here, self.status
-        applier._by_person, applier._noted, applier._looks = self._by_person, self._noted, self._looks
+        applier.by_person, applier._noted, applier._looks = self.by_person, self._noted, self._looks
         return applier
 
     @property
@@ -142,11 +143,6 @@ class LogApplier:
     def vouched(self) -> int:
         """The newest released step: nothing up to it is checked."""
         return max(self.change_log.history.vouched, self._vouched_here)
-
-    @property
-    def by_person(self) -> int:
-        """Newest step that a person has released since this server started; it is not monitored."""
-        return self._by_person
 
     @property
     def needs_reload(self) -> bool:
@@ -377,7 +373,7 @@ class LogApplier:
                 from freshet_serving.processor.versions.held_deltas import AUTOMATIC
 
                 theirs = (record.step for record in releases if not record.reason.startswith(AUTOMATIC))
-                self._by_person = max(self._by_person, *theirs, 0)
+                self.by_person = max(self.by_person, *theirs, 0)
 
     @property
     def held_by_guard(self) -> bool:
@@ -440,7 +436,7 @@ class LogApplier:
     def release(self, reason: str) -> None:
         """Lift the gate, for all servers if it is one of the records; raise Conflict if nothing is held."""
         if self._held_here:
-            self._vouched_here = self._by_person = self.change_log.history.head.step
+            self._vouched_here = self.by_person = self.change_log.history.head.step
             self.override(None)
             return
         self.change_log.look()

@@ -129,11 +129,7 @@ class RowWatchers:
         created = (create(files, tables, tensors) for create in ENGINE.offers("row_watchers").values())
         self._watchers: list[RowWatcher] = [watcher for watcher in created if watcher is not None]
         self._derived = [watcher for watcher in self._watchers if isinstance(watcher, DerivedRows)]
-        self._left = bool(self._watchers)
-
-    @property
-    def left(self) -> bool:
-        return self._left
+        self.left = bool(self._watchers)
 
     @property
     def nbytes(self) -> int:
@@ -185,7 +181,7 @@ class RowWatchers:
     def changing(self, keys: Mapping[str, Keys]) -> None:
         for watcher in self._watchers:
             watcher.changing(keys)
-        self._left = bool(self._watchers)
+        self.left = bool(self._watchers)
 
     def refresh(self, epoch: int, slices: int = 1) -> None:
         """Make every watcher catch up by a slice or more; never raises: what is left is tried again."""
@@ -195,4 +191,4 @@ class RowWatchers:
                 unfinished |= all(watcher.refresh(epoch) for _ in range(slices))
             except MemoryError:
                 unfinished = True
-        self._left = unfinished
+        self.left = unfinished

@@ -335,9 +335,6 @@ class ServedVersion:
         """Return the step of the delta whose rows carry this epoch; None if it is too old."""
         return self._stamps.get(epoch)
 
-    def can_undo(self, step: int) -> bool:
-        return self.position.undo_count(step) is not None
-
     def rollback(self, step: int) -> None:
         """Serve an earlier step again; return when every session does.
 

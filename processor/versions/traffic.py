@@ -94,12 +94,6 @@ class TrafficSplit:
         merged = [(e, o) for n, (e, o) in enumerate(cut) if n + 1 == len(cut) or cut[n + 1][1] != o]
         return TrafficSplit(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
 
-    def bucket(self, key: bytes) -> int:
-        return xxhash.xxh3_64_intdigest(key, self.salt) >> 32
-
-    def pick(self, bucket: int) -> str:
-        return self.owners[bisect_right(self.ends, bucket)]
-
     def sizes(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
         start = 0

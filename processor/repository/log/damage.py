@@ -21,7 +21,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.dropped_deltas import STEP
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import EmptyRecord
-from freshet_serving.processor.repository.log.repair import RecordsDigest
+from freshet_serving.processor.repository.log.repair import RecordsDigest, read_record
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS
 
@@ -117,7 +117,7 @@ def assess(
     # A record without a readable step may have used the step after those before it.
     steps, unnamed = [history.top, *_named_steps(storage.folder)], 0
     for number in itertools.count(first):
-        data = marks.read(storage, number)
+        data = read_record(storage, number)
         if data is None:
             break
         if marks.repair(data, number, first, check) is not None:

@@ -1,18 +1,17 @@
 """Delta files that somebody dropped into a version's folder, deltas/<step>.safetensors, without a record.
 
-DeltaFolderScanner looks up the file that continues the log by its name. Files that only a listing finds (after a gap, a
-compacted delta) may wait: listings have a time budget, so watching a folder costs the same however many files it
-contains.
+The file that continues the log is looked up by its name. Files that only a listing finds (after a gap, a compacted
+delta) may wait: listings have a time budget, so watching a folder costs the same however many files it contains.
 
-DroppedDeltas knows which files are worth a try, and why others wait. A file that was refused for good is not read again
-until it changes; one that continues nothing yet, not until there are other records.
+A file that was refused for good is not read again until it changes; one that continues nothing yet, not until there are
+other records.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,14 +51,20 @@ def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
     return sorted(deltas, key=lambda bare: bare.step)
 
 
-class DeltaFolderScanner:
-    """Scanner for new files in one version's folder of deltas."""
+class DroppedDeltas:
+    """The dropped files of one version. Its length is the number of those that wait."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
         self._folder, self._now_s = folder, now_s
         self._watch = FolderWatch(folder / DELTAS)
         self._credit_s, self._counted_s = MOST_S, now_s()
         self._listed: list[UnrecordedDelta] = []
+        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._waiting: dict[Path, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def next(self, top: int) -> list[UnrecordedDelta]:
         """Return the file of the step after `top`, if it exists."""
@@ -83,28 +88,6 @@ class DeltaFolderScanner:
 
     def again(self) -> None:
         self._watch.again()
-
-
-class DroppedDeltas:
-    """The dropped files of one version. Its length is the number of those that wait."""
-
-    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
-        self._scanner = DeltaFolderScanner(folder, now_s)
-        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
-        self._refused: dict[Path, tuple[Identity, int]] = {}
-        self._waiting: dict[Path, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def next(self, top: int) -> Iterable[UnrecordedDelta]:
-        return self._scanner.next(top)
-
-    def others(self, top: int) -> Iterable[UnrecordedDelta]:
-        return self._scanner.others(top)
-
-    def again(self) -> None:
-        self._scanner.again()
 
     def prune(self, top: int) -> None:
         """Forget files that are gone, or whose step has been used; `top` is the newest one."""

@@ -183,11 +183,6 @@ class LogReader:
             finally:
                 self._unwritten = unwritten
 
-    @property
-    def written(self) -> bool:
-        """True if every known record is in the folder."""
-        return not self._unwritten
-
     # Trust (processor.repository.log.chain_record).
 
     def recall(self) -> None:

@@ -57,7 +57,7 @@ def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecor
     """Return the repair, which `check` accepts, that sets aside the records from `first` on, or None."""
     marks = RecordsDigest()
     for number in itertools.count(first):
-        data = marks.read(storage, number)
+        data = read_record(storage, number)
         if data is None:
             return None
         if (record := marks.repair(data, number, first, check)) is not None:
@@ -70,11 +70,19 @@ def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
     """Return the newest repair among the records from `first` on, whatever it sets aside, or None."""
     newest = None
     for number in itertools.count(first):
-        data = RecordsDigest().read(storage, number)
+        data = read_record(storage, number)
         if data is None:
             return newest
         newest = parsed_repair(data, number) or newest
     return None
+
+
+def read_record(storage: VersionStorage, number: int) -> bytes | None:
+    """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none."""
+    try:
+        return record_bytes(storage, number)
+    except Corrupt:
+        return NO_FILE
 
 
 def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
@@ -93,13 +101,6 @@ class RecordsDigest:
 
     def __init__(self) -> None:
         self._all = hashlib.sha256()
-
-    def read(self, storage: VersionStorage, number: int) -> bytes | None:
-        """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none."""
-        try:
-            return record_bytes(storage, number)
-        except Corrupt:
-            return NO_FILE
 
     def add(self, number: int, data: bytes) -> None:
         self._all.update(f"{number} {sha256(data)}\n".encode())
@@ -132,7 +133,7 @@ class RepairWatch:
         """Return True if there is a repair, after the known records, that no earlier call reported."""
         repaired, self._seen = False, max(self._seen, known)
         try:
-            while (data := RecordsDigest().read(self._storage, self._seen + 1)) is not None:
+            while (data := read_record(self._storage, self._seen + 1)) is not None:
                 self._seen += 1
                 repaired |= parsed_repair(data, self._seen) is not None
         except NotReady:
