@@ -20,7 +20,10 @@ KEYS = {"format", "model", "file", "serial", "document", "key", "signature"}
 def wrap_envelope(
     document: dict[str, Any], before: Mapping[str, Any], model: str, file: str, keyring: Keyring
 ) -> dict[str, Any]:
-    """Return what to write in place of the content `before`: an envelope if it must be signed; SigningKeyRequired."""
+    """Return what to write in place of the content `before`, in an envelope if it must be signed.
+
+    Raises SigningKeyRequired if it must be signed and there is no key.
+    """
     sealed = before.get("format") == FORMAT
     signer = keyring.key_for(file.partition(".")[0], str(before.get("key", ""))[:16] if sealed else "")
     if signer is None:

@@ -48,7 +48,7 @@ KEY = f"a string of 1 to {MOST_KEY_NBYTES} bytes, or an integer from -2**63 to 2
 
 @dataclass(frozen=True)
 class ErasedUser:
-    """A user of a model to be forgotten, by the inputs that may hold the key; text, an integer in decimal digits.
+    """A user of a model to be forgotten; `inputs` may hold the key, a text or an integer in decimal digits.
 
     `bound` is the key as requests are bound to it: the integer, or its hashes with the seeds of the tables.
     """

@@ -107,7 +107,7 @@ class Replicas(Protocol):
         """Keep requests until there are enough newer ones; those that the version cannot read are left out."""
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Return the scores of kept requests (of any version) under the newest state, or None within max_s."""
+        """Return the scores of kept requests (of any version) under the newest state, within max_s, or None."""
 
     def example(self) -> Mapping[str, Column | str] | None:
         """Return the inputs of a recently answered request, or None; those of another process as JSON text."""

@@ -102,7 +102,7 @@ class DroppedDeltas:
         return identity
 
     def refuse(self, bare: UnrecordedDelta, seen: Identity, number: int, why: str) -> str:
-        """Note why a file is not served until there are other records than `number` (FOR_GOOD: until it changes)."""
+        """Note why a file waits, until there are more records (FOR_GOOD: until it changes); return a line on it."""
         self._refused[bare.path] = seen, number
         self._waiting[bare.path] = line = f"delta {bare.step} {why}"
         return line
