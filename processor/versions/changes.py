@@ -1,4 +1,4 @@
-"""What changes of a model share: guards of its lock and its log, states of a version, and results.
+"""Parts that changes of a model share: guards of its lock and its log, states of a version, and results.
 
 LockWatchdog measures for how long one holder has had a model's lock. A change that hangs (a disk that does not respond,
 a thread that never started) holds it: every delta, rollback and poll waits, while predictions go on as if nothing were
@@ -165,7 +165,7 @@ class RollbackResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateChange:
-    """What one flip (`publish_seq`) publishes."""
+    """A change of a version, as one flip (`publish_seq`) publishes it."""
 
     publish_seq: int
     epoch: int
@@ -175,7 +175,7 @@ class StateChange:
 
 @dataclass(slots=True)
 class UndoEntry:
-    """What is needed to go back over one delta: its row versions, the tensors it replaced, and the state before it."""
+    """All to go back over one delta: its row versions, the tensors that it replaced, and the state before it."""
 
     epoch: int
     versions: dict[str, RowVersions]

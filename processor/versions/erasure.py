@@ -95,7 +95,7 @@ class ErasedUser:
 
 
 class Erased(NamedTuple):
-    """What was forgotten, by kind (0 for kinds that there might have been), and what did not forget, for people."""
+    """Number of things forgotten, by kind (0 for kinds that there might have been), and what failed, for people."""
 
     counts: Mapping[str, int]
     failed: tuple[str, ...]

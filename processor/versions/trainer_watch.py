@@ -57,7 +57,7 @@ class TrainerStanding:
 
     @property
     def problem(self) -> str:
-        """Why somebody should look at the trainer; "" for none."""
+        """Reason why somebody should look at the trainer; "" for none."""
         report = self.report
         if self.silent:
             return f"trainer silent for {duration(self.age_s)}"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """What to go back to: a version and a step, or its newest generation if `step` is None."""
+    """Target of a rollback: a version and a step, or its newest generation if `step` is None."""
 
     version: int
     step: int | None = None

@@ -72,7 +72,7 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
 
 
 class Difference:
-    """What makes some tables (changes by name) and dense weights equal to a state, on top of the newest generation."""
+    """The delta that makes some tables (changes by name) and dense weights equal to a state, on the newest generation."""
 
     def __init__(
         self,
