@@ -72,7 +72,7 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
 
 
 class Difference:
-    """The delta that makes some tables (changes by name) and dense weights equal to a state, on the newest generation."""
+    """The delta on the newest generation that makes tables (changes by name) and dense weights equal to a state."""
 
     def __init__(
         self,
