@@ -99,15 +99,15 @@ class TrustMemory:
 
     def check_manifest(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
         """Raise Corrupt for a manifest (root hash, SHA-256) that is older than a trusted one, or different."""
-        known = self.of(model).versions.get(version)
-        if known is None or known.edition < 0:
+        trusted = self.of(model).versions.get(version)
+        if trusted is None or trusted.edition < 0:
             return
-        if root != known.root:
+        if root != trusted.root:
             raise Corrupt(f"manifest: expected version {version} as trusted here before, got a different one; {ACCEPT}")
-        if edition < known.edition or (edition == known.edition and digest != known.manifest):
-            got = f"edition {edition}" if edition < known.edition else "a different one"
+        if edition < trusted.edition or (edition == trusted.edition and digest != trusted.manifest):
+            got = f"edition {edition}" if edition < trusted.edition else "a different one"
             raise Corrupt(
-                f"manifest: expected edition {known.edition} or newer as trusted here before, got {got}; {ACCEPT}"
+                f"manifest: expected edition {trusted.edition} or newer as trusted here before, got {got}; {ACCEPT}"
             )
 
     def check_serial(self, model: str, what: str, serial: int) -> None:

@@ -183,10 +183,10 @@ class FairShares:
         if not total.rows or (total.rows + rows <= self._max_rows and total.ids + ids <= self._max_ids):
             return ""
         of_model, of_sender = self.find(model, sender)
-        if of_model is None or of_sender is None or not (own := of_sender.backlogs[divided]).rows:
+        if of_model is None or of_sender is None or not (used := of_sender.backlogs[divided]).rows:
             return ""
         parts = max(1, self.models.waiting) * max(1, of_model.senders.waiting)
-        if parts > 1 and (own.rows + rows) * parts <= self._max_rows and (own.ids + ids) * parts <= self._max_ids:
+        if parts > 1 and (used.rows + rows) * parts <= self._max_rows and (used.ids + ids) * parts <= self._max_ids:
             return ""
         if total.rows + rows > self._max_rows:
             return f"queue: no room: {total.rows} rows wait (max_queue_rows = {self._max_rows})"
@@ -234,6 +234,6 @@ class FairShares:
         return before_s + min(others_s, others * (before_s + own_s))
 
 
-def _others(waiting: int, own: Share | None) -> int:
+def _others(waiting: int, share: Share | None) -> int:
     """Return how many other shares wait: while a share is given some seconds, each of them is given as many."""
-    return waiting - (own is not None and own.queues > 0)
+    return waiting - (share is not None and share.queues > 0)

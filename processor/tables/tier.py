@@ -215,11 +215,11 @@ class Tier:
         """
         origins = self._meta[slots, 1]
         clean = origins >= 0
-        own = slots[~clean]
+        changed = slots[~clean]
         # Slots that need no log record come first: they can be demoted even on a full disk.
-        done = np.concatenate([slots[clean], own])
-        keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(own)
-        targets = np.concatenate([origins[clean], own])
+        done = np.concatenate([slots[clean], changed])
+        keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(changed)
+        targets = np.concatenate([origins[clean], changed])
         self.torn = True
         count = copied + self._write(table, keys[copied:], refs[copied:], targets[copied:])
         done = done[:count]
