@@ -340,9 +340,9 @@ class Predictor:
                 finished.wait(OWNER_GONE_S if inline is not None else None)
         return [r for r in replies if r is not None]
 
-    def manifest(self, model: str, version: int | None = None) -> tuple[Manifest, Generation]:
+    def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
         """Return the manifest and the generation that would answer a request; raise NotFound or NotReady."""
-        replica = self.replica(model, version)
+        replica = self.replica(model, version, label)
         return replica.manifest, replica.generation
 
     def _find(self, model: str) -> ModelRoute:
