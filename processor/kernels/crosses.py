@@ -140,7 +140,7 @@ def pair_ends(first_splits, first_width, first_rows, second_splits, second_width
         *[nb.int64] * 10,
         nb.int64[:, ::1],
         nb.int64,
-        nb.int64[:, ::1],
+        nb.int64,
         nb.uint64,
         nb.uint64,
         nb.uint64[::1],
@@ -162,7 +162,7 @@ def cross_pairs(
     second_rows,
     windows,
     windowed,
-    ends,
+    rows,
     buckets,
     key,
     mixed,
@@ -185,7 +185,7 @@ def cross_pairs(
         second_rows: As of pair_ends().
         windows: As of pair_ends().
         windowed: As of pair_ends().
-        ends: int64 [P, rows + 1], as written by pair_ends().
+        rows: Rows of the columns together.
         buckets: Number of hash buckets.
         key: Initial value of every pair's hash.
         mixed: uint64 [first_count + second_count]; written.
@@ -199,7 +199,7 @@ def cross_pairs(
     at = 0
     for p in range(len(windows)):
         skip, most = windows[p, 0], windows[p, 1]
-        for row in range(ends.shape[1] - 1):
+        for row in range(rows):
             a, a_end = (
                 _begin(first_splits, first_width, first_rows, row),
                 _end(first_splits, first_width, first_rows, row),
@@ -225,3 +225,19 @@ def cross_pairs(
                     for j in range(b_end - b):
                         ids[at + j] = bucket(cat_mixed(half, mixed[first_count + b + j]), buckets, share)
                     at += b_end - b
+
+
+@kernel(nb.void(nb.uint64[::1], nb.uint64[::1], nb.int64[::1]), boundscheck=False, error_model="numpy")
+def count_equal(events, values, counts):
+    """Write how many of a few events equal each value: every pair is compared.
+
+    Args:
+        events: uint64 [m].
+        values: uint64 [n].
+        counts: int64 [n]; written.
+    """
+    for row in range(len(values)):
+        value, count = values[row], np.int64(0)
+        for event in events:
+            count += event == value
+        counts[row] = count
