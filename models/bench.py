@@ -39,12 +39,7 @@ LIMIT = 0.05
 
 
 def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
-    """Return the draft of the manifest.
-
-    Args:
-        rows: Rows of each table.
-        dtype: Row type of the tables.
-    """
+    """Return the draft of the manifest, with so many rows, of a row type, in each table."""
     ids = [
         Feature(
             f"c{i}", "id", "ids", column=i, table=f"c{i}", offset=i * DIM, width=DIM, side="item" if i % 2 else "user"
@@ -68,16 +63,7 @@ def bench_manifest(rows: int, dtype: str = "float32") -> Manifest:
 
 
 def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "float32") -> Generation:
-    """Publish the benchmark's model as the next version; needs the train extra.
-
-    Args:
-        rows: Rows of each table.
-        seed: Seed of the rows and weights.
-        dtype: Row type of the tables.
-
-    Raises:
-        BadInput: `rows` or `dtype` is invalid.
-    """
+    """Publish the benchmark's model as the next version; needs the train extra. Raises BadInput."""
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
     from freshet_serving.models.zoo.arch import Arch
     from freshet_serving.models.zoo.deepfm import build
@@ -103,16 +89,9 @@ def write_model(repository: Path | str, rows: int, seed: int = 0, dtype: str = "
 
 
 def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> Iterator[Path]:
-    """Write chained deltas on top of the newest version's newest delta.
+    """Write chained deltas of `rows` rows each on top of the newest version's newest delta; yield each file.
 
     Rows are spread evenly over the tables, over the ids that the table has.
-
-    Args:
-        rows: Changed rows of each delta.
-        count: Number of deltas.
-
-    Yields:
-        Each file once it is written.
     """
     store = open_repository(repository)
     if not store.versions(MODEL):
@@ -131,13 +110,7 @@ def write_deltas(repository: Path | str, rows: int, count: int, out: Path) -> It
 
 
 def bench_delta(manifest: Manifest, step: int, rows: int, parent_step: int | None = None) -> Delta:
-    """Return one delta, a function of the step alone.
-
-    Args:
-        step: Step of the delta.
-        rows: Changed rows.
-        parent_step: Step of its parent; None for the step before.
-    """
+    """Return one delta of `rows` rows, a function of the step alone; its parent is by default the step before."""
     random = np.random.default_rng(step)
     share, rest = divmod(rows, len(manifest.tables))
     tables = {}

@@ -24,30 +24,23 @@ LISTS = (list, tuple, Sequence)
 def read_options(
     builder: Callable[..., Any], raw: Mapping[str, Any], where: str, others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the builder's options, validated; lists become tuples.
+    """Return the builder's options, validated, lists as tuples. Raises BadInput.
 
-    Args:
-        builder: The architecture's builder.
-        raw: The options in the file.
-        where: Name of the section, for messages.
-        others: Keys of the section that are not options, listed in the message for an unknown key.
-
-    Raises:
-        BadInput: An option is unknown, missing or of the wrong type.
+    `others` are keys of the section that are not options, listed in the message for an unknown key.
     """
     parameters = list(inspect.signature(builder).parameters.values())[1:]
-    known = {p.name: p for p in parameters if p.kind in PARAMETERS and p.name not in GIVEN}
+    options = {p.name: p for p in parameters if p.kind in PARAMETERS and p.name not in GIVEN}
     hints = _hints(builder)
     values: dict[str, Any] = {}
     for key, value in raw.items():
-        if key in known:
-            values[key] = _checked(_kind(known[key], hints), value, f"{where}.{key}")
+        if key in options:
+            values[key] = _checked(_kind(options[key], hints), value, f"{where}.{key}")
         elif key not in GIVEN and any(p.kind is p.VAR_KEYWORD for p in parameters):
             values[key] = _checked(Any, value, f"{where}.{key}")
         else:
-            keys = [*others, *known]
+            keys = [*others, *options]
             raise BadInput(f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{nearest(key, keys)}")
-    for name, parameter in known.items():
+    for name, parameter in options.items():
         if parameter.default is parameter.empty and name not in values:
             raise BadInput(f"{where}.{name}: required by the architecture, got nothing")
     return values
@@ -62,7 +55,6 @@ def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    """Return the type of an option: its annotation, or else the type of its default."""
     if parameter.name in hints:
         return hints[parameter.name]
     if parameter.default is parameter.empty or parameter.default is None:
@@ -73,7 +65,6 @@ def _kind(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
 
 
 def _checked(kind: Any, value: Any, where: str) -> Any:
-    """Return the value as the builder accepts it; raise BadInput if it has the wrong type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         checked = _checked(args[0], value, where)
@@ -90,7 +81,7 @@ def _checked(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list | tuple):
             of = f" of {ITEM_NAMES[args[0]]}" if args and args[0] in ITEM_NAMES else ""
             raise BadInput(f"{where}: expected a list{of}, got {type_name(value)}")
-        return tuple(_checked(args[0] if args else Any, one, f"{where}[{i}]") for i, one in enumerate(value))
+        return tuple(_checked(args[0] if args else Any, item, f"{where}[{i}]") for i, item in enumerate(value))
     if kind is float and type(value) is int:
         return as_float(value, where)
     if kind in TYPE_NAMES and type(value) is not kind:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
+from freshet_serving.models.config.toml_sections import named_sections, parse_section, require, require_one_of
 from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option, type_name
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package import DEFAULT, KINDS, NAME, UNKNOWN
 
 NO_FIELD = Field("", "id")
@@ -22,9 +22,7 @@ NO_FIELD = Field("", "id")
 class EntityConfig:
     """The section [entities.<name>]: a table with a row a key, which requests need not send the columns of.
 
-    Attributes:
-        fields: The columns that `columns` derive from.
-        further: The columns of `filters` that are not among them.
+    `fields` are the columns that `columns` derive from, `further` those of `filters` that are not among them.
     """
 
     name: str
@@ -81,36 +79,24 @@ class EntityConfig:
 
     @property
     def section(self) -> str:
-        """Name of the section."""
         return f"entities.{self.name}"
 
     @property
     def once(self) -> bool:
-        """False: a key's last row counts."""
         return False
 
     @property
     def data(self) -> DataConfig:
-        """Return the table as data to read."""
         return DataConfig(self.path, self.format or format_of(self.path), (), self.time)
 
 
 def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig) -> list[EntityConfig]:
-    """Read all [entities.*] sections; raise BadInput if one is invalid.
-
-    Args:
-        raw: The parsed [entities].
-        data: Its [data].
-    """
     by_name = {f.name: f for f in features if not f.window}
-    found: list[EntityConfig] = []
-    for name, section in raw.items():
-        where = f"entities.{name}"
-        if not isinstance(section, dict):
-            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+    entities: list[EntityConfig] = []
+    for name, where, section in named_sections(raw, "entities"):
         require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
-        some = bool(section.get("columns") or section.get("filters"))
-        require(some, f"{where}.columns", "features of the file", section.get("columns", ""))
+        reads = bool(section.get("columns") or section.get("filters"))
+        require(reads, f"{where}.columns", "features of the file", section.get("columns", ""))
         entity = parse_section(EntityConfig, section, where, name=name, fields=(), further=(), key_field=NO_FIELD)
         for column in (entity.key, *entity.columns):
             require_one_of(column, by_name, where, " of the features")
@@ -119,7 +105,7 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
             raise BadInput(f"{where}.key: expected a feature of kind id or string, got {entity.key!r}")
         fields = wanted_fields([by_name[column] for column in entity.columns])
         require(key not in fields, f"{where}.columns", "features of other columns than the key", entity.key)
-        for other in found:
+        for other in entities:
             both = [f.name for f in fields if f in other.fields or f == other.key_field]
             require(not both, f"{where}.columns", f"other columns than entity {other.name!r} has", ", ".join(both))
             require(key not in other.fields, f"{where}.key", "a column that no entity has", entity.key)
@@ -131,17 +117,16 @@ def read_entities(raw: dict[str, Any], features: Sequence[FeatureConfig], data: 
         form, forms = entity.data.format, (*TABLES, *STREAMS)
         require(form in forms, f"{where}.path", f"a table ({', '.join(TABLES)}) or a stream", form)
         require(not entity.time or bool(data.time), f"{where}.time", "data.time as well, the events' time", entity.time)
-        found.append(replace(entity, further=_further(entity, where)))
-    return found
+        entities.append(replace(entity, further=_further(entity, where)))
+    return entities
 
 
 def _further(entity: EntityConfig, where: str) -> tuple[Field, ...]:
-    """Return the columns of filters that are no columns of features."""
     columns = {f.name for f in entity.fields}
     names = [name for name in dict.fromkeys(entity.filters) if name not in columns]
     for name in names:
-        other = name not in (entity.key_field.name, entity.time)
-        require(other, f"{where}.filters", "other columns than the key and the time", name)
+        others = name not in (entity.key_field.name, entity.time)
+        require(others, f"{where}.filters", "other columns than the key and the time", name)
     for name, kind in entity.kinds.items():
         require_one_of(name, names, f"{where}.kinds", " of its filters")
         require_one_of(kind, KINDS, f"{where}.kinds.{name}")

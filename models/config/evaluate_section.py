@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
@@ -17,8 +17,6 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class EvaluateConfig:
-    """The section [evaluate]."""
-
     by: tuple[str, ...] = field(
         default=(), metadata=option("break metrics down by the values of these columns, features or not")
     )
@@ -33,25 +31,18 @@ class EvaluateConfig:
 
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:
-    """Read [evaluate] and fill in its group.
-
-    Args:
-        raw: The section.
-
-    Raises:
-        BadInput: The section is invalid.
-    """
-    given = parse_section(EvaluateConfig, raw, "evaluate")
-    for i, name in enumerate(given.by):
+    """Read [evaluate] and fill in its group. Raises BadInput."""
+    config = parse_section(EvaluateConfig, raw, "evaluate")
+    for i, name in enumerate(config.by):
         require(name != "", f"evaluate.by[{i}]", "a column", "")
-        require(name not in given.by[:i], f"evaluate.by[{i}]", "each column once", name)
-    require_between(given.top, 1, 10_000, "evaluate.top")
+        require(name not in config.by[:i], f"evaluate.by[{i}]", "each column once", name)
+    require_between(config.top, 1, 10_000, "evaluate.top")
     kinds = {f.name: f.kind for f in features}
-    if given.group and kinds.get(given.group, "id") in ("ids", "strings"):
-        raise BadInput(f"evaluate.group: expected a column of one value a row, got {given.group!r} of lists")
+    if config.group and kinds.get(config.group, "id") in ("ids", "strings"):
+        raise BadInput(f"evaluate.group: expected a column of one value a row, got {config.group!r} of lists")
     if "group" in raw:
-        require(given.group != "", "evaluate.group", "a column", "")
-    return EvaluateConfig(given.by, given.group or default_group(features), given.top)
+        require(config.group != "", "evaluate.group", "a column", "")
+    return replace(config, group=config.group or default_group(features))
 
 
 def default_group(features: Sequence[FeatureConfig]) -> str:

@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from freshet_serving.models.config.toml_sections import CHOSEN, parse_section, require, require_between, require_one_of
+from freshet_serving.models.config.toml_sections import (
+    CHOSEN,
+    named_sections,
+    parse_section,
+    require,
+    require_between,
+    require_one_of,
+)
 from freshet_serving.models.data.formats import OUTCOMES, DataConfig
 from freshet_serving.models.data.open_data import default_features
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import ONE_OF, Field
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option, type_name
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package import COMBINERS, KINDS, NAME, ROW_TYPES, SIDES
 
 FLOAT_TRANSFORMS = ("none", "log1p")
@@ -47,8 +54,7 @@ class FeatureConfig:
         dim: 0 for kind float, and for a column of a history that no network reads, whose table has no rows of it.
         transform: "" if left out; models.training.defaults chooses. `hour` is 0 to 23 and `weekday` 0 for Monday, in
             UTC; `bucketize` is the number of `boundaries` that a value is not below.
-        column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for the feature's
-            own kind.
+        column_kind: The kind that the column is read as, in the terms of models.data.source.Field; "" for `kind`.
         window: Of a feature that is made of a history's events: how many of the newest it skips, and how many it takes;
             of a `cross`, the events of its history that it takes, or by `decay = "age"` their least age in seconds and
             the first that is too old. () for any other feature.
@@ -163,7 +169,6 @@ class FeatureConfig:
 
     @property
     def column(self) -> str:
-        """Name of the source column."""
         return self.from_ or self.name
 
     @property
@@ -180,7 +185,6 @@ class FeatureConfig:
 
     @property
     def _section(self) -> str:
-        """The key of the file that names the column."""
         if self.sequence is None:
             return f"features.{self.name}"
         role = "time" if self.kind == TIMES else "floats" if self.kind == FLOATS else "columns"
@@ -188,22 +192,15 @@ class FeatureConfig:
 
 
 def read_features(raw: dict[str, Any], data: DataConfig, histories: Collection[str] = ()) -> list[FeatureConfig]:
-    """Read [features.*] in order, or use the features of a format whose columns are known.
+    """Read [features.*] in order, or use the features of a format whose columns are known. Raises BadInput.
 
     Args:
-        raw: The sections by name.
         histories: Columns of histories, `<sequence>.<column>`, which features may be made of (history_features).
-
-    Raises:
-        BadInput: A section is invalid.
     """
     sections = raw or default_features(data.format, data.path)
     if not sections:
         raise BadInput("features: expected at least one section [features.<column>], got none")
-    for name, section in sections.items():
-        where = f"features.{name}"
-        if not isinstance(section, dict):
-            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+    for _, where, section in named_sections(sections, "features"):
         if "name" in section:
             raise BadInput(f"{where}.name: not a key; the section is named as the column")
     of_history = {name for name, section in sections.items() if section.get("from") in histories}
@@ -252,8 +249,8 @@ def _kind(section: dict[str, Any], sections: dict[str, Any], lists: Collection[s
 
 
 def _section(sections: dict[str, Any], name: Any) -> dict[str, Any]:
-    found = sections.get(name) if isinstance(name, str) else None
-    return found if isinstance(found, dict) else {}
+    section = sections.get(name) if isinstance(name, str) else None
+    return section if isinstance(section, dict) else {}
 
 
 def _check_cross(
@@ -279,8 +276,8 @@ def _check_cross(
     others = [other for other in sections if other != feature.name and "cross" not in sections[other]]
     for name in feature.cross:
         require_one_of(name, [*others, *histories], f"{where}.cross")
-        made = "ids" if name in histories and name not in others else kinds[name] or sections[name].get("kind")
-        if made == "float":
+        kind = "ids" if name in histories and name not in others else kinds[name] or sections[name].get("kind")
+        if kind == "float":
             raise BadInput(
                 f"{where}.cross: expected ids or strings, but {name!r} is a float; bucketize it and cross the result"
             )
@@ -302,22 +299,22 @@ def _with_columns(features: list[FeatureConfig], data: DataConfig, histories: Co
         return features
     fixed = {name: section["kind"] for name, section in default_features(data.format, data.path).items()}
     clocks = {f.column for f in features if f.transform in CLOCK_TRANSFORMS}
-    found = []
+    filled = []
     for f in features:
         if f.transform in MADE:
             otherwise = fixed.get(f.column, "seconds" if f.column in clocks else "float")
             kind, other = read.get(f.column, (otherwise, ""))
             fits = ("id", "seconds") if f.transform in CLOCK_TRANSFORMS else ("id", "seconds", "float")
             if kind not in fits:
-                wanted = "the time in seconds" if f.transform in CLOCK_TRANSFORMS else "numbers"
+                expected = "the time in seconds" if f.transform in CLOCK_TRANSFORMS else "numbers"
                 reader = f"features.{other} reads" if other else f"format {data.format} has"
                 raise BadInput(
-                    f"features.{f.name}.from: expected a column of {wanted} for {f.transform}, got {f.column!r}, which"
-                    f" {reader} as {kind}"
+                    f"features.{f.name}.from: expected a column of {expected} for {f.transform}, got {f.column!r},"
+                    f" which {reader} as {kind}"
                 )
             f = dataclasses.replace(f, column_kind=kind)
-        found.append(f)
-    return found
+        filled.append(f)
+    return filled
 
 
 def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) -> None:
@@ -379,13 +376,7 @@ def _check_feature(feature: FeatureConfig, section: dict[str, Any], where: str) 
 
 
 def check_marker(value: int | str | None, of_strings: bool, where: str) -> None:
-    """Raise BadInput unless a value can be one of a column.
-
-    Args:
-        value: The value; None for none.
-        of_strings: True for a column of strings, False for ids.
-        where: The key that sets it.
-    """
+    """Raise BadInput unless a value (None for none) can be one of a column, of strings or of ids."""
     if of_strings and value is not None:
         fits = isinstance(value, str) and len(value) <= MAX_MARKER
         require(fits, where, f"a string of at most {MAX_MARKER} characters, as the column has", value)

@@ -48,7 +48,6 @@ def file_sections() -> Iterator[FileSection]:
 
 
 def keys_as_text() -> str:
-    """Return all sections and keys as plain text, for a terminal."""
     lines = []
     for section in file_sections():
         lines += [f"[{section.title}]", f"  {plain(section.help)}", ""]
@@ -88,7 +87,7 @@ def _sections(field: dataclasses.Field[Any], hint: Any, outer: str = "") -> Iter
 
 def _type(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
-        return " or ".join(_type(one) for one in typing.get_args(hint) if one is not types.NoneType)
+        return " or ".join(_type(option) for option in typing.get_args(hint) if option is not types.NoneType)
     if typing.get_origin(hint) is Mapping:
         return "table of strings" if typing.get_args(hint)[1] is str else "table of values"
     if isinstance(hint, types.GenericAlias):

@@ -34,7 +34,6 @@ class GuardConfig:
 
 
 def read_guard(raw: dict[str, Any]) -> GuardConfig:
-    """Read and validate [guard]; raise BadInput if it is invalid."""
     guard = parse_section(GuardConfig, raw, "guard")
     for key in OF_LABELS:
         require_between(getattr(guard, key), 0.0, 100.0, f"guard.{key}")

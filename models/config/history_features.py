@@ -1,12 +1,12 @@
 """Features that are made of the events of a history: its last item, its last purchase, each event beside the candidate.
 
 A feature with `from = "history.item"` reads a column of [sequences.history]: all of its events, or the newest that
-`take` says, of those that `where` chooses. It is a list, of one event too, because a guest has none. A cross may read
-such a feature, or a column of a history as a whole. With `decay = "position"` it becomes several features of one table,
-each of the events of some distances from the newest: their sums stay apart, and the network learns what each counts.
-With `decay = "age"` they are those of some ages: of the hour before the newest event, the day, the week, the month.
+`take` says, of those that `where` chooses. It is always a list, because a guest has no event. A cross may read such a
+feature, or a column of a history as a whole. With `decay = "position"` it becomes several features of one table, each
+of the events of some distances from the newest: their sums stay apart, and the network learns what each counts. With
+`decay = "age"` they are those of some ages: of the hour before the newest event, the day, the week, the month.
 
-A network that reads features alone can so learn from histories; their columns are then inputs, but not of the network.
+So a network that reads features alone learns from histories, whose columns are then inputs, but not of the network.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ LISTS = {"id": "ids", "string": "strings"}
 
 
 def history_columns(raw: Mapping[str, Any]) -> dict[str, int]:
-    """Return the columns of all histories, `<sequence>.<column>`, each with the most events of its history.
-
-    Args:
-        raw: The sections [sequences.*], not yet validated: what is wrong in them is refused later.
-    """
+    """Return the columns of all histories, `<sequence>.<column>`, each with its most events; errors are found later."""
     columns: dict[str, int] = {}
     for name, section in raw.items():
         names = section.get("columns") if isinstance(section, dict) else None
@@ -49,33 +45,25 @@ def history_columns(raw: Mapping[str, Any]) -> dict[str, int]:
 def with_history_features(
     features: Sequence[FeatureConfig], raw: Mapping[str, Any], histories: Mapping[str, int]
 ) -> list[FeatureConfig]:
-    """Return the features with those that are made of events filled in.
-
-    Args:
-        features: The features, those of sequences not among them.
-        raw: The sections [features.*].
-        histories: As history_columns returns them.
-
-    Raises:
-        BadInput: A section is invalid.
-    """
-    made = [_of_events(f, raw.get(f.name, {})) if f.from_ in histories else f for f in features]
-    sides = {f.name: f.side for f in made} | dict.fromkeys(histories, "user")
+    """Return the features, without those of sequences, with those made of events filled in. Raises BadInput."""
+    features = [_of_events(f, raw.get(f.name, {})) if f.from_ in histories else f for f in features]
+    by_name = {f.name: f for f in features}
+    sides = {f.name: f.side for f in features} | dict.fromkeys(histories, "user")
     whole: list[FeatureConfig] = []
-    for f in made:
+    for f in features:
         where = f"features.{f.name}"
-        read = [name for name in f.cross if name in histories and name not in {other.name for other in features}]
+        read = [name for name in f.cross if name in histories and name not in by_name]
         if f.from_ not in histories:
             require(f.take == 0 or bool(read), f"{where}.take", "a column of a history in from or cross", f.from_)
             require(not f.where, f"{where}.where", 'a column of a history in from, such as "history.item"', f.from_)
-        of_events = bool(read) or any(other.window for other in made if other.name in f.cross)
+        of_events = bool(read) or any(by_name[name].window for name in f.cross if name in by_name)
         if of_events and "side" not in raw.get(f.name, {}):
             f = dataclasses.replace(f, side="user" if all(sides[name] == "user" for name in f.cross) else "item")
         if f.decay:
             require_one_of(f.decay, DECAYS, f"{where}.decay")
             require(len(read) == 1, f"{where}.decay", "a cross with one column of a history", ", ".join(f.cross))
         if f.equal:
-            others = [other for other in made if other.name in f.cross and other.name not in read]
+            others = [other for other in features if other.name in f.cross and other.name not in read]
             fits = len(read) == 1 and all(other.kind in LISTS for other in others)
             require(fits, f"{where}.equal", "a cross of a column of a history and ids or strings", ", ".join(f.cross))
         if read:
@@ -94,11 +82,7 @@ def with_history_features(
 
 
 def check_history_kinds(features: Sequence[FeatureConfig], columns: Sequence[FeatureConfig]) -> None:
-    """Raise BadInput unless features that are made of events agree with the columns of histories.
-
-    Args:
-        features: The features, as with_history_features returns them.
-    """
+    """Raise BadInput unless features (of with_history_features) that are made of events agree with their columns."""
     by_name, named = {c.name: c for c in columns}, {f.name: f for f in features}
     for f in features:
         if f.decay == AGE and (times := age_times(f, by_name)) not in by_name:
@@ -135,11 +119,7 @@ def age_times(f: FeatureConfig, columns: Collection[str]) -> str:
 def network_columns(
     columns: Sequence[FeatureConfig], features: Sequence[FeatureConfig], arch: str
 ) -> list[FeatureConfig]:
-    """Return the columns of histories, with dim 0 where only features read them.
-
-    Args:
-        arch: The network.
-    """
+    """Return the columns of histories, with dim 0 where only features read them."""
     if arch not in WITHOUT_HISTORIES:
         return list(columns)
     names = {c.name for c in columns}
@@ -173,6 +153,5 @@ def _decayed(f: FeatureConfig, most: int) -> Iterator[FeatureConfig]:
 
 
 def _aged(f: FeatureConfig) -> Iterator[FeatureConfig]:
-    """Yield a cross for the events of each range of ages before the newest."""
     for (part, youngest), oldest in zip(AGES_S.items(), [*[*AGES_S.values()][1:], MAX_AGE_S]):
         yield dataclasses.replace(f, name=f"{f.name}.{part}" if part else f.name, window=(youngest, oldest))

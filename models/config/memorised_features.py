@@ -32,25 +32,18 @@ EXACT = "float32"
 def with_memorised_features(
     features: Sequence[FeatureConfig], raw: Mapping[str, Any], arch: str, labels: Sequence[str], loss: str = ""
 ) -> list[FeatureConfig]:
-    """Return the features, those of counts and then those of linear weights last.
+    """Return the features (without those of sequences), those of counts and then those of linear weights last.
 
-    Args:
-        features: The features, those of sequences not among them.
-        raw: The sections [features.*].
-        arch: The network.
-        loss: The file's own loss; "" for the log-loss.
-
-    Raises:
-        BadInput: The network has more outputs than the score of one label, or a feature does not fit.
+    `loss` is the file's own, "" for the log-loss. Raises BadInput for more outputs than the score of one label.
     """
     others: list[FeatureConfig] = []
-    made: dict[str, list[FeatureConfig]] = {kind: [] for kind in DIMS}
+    memorised: dict[str, list[FeatureConfig]] = {kind: [] for kind in DIMS}
     for f in features:
         kinds = [kind for kind in DIMS if getattr(f, kind)]
         for kind in kinds:
             where = f"features.{f.name}.{kind}"
-            one = arch not in SEVERAL_OUTPUTS and len(labels) == 1
-            require(one, where, "a network with one output, the score of one label", arch)
+            one_score = arch not in SEVERAL_OUTPUTS and len(labels) == 1
+            require(one_score, where, "a network with one output, the score of one label", arch)
             require(f.combiner != "none", where, "a combiner that adds rows up", f.combiner)
         if COUNTS in kinds:
             require(f.combiner == "sum", f"features.{f.name}.counts", "combiner 'sum', which counts need", f.combiner)
@@ -62,11 +55,11 @@ def with_memorised_features(
         if beside or not kinds:
             others.append(dataclasses.replace(f, wide=False, counts=False))
         for kind in kinds:
-            made[kind].append(_memorised(f, kind, alone=not beside and len(kinds) == 1))
-    whole = [*others, *made[COUNTS], *made[WIDE]]
+            memorised[kind].append(_memorised(f, kind, alone=not beside and len(kinds) == 1))
+    whole = [*others, *memorised[COUNTS], *memorised[WIDE]]
     names = [f.name for f in whole]
-    for kind, ones in made.items():
-        for f in ones:
+    for kind, of_kind in memorised.items():
+        for f in of_kind:
             require(names.count(f.name) == 1, f"features.{f.name}", f"a name that no feature of {kind} has", f.name)
             dims = {other.dim for other in whole if other.table == f.table}
             where = f"features.{f.name}.{kind}"
@@ -80,16 +73,9 @@ def memorised_tables(
     raw: Mapping[str, Mapping[str, Any]],
     train: TrainSettings,
 ) -> dict[str, TableConfig]:
-    """Return the settings of tables, those of memorised features completed: their rows begin as 0.
+    """Return the settings of tables; rows of memorised features begin as 0, so that an unknown id changes nothing.
 
-    An unknown id changes nothing then.
-
-    Args:
-        tables: Those that the file has sections for.
-        raw: These sections.
-
-    Raises:
-        BadInput: Counts are to be hashed or learned, or rows to be read more than once.
+    Raises BadInput if counts are to be hashed or learned, or rows to be read more than once.
     """
     whole = dict(tables)
     for f in features:

@@ -54,11 +54,9 @@ class NetworkConfig:
     """The settings that define a network and its objective, named as in ModelConfig.
 
     Attributes:
-        labels: Names of the columns of Batch.label.
         wide: Features that are added to the logit (models.zoo.wide_weights).
         counts: Features whose rows are counts (models.zoo.counted_odds).
-        towers: The features that tell users and items apart (models.config.retrieval_rules); None for a network that
-            does not learn to retrieve.
+        towers: The features that tell users and items apart; None for a network that does not learn to retrieve.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -72,21 +70,13 @@ class NetworkConfig:
 
 ONE_LABEL = NetworkConfig()
 LOG_LOSS = "log_loss"
-"""Name of the log-loss, where it is not what is learned by default."""
+"""Name of the log-loss, for networks that learn something else by default."""
 KEYS = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "options")
 
 
 def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
-    """Read and validate [model].
-
-    Args:
-        raw: The section.
-
-    Raises:
-        BadInput: The section is invalid.
-    """
-    own = {key: value for key, value in raw.items() if key not in KEYS}
-    model = parse_section(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=own)
+    options = {key: value for key, value in raw.items() if key not in KEYS}
+    model = parse_section(ModelConfig, {key: raw[key] for key in KEYS if key in raw}, "model", options=options)
     require(NAME.fullmatch(model.name) is not None, "model.name", "letters, digits, '_', '.', '-'", model.name)
     if not _FUNCTION.fullmatch(model.arch):
         require_one_of(model.arch, ARCHITECTURES, "model.arch", " or 'package.module:function'")
@@ -94,13 +84,13 @@ def read_model(raw: dict[str, Any], labels: Sequence[str]) -> ModelConfig:
         if len(labels) > 1 and not takes_labels(builder):
             several = ", ".join(name for name in ARCHITECTURES if takes_labels(resolve_arch(name)))
             raise BadInput(f"model.arch: expected {several} for several labels, got {model.arch!r}")
-        model = dataclasses.replace(model, options=read_options(builder, own, "model", KEYS))
+        model = dataclasses.replace(model, options=read_options(builder, options, "model", KEYS))
     if model.loss == LOG_LOSS and model.arch not in (RETRIEVAL, *NEXT_ITEM):
         # What every other network learns by default.
         model = dataclasses.replace(model, loss="")
     if model.loss and model.loss != LOG_LOSS:
-        found = _FUNCTION.fullmatch(model.loss) is not None
-        require(found, "model.loss", "'log_loss' or 'package.module:function', or nothing for the default", model.loss)
+        valid = _FUNCTION.fullmatch(model.loss) is not None
+        require(valid, "model.loss", "'log_loss' or 'package.module:function', or nothing for the default", model.loss)
     if model.label_weights:
         if model.loss:
             raise BadInput("model.label_weights: allowed only without model.loss, which weighs labels itself")

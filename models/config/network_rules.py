@@ -19,27 +19,21 @@ OUTPUTS = {"esmm": ("ctr", "cvr", "ctcvr")}
 
 
 def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureConfig]) -> None:
-    """Check the features and labels of a network of the zoo that learns labels.
+    """Check the features and labels of a network of the zoo that learns labels; any other passes. Raises BadInput.
 
-    Args:
-        arch: The network; nothing is known of the user's own.
-        features: The features, and the columns of histories with dim 0 where the network does not read them.
-
-    Raises:
-        BadInput: The network cannot be built.
+    `features` include the columns of histories, with dim 0 where the network does not read them.
     """
     if arch not in ARCHITECTURES or arch in NEXT_ITEM:
         return
     output_names(labels)
     if arch == "esmm":
         require(len(labels) == 2, "data.label", f"two columns for {arch}, clicked and converted", len(labels))
-    own = [f for f in features if f.sequence is None]
-    read = [f for f in own if not f.wide]
+    read = [f for f in features if f.sequence is None and not f.wide]
     require(bool(read), "features", "one that the network reads", "only features of wide = true alone")
     if arch == "two_tower":
         items = [f.side == "item" for f in read]
-        for side, there in (("user", not all(items)), ("item", any(items))):
-            require(there, "features", f"one of side {side!r} for {arch}", "none")
+        for side, exists in (("user", not all(items)), ("item", any(items))):
+            require(exists, "features", f"one of side {side!r} for {arch}", "none")
     columns_of: dict[str, list[FeatureConfig]] = {}
     for f in features:
         if f.sequence is not None:
@@ -53,22 +47,14 @@ def check_network(arch: str, labels: Sequence[str], features: Sequence[FeatureCo
 def check_fusion(
     arch: str, labels: Sequence[str], features: Sequence[FeatureConfig], fusion: Mapping[str, str]
 ) -> None:
-    """Check what expressions over the outputs of a network of the zoo name.
-
-    Args:
-        arch: The network; nothing is known of the user's own.
-        fusion: The expressions by output.
-
-    Raises:
-        BadInput: An expression names neither an output, nor a float feature, nor an expression before it.
-    """
+    """Raise BadInput unless expressions name outputs of a network of the zoo, floats, or earlier expressions."""
     if arch not in ARCHITECTURES or arch in NEXT_ITEM:
         return
-    known = [*OUTPUTS.get(arch, output_names(labels)), *(f.name for f in features if f.kind == "float")]
+    names = [*OUTPUTS.get(arch, output_names(labels)), *(f.name for f in features if f.kind == "float")]
     for output, text in fusion.items():
         for name in parse_expression(text, f"fusion.{output[:64]}").names:
-            require_one_of(name, known, f"fusion.{output[:64]}")
-        known.append(output)
+            require_one_of(name, names, f"fusion.{output[:64]}")
+        names.append(output)
 
 
 def _check_history(arch: str, name: str, columns: Sequence[FeatureConfig], features: Sequence[FeatureConfig]) -> None:

@@ -23,7 +23,7 @@ OF_LABELS = {
     "evaluate": ("by", "group"),
     "guard": guard_section.OF_LABELS,
 }
-"""Keys that are about the scores of labelled rows."""
+"""Keys about the scores of labelled rows."""
 
 
 def check_next_item(
@@ -37,18 +37,7 @@ def check_next_item(
     online: Mapping[str, Any],
     named: Mapping[str, Any],
 ) -> None:
-    """Check the sections against each other.
-
-    Args:
-        features: The features, those of sequences among them.
-        sequences: The sections [sequences.*].
-        tables: The sections [tables.*].
-        online: The groups of online features by name.
-        named: The sections as the file has them.
-
-    Raises:
-        BadInput: The file does not describe a next-item network.
-    """
+    """Raise BadInput unless the file, whose sections are `named`, describes a next-item network."""
     of = f"for {model.arch}"
     require(len(sequences) == 1, "sequences", f"one section [sequences.<name>] {of}", ", ".join(sequences) or "none")
     (sequence,) = sequences.values()
@@ -61,19 +50,19 @@ def check_next_item(
         "exclude",
     )
     require(sequence.keep == "newest", f"{where}.keep", f"'newest' {of}", sequence.keep)
-    own = [f for f in features if f.sequence is None]
-    for f in own:
+    plain = [f for f in features if f.sequence is None]
+    for f in plain:
         made = "cross" if f.cross else "from" if f.window else ""
         require(not made, f"features.{f.name}.{made}", f"no feature that is made of others {of}: leave it out", f.name)
-    items = [f for f in own if f.side == "item"]
+    items = [f for f in plain if f.side == "item"]
     shared = {f.table for f in features if f.sequence is not None}
     if len(items) != 1 or items[0].kind not in ("id", "string") or items[0].table not in shared:
         raise BadInput(
             f"features: expected one feature of side item {of}, an id or string whose table is in {where}.tables,"
-            f" got {', '.join(f.name for f in items) or 'none'}{_remedy(own, shared)}"
+            f" got {', '.join(f.name for f in items) or 'none'}{_remedy(plain, shared)}"
         )
     allowed = {sequence.from_events, sequence.where, *sequence.columns.values(), *sequence.floats.values()}
-    for f in own:
+    for f in plain:
         if f is not items[0] and f.column not in allowed:
             raise BadInput(
                 f"features.{f.name}: expected only columns that {where} reads {of}, got {f.column!r}: leave it out, or"
@@ -86,8 +75,8 @@ def check_next_item(
         if getattr(table, key) != getattr(TableConfig(), key):
             raise BadInput(f"tables.{items[0].table}.{key}: not {of}: every item has a row of its own, in memory")
     require(len(label_names(data)) == 1, "data.label", f"at most one label {of}", ", ".join(label_names(data)))
-    for key, given in (("loss", model.loss), ("label_weights", model.label_weights)):
-        require(not given, f"model.{key}", f"nothing {of}, which learns no labels", str(given))
+    for key, value in (("loss", model.loss), ("label_weights", model.label_weights)):
+        require(not value, f"model.{key}", f"nothing {of}, which learns no labels", str(value))
     require(train.patience == 0, "train.patience", f"0 {of}", str(train.patience))
     timed = train.schedule == "constant" or train.schedule_steps > 0
     require(timed, "train.schedule_steps", f"a number of steps {of}", "0")
@@ -102,22 +91,13 @@ def check_next_item(
 
 
 def check_one_process(arch: str, processes: int) -> None:
-    """Raise BadInput if several processes are to train a network that one process trains.
-
-    Args:
-        arch: The network.
-    """
-    one = processes == 1 or arch not in NEXT_ITEM
-    require(one, "--processes", "1 for a next-item network, which is trained by one process", processes)
+    """Raise BadInput if several processes are to train a network that one process trains."""
+    allowed = processes == 1 or arch not in NEXT_ITEM
+    require(allowed, "--processes", "1 for a next-item network, which is trained by one process", processes)
 
 
 def check_judges(named: Mapping[str, Any], of: str) -> None:
-    """Raise BadInput for a setting about the scores of labelled rows, which would have no effect.
-
-    Args:
-        named: The sections as the file has them.
-        of: The network, for messages.
-    """
+    """Raise BadInput for a setting about the scores of labelled rows, which would have no effect `of` a network."""
     gate = named.get("publish", {}).get("gate", {})
     unread = [f"publish.gate.{key}" for key in OF_LABELS["gate"] if isinstance(gate, dict) and key in gate]
     unread += [f"evaluate.{key}" for key in OF_LABELS["evaluate"] if key in named.get("evaluate", {})]
@@ -127,7 +107,7 @@ def check_judges(named: Mapping[str, Any], of: str) -> None:
 
 
 def _remedy(features: Sequence[FeatureConfig], shared: Collection[str]) -> str:
-    """Return what makes a feature that reads one of the sequence's tables the item."""
+    """Say how a feature that reads one of the sequence's tables becomes the item."""
     for f in features:
         if f.table in shared and f.side != "item":
             return f'; set side = "item" in [features.{f.name}]'

@@ -34,16 +34,9 @@ LIST_TYPES: dict[str, tuple[str, ...]] = {
 def read_online_features(
     raw: dict[str, Any], features: Sequence[FeatureConfig], folder: Path = Path(), events: Sequence[FeatureConfig] = ()
 ) -> dict[str, FeatureGroup]:
-    """Read [online_features.*].
+    """Read [online_features.*]; relative paths of registries start in `folder`. Raises BadInput.
 
     A feature that is called as the list column that a sequence's column is read from in training fills that column.
-
-    Args:
-        raw: The sections by name.
-        folder: The folder that a relative path of a registry starts from.
-
-    Raises:
-        BadInput: A section is invalid, or fills what the model does not read.
     """
     columns = {feature.column for feature in features if not feature.cross}
     lists = {c.column: c.name for c in events if c.sequence and not c.sequence.from_events and c.column not in columns}
@@ -75,24 +68,17 @@ def with_stored_histories(
     features: Sequence[FeatureConfig],
     model: str,
 ) -> dict[str, FeatureGroup]:
-    """Return groups of online features with those of the histories that the run writes to a store.
-
-    Args:
-        sequences: The sequences.
-
-    Raises:
-        BadInput: A group reads them otherwise than they are written.
-    """
+    """Add the groups of histories that the run writes to a store; raise BadInput if others read them otherwise."""
     kinds = {f.column: f.kind for f in features}
     groups = dict(groups)
     for config in sequences.values():
         if not config.store:
             continue
         lists = {c.name: c.kind for c in columns if c.sequence is not None and c.sequence.name == config.name}
-        reading = [group for group in groups.values() if any(f.input in lists for f in group.features)]
+        readers = [group for group in groups.values() if any(f.input in lists for f in group.features)]
         text = kinds.get(config.from_events) == "string"
-        if reading:
-            _check_reading(config, lists, text, reading)
+        if readers:
+            _check_reading(config, lists, text, readers)
             continue
         name = f"sequences.{config.name}"
         short = {column: column.partition(".")[2] for column in lists}
@@ -111,22 +97,16 @@ def with_stored_histories(
 
 
 def _check_reading(
-    config: SequenceConfig, lists: Mapping[str, str], text: bool, reading: Sequence[FeatureGroup]
+    config: SequenceConfig, lists: Mapping[str, str], text: bool, readers: Sequence[FeatureGroup]
 ) -> None:
-    """Check that groups read a history's columns as they are written.
-
-    Args:
-        lists: Kinds of its columns by name.
-        text: True if users are strings.
-        reading: The groups that read some of them.
-    """
-    where = f"online_features.{reading[0].name}"
-    group, user = reading[0], config.from_events
-    one = f"all columns of [sequences.{config.name}], which are written to one store, in one group"
+    """Check that groups read a history's columns, kinds by name, as they are written; `text`: users are strings."""
+    where = f"online_features.{readers[0].name}"
+    group, user = readers[0], config.from_events
+    together = f"all columns of [sequences.{config.name}], which are written to one store, in one group"
     filled = {f.input: f for f in group.features if f.input in lists}
     absent = [name for name in lists if name not in filled]
-    require(len(reading) == 1, f"{where}.features", one, f"some of them in {reading[-1].name!r}")
-    require(not absent, f"{where}.features", one, f"none for {', '.join(absent)[:64]}")
+    require(len(readers) == 1, f"{where}.features", together, f"some of them in {readers[-1].name!r}")
+    require(not absent, f"{where}.features", together, f"none for {', '.join(absent)[:64]}")
     require(
         group.store == config.store, f"{where}.store", f"sequences.{config.name}.store, {config.store!r}", group.store
     )
@@ -141,7 +121,7 @@ def _check_reading(
 
 
 def _group_reader(subject: str) -> Any:
-    """Return what reads a section of a group; raise the error of what needs it if there is none."""
+    """Return the extension's reader of a section of a group; raise its error if the extension is not there."""
     reader = ENGINE.get("training_sections", "online_features")
     if reader is None:
         raise missing(subject, "online_features")

@@ -17,9 +17,7 @@ from freshet_serving.processor.repository import is_address, storage_of
 PRECISIONS = ("float32", "int8", "auto")
 DELTAS = ("delta_rows", "delta_seconds")
 LEAST_KEPT = 2
-"""Fewest versions that are kept, whatever the file says: the newest, and the one that servers use until they have
-loaded it.
-"""
+"""Fewest versions that are kept: the newest, and the one that servers use until they have loaded it."""
 FOLLOWED_SECONDS = 10.0
 """Longest time between deltas of a followed stream without another rule."""
 
@@ -111,23 +109,19 @@ class PublishConfig:
 
 
 def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
-    """Read and validate [publish].
+    """Read and validate [publish]. Raises BadInput.
 
     Args:
-        raw: The section.
-        follow: Whether the data is an endless stream. Then full_rows 0 means the rows present when the run begins, and
-            deltas are always published.
-
-    Raises:
-        BadInput: The section is invalid.
+        follow: The data is an endless stream: full_rows 0 means the rows present when the run begins, and deltas are
+            always published.
     """
     keys = {key: value for key, value in raw.items() if key != "gate"}
     publish = parse_section(PublishConfig, keys, "publish", gate=read_gate(raw.get("gate", {})))
     require(publish.repository != "", "publish.repository", "a folder", "")
     if is_address(publish.repository):
         storage_of(publish.repository, "publish.repository")
-    own = publish.trainer_folder
-    require(not is_address(own), "publish.trainer_folder", "a folder of this machine's disk", own[:200])
+    folder = publish.trainer_folder
+    require(not is_address(folder), "publish.trainer_folder", "a folder of this machine's disk", folder[:200])
     require_one_of(publish.table_dtype, ROW_TYPES, "publish.table_dtype")
     require_between(publish.full_rows, 0, 2**63 - 1, "publish.full_rows")
     require_between(publish.delta_rows, 0, 2**63 - 1, "publish.delta_rows")
@@ -142,18 +136,14 @@ def read_publish(raw: dict[str, Any], follow: bool = False) -> PublishConfig:
     for name in ("delta_seconds", "version_seconds"):
         if not (getattr(publish, name) >= 0 and math.isfinite(getattr(publish, name))):
             raise BadInput(f"publish.{name}: expected 0 or more, got {getattr(publish, name)}")
-    if follow and not _given(publish):
+    rules = [(key, getattr(publish, key)) for key in DELTAS if getattr(publish, key)]
+    if follow and not rules:
         return dataclasses.replace(publish, delta_seconds=FOLLOWED_SECONDS)
-    if (publish.version_rows or publish.version_seconds) and not _given(publish):
+    if (publish.version_rows or publish.version_seconds) and not rules:
         raise BadInput(f"publish.version_rows, version_seconds: only with one of {', '.join(DELTAS)}")
-    if publish.dense_every > 1 and not _given(publish):
+    if publish.dense_every > 1 and not rules:
         raise BadInput(f"publish.dense_every: only with one of {', '.join(DELTAS)}, got {publish.dense_every}")
-    if publish.full_rows == 0 and not follow and (given := _given(publish)):
-        key, value = given[0]
+    if publish.full_rows == 0 and not follow and rules:
+        key, value = rules[0]
         raise BadInput(f"publish.{key}: expected 0 while publish.full_rows is 0 (all rows), got {value}")
     return publish
-
-
-def _given(publish: PublishConfig) -> list[tuple[str, float]]:
-    """Return the rules in force for publishing deltas."""
-    return [(key, getattr(publish, key)) for key in DELTAS if getattr(publish, key)]

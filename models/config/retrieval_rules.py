@@ -28,15 +28,12 @@ def tower_keys(features: Sequence[FeatureConfig], entities: Sequence[EntityConfi
     """Return the features that tell users and items apart; "" without one.
 
     It is the key of the first entity of that side, or else the first feature of that side with one id or string a row.
-
-    Args:
-        entities: The sections [entities.*].
     """
     keys = [entity.key for entity in entities]
 
     def key(side: str) -> str:
-        own = [f for f in features if f.side == side and (read := f.reads) is not None and read.kind in OF_ONE]
-        named = [f.name for f in own if f.sequence is None and f.kind in OF_ONE]
+        readers = [f for f in features if f.side == side and (read := f.reads) is not None and read.kind in OF_ONE]
+        named = [f.name for f in readers if f.sequence is None and f.kind in OF_ONE]
         return next((name for name in keys if name in named), named[0] if named else "")
 
     return key("user"), key("item")
@@ -50,24 +47,14 @@ def check_retrieval(
     tables: Mapping[str, TableConfig],
     named: Mapping[str, Any],
 ) -> None:
-    """Check the sections against each other.
-
-    Args:
-        features: The features, those of sequences among them.
-        entities: The sections [entities.*].
-        tables: The sections [tables.*].
-        named: The sections as the file has them.
-
-    Raises:
-        BadInput: The network cannot learn to retrieve from such a file.
-    """
+    """Raise BadInput unless the network can learn to retrieve from the file, whose sections are `named`."""
     of = f"for {model.arch}, which learns to retrieve unless model.loss is {LOG_LOSS!r}"
     item = tower_keys(features, entities)[1]
     require(bool(item), "features", f"an id or string of side 'item' that tells items apart {of}", "none")
     table = next(f.table for f in features if f.name == item)
     for key in ("hash", "hash_rows"):
-        own = getattr(tables.get(table, TableConfig()), key)
-        require(own in ("", "none", 0), f"tables.{table}.{key}", f"none {of}: each item has a row of its own", own)
+        value = getattr(tables.get(table, TableConfig()), key)
+        require(value in ("", "none", 0), f"tables.{table}.{key}", f"none {of}: each item has a row of its own", value)
     of_item = {f.name for f in features if f.side == "item"}
     for f in features:
         alone = f.side != "item" or (of_item.issuperset(f.cross) and not f.window)
@@ -84,6 +71,6 @@ def check_retrieval(
 
 def check_one_process(model: ModelConfig, processes: int) -> None:
     """Raise BadInput if several processes are to train a network that learns to retrieve."""
-    one = processes == 1 or not learns_to_retrieve(model)
+    allowed = processes == 1 or not learns_to_retrieve(model)
     expected = f"1 for {model.arch}, which compares all rows of a step, unless model.loss is {LOG_LOSS!r}"
-    require(one, "--processes", expected, processes)
+    require(allowed, "--processes", expected, processes)

@@ -7,8 +7,8 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
     counts = true                       for each plain feature, beside its embedding
     cross = [history column, candidate], take = -8, decay = "position", counts = true
                                         the newest item, the one before, the next two and the next four with the
-                                        candidate; of further columns that a history and a candidate share, such as
-                                        a category, the newest two
+                                        candidate; of further columns that both share, such as a category, the newest
+                                        two
     cross = [item of the history, candidate], equal = true, counts = true
                                         how often the history has this very item, also beside each of its attributes:
                                         what holds for items that users come back to, or never do
@@ -20,13 +20,12 @@ ahead of each of them (loadtest/results/event-logs.md). So the file gets both, a
 The first column of a history is its item; what has fewer values, such as a category, comes after it.
 
 Rejected: equals by distance (-0.007 on 20,000 rows where items are bought again) and of categories (-0.004 on a sparse
-shop), crosses of user or context with the item itself (rows that are seen once: AUC fell by 0.004), two items for the
-crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, the order of shuffled rows
-(-0.002 to -0.009), a lower rate for rows (0.03 suited a day's rhythm and cost 0.006 where tastes are long; gates of the
-embeddings, models.zoo.field_gates, learn which it is), `din` beside the counts, and a choice by held-out rows, which
-would change from night to night.
+shop), crosses of user or context with the item itself (AUC fell by 0.004: rows that are seen once), two items for the
+crosses (as good on six logs, but 0.03 less where a mood lasts for days), more than eight, shuffled rows (-0.002 to
+-0.009), a lower rate for rows (0.03 suited a day's rhythm and cost 0.006 where tastes are long; models.zoo.field_gates
+learn which it is), `din` beside the counts, and a choice by held-out rows, which would change from night to night.
 
-Whoever names `arch`, makes a feature of a history or counts anything gets what the file says, and nothing else.
+A file that names `arch`, makes a feature of a history or counts anything gets what it says, and nothing else.
 """
 
 from __future__ import annotations
@@ -43,11 +42,7 @@ Sections = dict[str, Any]
 
 
 def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sections:
-    """Return the sections of a file, completed if it leaves the choice to us.
-
-    Args:
-        raw: The parsed file, not yet validated: what is wrong in it is refused later.
-    """
+    """Return the sections of a parsed file, completed if it leaves the choice to us; they are validated later."""
     sections = [raw.get(name, {}) for name in ("model", "features", "sequences", "train")]
     if not all(isinstance(section, dict) for section in sections):
         return dict(raw)
@@ -58,7 +53,7 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
     if not pairs:
         return dict(raw)
     plain = [name for name, section in features.items() if _one_value(section)]
-    made: Sections = {
+    defaults: Sections = {
         name: section | ({"counts": True, "dim": section.get("dim", DIM)} if name in plain else {})
         for name, section in features.items()
     }
@@ -66,24 +61,24 @@ def with_sequence_defaults(raw: Mapping[str, Any], labels: Sequence[str]) -> Sec
     for column, candidate in pairs:
         name = f"{column.replace('.', '-')}-{candidate}"
         newest = NEWEST_ITEMS if candidate == candidates[0] else NEWEST_OTHERS
-        made[name] = {"cross": [column, candidate], "take": -newest, "decay": "position", "counts": True}
+        defaults[name] = {"cross": [column, candidate], "take": -newest, "decay": "position", "counts": True}
     others = [name for name in plain if name != candidates[0]]
     attributes = [name for name in others if name in candidates or features[name].get("side") == "item"]
     (column, candidate), *_ = pairs
     for beside in ([], *([name] for name in attributes[:MOST_ATTRIBUTES])):
         name = "-".join((column.replace(".", "-"), candidate, "equal", *beside))
-        made[name] = {"cross": [column, candidate, *beside], "equal": True, "side": "item", "counts": True}
+        defaults[name] = {"cross": [column, candidate, *beside], "equal": True, "side": "item", "counts": True}
     users = [name for name in plain if features[name].get("side") == "user"]
     contexts = [name for name in plain if features[name].get("side", "context") == "context" and name not in candidates]
     for other in (*users[:1], *contexts[:MOST_CONTEXTS]):
         for attribute in attributes[:MOST_ATTRIBUTES]:
-            made[f"{other}-{attribute}"] = {"cross": [other, attribute], "side": "item", "counts": True}
+            defaults[f"{other}-{attribute}"] = {"cross": [other, attribute], "side": "item", "counts": True}
     in_order = {"shuffle_rows": 0} | train
-    return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": made, "train": in_order}
+    return dict(raw) | {"model": {"arch": DEFAULT_ARCH} | model, "features": defaults, "train": in_order}
 
 
 def _plain_file(features: Sections, sequences: Sections) -> bool:
-    """Return whether no feature is made of a history or counts by itself, and the sections can be read at all."""
+    """Return whether the sections can be read at all, and no feature is made of a history or counts by itself."""
     if not all(isinstance(section, dict) for section in (*features.values(), *sequences.values())):
         return False
     heads = tuple(f"{name}." for name in sequences)
@@ -100,10 +95,7 @@ def _one_value(section: Sections) -> bool:
 
 
 def _pairs(features: Sections, sequences: Sections) -> list[tuple[str, str]]:
-    """Return each column of a history with the candidate's feature that is of the same kind of values.
-
-    They share a table, or are made of the same column of an event log.
-    """
+    """Return each column of a history with the candidate's feature that shares its table or column of an event log."""
     pairs = []
     for sequence, section in sequences.items():
         columns, tables = section.get("columns"), section.get("tables", {})

@@ -7,12 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import HASHED, LABEL_KIND, FeatureConfig, check_marker
-from freshet_serving.models.config.toml_sections import parse_section, require, require_between, require_one_of
+from freshet_serving.models.config.toml_sections import (
+    named_sections,
+    parse_section,
+    require,
+    require_between,
+    require_one_of,
+)
 from freshet_serving.models.data.formats import TABLES, DataConfig, label_names
 from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.sequence_columns import FLOATS, TIES, TIMES, SequenceConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import type_name
 from freshet_serving.processor.package import KEEPS, MAX_EVENTS, NAME, TIME_UNITS
 
 TAKEN = ("time", "row_splits", "lengths")
@@ -22,34 +27,21 @@ TAKEN = ("time", "row_splits", "lengths")
 def read_sequences(
     raw: dict[str, Any], features: Sequence[FeatureConfig], data: DataConfig
 ) -> tuple[dict[str, SequenceConfig], list[FeatureConfig]]:
-    """Read [sequences.*].
-
-    Args:
-        raw: The sections by name.
-
-    Returns:
-        The sections by name, and their columns as features called `<sequence>.<column>`.
-
-    Raises:
-        BadInput: A section is invalid.
-    """
-    found: dict[str, SequenceConfig] = {}
+    """Read [sequences.*]; return the sections, and their columns as features `<sequence>.<column>`. Raises BadInput."""
+    configs: dict[str, SequenceConfig] = {}
     columns: list[FeatureConfig] = []
     # Columns of strings, as features that are made of them have it.
     texts = {f.column for f in features if f.window and not f.cross and f.kind in HASHED}
     texts |= {f"{f.column.partition('.')[0]}.{key}" for f in features for key, v in f.where.items() if type(v) is str}
-    for name, section in raw.items():
-        where = f"sequences.{name}"
-        if not isinstance(section, dict):
-            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+    for name, where, section in named_sections(raw, "sequences"):
         plain = NAME.fullmatch(name) is not None and "." not in name and name != "x"
         require(plain, where, "a name of letters, digits, '_', '-' other than x", name)
         config = parse_section(SequenceConfig, section, where, name=name)
         kinds = _event_kinds(config, features, data, where) if config.from_events else {}
         _check(config, kinds, features, data, where)
-        found[name] = config
+        configs[name] = config
         columns += _columns(config, [*features, *columns], kinds, texts, data, where)
-    return found, columns
+    return configs, columns
 
 
 def with_item_sides(
@@ -58,11 +50,7 @@ def with_item_sides(
     """Return the features, with side `item` where a sequence implies it.
 
     Events are compared with candidates by a table that both have, so the one feature that shares a sequence's table is
-    the candidates', unless its section says otherwise.
-
-    Args:
-        features: The model's features, those of sequences not among them.
-        raw: The sections of the features by name.
+    the candidates', unless its section (in `raw`) says otherwise.
     """
     shared = {f.table for f in columns if f.table}
     readers = {table: [f for f in features if f.table == table] for table in shared}
@@ -152,10 +140,9 @@ def _columns(
         others: Features whose tables it may share.
         kinds: Kinds of an event log's columns; {} for list columns.
         texts: List columns that hold strings, as far as features tell.
-        where: Name of the section, for messages.
     """
     tables = {f.table: f for f in others if f.table}
-    found: list[FeatureConfig] = []
+    columns: list[FeatureConfig] = []
     for key, column in config.columns.items():
         table = config.tables.get(key, f"{config.name}.{key}")
         shared = tables.get(table)
@@ -165,7 +152,7 @@ def _columns(
             raise BadInput(
                 f"{where}.tables: expected a table for {kinds[column]!r}, got {table!r}, which is for another kind"
             )
-        if not found:
+        if not columns:
             check_marker(config.padding, hashed, f"{where}.padding")
         feature = FeatureConfig(
             f"{config.name}.{key}",
@@ -179,19 +166,19 @@ def _columns(
             from_=column,
             sequence=config,
         )
-        found.append(feature)
+        columns.append(feature)
         tables.setdefault(table, feature)
     for key, column in config.floats.items():
         name, kind = f"{config.name}.{key}", LABEL_KIND if config.from_events and column in label_names(data) else ""
-        made = FeatureConfig(
+        feature = FeatureConfig(
             name, FLOATS, side="user", max_length=config.max_length, from_=column, column_kind=kind, sequence=config
         )
-        wanted = made.reads.kind if made.reads is not None else ""
-        for read in (f.reads for f in (*others, *found)):
-            if wanted and read is not None and read.name == column:
-                require(read.kind == wanted, f"{where}.floats", f"a column of kind {wanted!r}", column)
-        found.append(made)
+        expected = feature.reads.kind if feature.reads is not None else ""
+        for read in (f.reads for f in (*others, *columns)):
+            if expected and read is not None and read.name == column:
+                require(read.kind == expected, f"{where}.floats", f"a column of kind {expected!r}", column)
+        columns.append(feature)
     if config.time:
-        found.append(FeatureConfig(f"{config.name}.time", TIMES, side="user", from_=config.time, sequence=config))
+        columns.append(FeatureConfig(f"{config.name}.time", TIMES, side="user", from_=config.time, sequence=config))
     # The data choose how floats are transformed, as those of features.
-    return [f if f.kind == FLOATS else dataclasses.replace(f, transform="none") for f in found]
+    return [f if f.kind == FLOATS else dataclasses.replace(f, transform="none") for f in columns]

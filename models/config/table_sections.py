@@ -30,9 +30,7 @@ class TableConfig:
 
     Attributes:
         memory_mb: Budget of models.embedding.tiered_rows.
-        hash: Of models.embedding.multi_hash; "" with hash_rows: chosen by the data.
-        hash_rows: Of models.embedding.multi_hash.
-        hash_codes: Of models.embedding.multi_hash.
+        hash: "" with hash_rows: chosen by the data (models.embedding.multi_hash, as the other keys of hashes).
         train: The overridden keys of [train], with their values.
     """
 
@@ -99,17 +97,7 @@ class TableConfig:
 
 
 def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: TrainSettings) -> dict[str, TableConfig]:
-    """Read and validate [tables.*].
-
-    Args:
-        raw: The sections by name.
-
-    Returns:
-        The sections by table name.
-
-    Raises:
-        BadInput: A section is invalid.
-    """
+    """Read and validate [tables.*]; return the sections by table name. Raises BadInput."""
     names = sorted({f.table for f in features if f.table})
     tables = {}
     for name, section in raw.items():
@@ -124,15 +112,16 @@ def read_tables(raw: dict[str, Any], features: Sequence[FeatureConfig], train: T
                 raise BadInput(
                     f"{where}.{key}: unknown key; expected one of {', '.join(keys)}{option_hint(key, keys, 'tables')}"
                 )
-        own = {key: value for key, value in section.items() if key not in ROW_KEYS}
-        given = {key: value for key, value in section.items() if key in ROW_KEYS}
-        settings = parse_section(TrainSettings, given, where)
-        table = parse_section(TableConfig, own, where, train={key: getattr(settings, key) for key in given})
+        table_keys = {key: value for key, value in section.items() if key not in ROW_KEYS}
+        row_keys = {key: value for key, value in section.items() if key in ROW_KEYS}
+        settings = parse_section(TrainSettings, row_keys, where)
+        overridden = {key: getattr(settings, key) for key in row_keys}
+        table = parse_section(TableConfig, table_keys, where, train=overridden)
         _check_table(table, section, where)
-        if "optimizer" not in given:
+        if "optimizer" not in row_keys:
             settings = dataclasses.replace(settings, optimizer=train.optimizer)
-        check_rows(settings, given, where)
-        if settings.optimizer != "sgd" == train.optimizer and "learning_rate" not in given:
+        check_rows(settings, row_keys, where)
+        if settings.optimizer != "sgd" == train.optimizer and "learning_rate" not in row_keys:
             raise BadInput(f"{where}.learning_rate: required, because train.learning_rate is for sgd")
         tables[name] = table
     return tables

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,40 +26,21 @@ ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
 
 @dataclass(frozen=True, slots=True)
 class FileSection:
-    """Documentation of a section of the file.
-
-    Attributes:
-        text: Its purpose, in Markdown.
-        named: Placeholder of the user-chosen name of each such section, such as COLUMN; "" for a section that occurs
-            once.
-    """
+    """Documentation of a section of the file: its purpose, in Markdown, and the placeholder of its user-chosen name."""
 
     text: str
     named: str = ""
 
 
 def about(text: str, named: str = "") -> Mapping[str, FileSection]:
-    """Return the metadata of a field that is a section. Its keys are the options of its class.
-
-    Args:
-        text: As in FileSection.
-        named: As in FileSection.
-    """
+    """Return the metadata of a field that is a section. Its keys are the options of its class."""
     return {"section": FileSection(text, named)}
 
 
 def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:
-    """Build a dataclass from a section's keys, by its annotations.
+    """Build a dataclass from a section's keys, by its annotations; `made` are fields without a key. Raises BadInput.
 
     A field named after a Python keyword ends in '_', its key does not.
-
-    Args:
-        raw: The section.
-        where: Name of the section, for messages.
-        **made: Fields that have no key.
-
-    Raises:
-        BadInput: A key is unknown, missing or of the wrong type.
     """
     hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
     values = dict(made)
@@ -73,18 +54,22 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
     for f in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if required and f.name not in values:
-            wanted = TYPE_NAMES.get(hints[f.name][1], "a table of strings")
-            raise BadInput(f"{where}.{f.name}: expected {wanted}, got nothing")
+            expected = TYPE_NAMES.get(hints[f.name][1], "a table of strings")
+            raise BadInput(f"{where}.{f.name}: expected {expected}, got nothing")
     return kind(**values)
 
 
-def as_float(value: int, where: str) -> float:
-    """Return a whole number as a float; raise BadInput for one that is too large.
+def named_sections(raw: Mapping[str, Any], title: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the name, the title and the content of each section [title.<name>]; raise BadInput if one is none."""
+    for name, section in raw.items():
+        where = f"{title}.{name}"
+        if not isinstance(section, dict):
+            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+        yield name, where, section
 
-    Args:
-        value: The number, of any size.
-        where: Its name, for the message.
-    """
+
+def as_float(value: int, where: str) -> float:
+    """Return an integer of any size as a float; raise BadInput if it is too large."""
     try:
         return float(value)
     except OverflowError:
@@ -93,13 +78,13 @@ def as_float(value: int, where: str) -> float:
 
 def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, types.UnionType):
-        one, *others = (option for option in typing.get_args(hint) if option is not types.NoneType)
-        if not others or type(value) is one:
-            return _value(one, value, where)
+        first, *others = (option for option in typing.get_args(hint) if option is not types.NoneType)
+        if not others or type(value) is first:
+            return _value(first, value, where)
         if isinstance(others[0], types.GenericAlias):
-            return _value(others[0] if isinstance(value, list) else one, value, where)
+            return _value(others[0] if isinstance(value, list) else first, value, where)
         if type(value) is not others[0]:
-            raise BadInput(f"{where}: expected {TYPE_NAMES[one]} or {TYPE_NAMES[others[0]]}, got {type_name(value)}")
+            raise BadInput(f"{where}: expected {TYPE_NAMES[first]} or {TYPE_NAMES[others[0]]}, got {type_name(value)}")
         return value
     if typing.get_origin(hint) is Mapping:
         if not isinstance(value, dict):
@@ -117,9 +102,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def require(condition: bool, where: str, wanted: str, got: Any) -> None:
+def require(condition: bool, where: str, expected: str, got: Any) -> None:
     if not condition:
-        raise BadInput(f"{where}: expected {wanted}, got {str(got)[:80]!r}")
+        raise BadInput(f"{where}: expected {expected}, got {str(got)[:80]!r}")
 
 
 def require_one_of(value: str, choices: Collection[str], where: str, more: str = "") -> None:

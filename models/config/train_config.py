@@ -1,8 +1,7 @@
 """Read and validate the training file of `freshet train --config FILE.toml`: what to read, learn and publish.
 
-Sections: the fields of TrainConfig; docs/how-to/train.md shows them. Every
-error is one line that names section.key, the expected and the actual value, and for a misspelling the nearest valid
-key.
+Sections: the fields of TrainConfig; docs/how-to/train.md shows them. Every error is one line that names section.key,
+the expected and the actual value, and for a misspelling the nearest valid key.
 """
 
 from __future__ import annotations
@@ -59,12 +58,7 @@ NAMED_SECTIONS = ("tables", "online_features", "online_stores", "sequences", "us
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """The whole file. Each field describes its section; the keys are described in the section's class.
-
-    Attributes:
-        fusion: Outputs as expressions, in order (compiler.dense.fusion).
-        tables: Settings of the tables that have a section.
-    """
+    """The whole file. Each field describes its section; the keys are described in the section's class."""
 
     model: ModelConfig = field(
         metadata=about(
@@ -177,12 +171,10 @@ class TrainConfig:
 
     @property
     def joined(self) -> list[EntityConfig | UserTableConfig]:
-        """The sections whose tables are joined to the rows of the data."""
         return [*self.entities, *self.user_table]
 
     @property
     def network(self) -> NetworkConfig:
-        """The settings of the network that a trainer needs."""
         model = self.model
         wide, counts = ([f.name for f in self.features if getattr(f, kind)] for kind in ("wide", "counts"))
         keys = tower_keys(self.features, self.entities) if learns_to_retrieve(model) else None
@@ -193,16 +185,13 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """Options of how a run starts, given on the command line.
+    """Options of how a run starts, given on the command line; raises BadInput if they do not fit together.
 
     Attributes:
         replay: Learn rows of undone deltas again instead of skipping them.
         new_version: First publish the existing weights as a new full version.
         from_scratch: Only with new_version: train new weights for it, as for the first version.
         repeat: Folder of a followed run's checkpoints; new weights learn what it says in the same steps.
-
-    Raises:
-        BadInput: The options do not fit together.
     """
 
     replay: bool = False
@@ -218,16 +207,13 @@ class StartOptions:
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), publishes: bool = True) -> TrainConfig:
-    """Read and validate a configuration file.
+    """Read and validate a configuration file. Raises BadInput, in one line.
 
     Reads the data only if format or [features] are left out and must be derived from the path or the first line.
 
     Args:
         overrides: "section.key=value" each, as if the file said so; the value in TOML.
-        publishes: Whether the rules of [publish] for deltas must suit a run without --follow.
-
-    Raises:
-        BadInput: The file is invalid, in one line.
+        publishes: The rules of [publish] for deltas must suit a run without --follow.
     """
     name = Path(path).name
     try:
@@ -284,16 +270,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
 
 
 def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Path()) -> TrainConfig:
-    """Validate the sections of a parsed file, as load_config does.
-
-    Args:
-        raw: The parsed file.
-        publishes: As for load_config.
-        folder: The folder of the file, where relative paths of registries start.
-
-    Raises:
-        BadInput: The file is invalid.
-    """
+    """Validate the sections of a parsed file, as load_config does; relative paths of registries start in `folder`."""
     sections = [f.name for f in dataclasses.fields(TrainConfig)]
     for section, value in raw.items():
         if section not in sections:
@@ -323,7 +300,7 @@ def parse_config(raw: dict[str, Any], publishes: bool = True, folder: Path = Pat
     online = read_online_features(raw.get("online_features", {}), features, folder, columns)
     user_tables = bound_user_tables(user_tables, features, online, entities)
     online = with_stored_histories(online, sequences, columns, features, model.name)
-    stores = {one.name: one for one in parse_stores(raw.get("online_stores", {}))}
+    stores = {store.name: store for store in parse_stores(raw.get("online_stores", {}))}
     tables = read_tables(raw.get("tables", {}), [*features, *columns], train)
     tables = memorised_tables(features, tables, raw.get("tables", {}), train)
     evaluate = read_evaluate(raw.get("evaluate", {}), features)

@@ -27,7 +27,6 @@ class TrainSettings(RowOptions):
     """The section [train].
 
     "" and 0 of optimizer, rates, accumulator, batch_rows and epochs mean left out; models.training.defaults chooses.
-
     models.training.schedule computes the learning rates over time, models.training.dense_optimizer the network's steps;
     models.data.shuffled shuffles rows.
 
@@ -127,7 +126,6 @@ class TrainSettings(RowOptions):
 
 
 def read_train(section: dict[str, Any]) -> TrainSettings:
-    """Read and validate [train]; raise BadInput if it is invalid."""
     train = parse_section(TrainSettings, section, "train")
     if "batch_rows" in section:
         require_between(train.batch_rows, 1, 1 << 20, "train.batch_rows")
@@ -169,14 +167,7 @@ def _check_stopping(train: TrainSettings, section: Collection[str]) -> None:
 
 
 def check_rows(train: TrainSettings, section: Collection[str], where: str) -> None:
-    """Validate ROW_KEYS of [train], or of a table that overrides them.
-
-    Args:
-        where: Name of the section, for messages.
-
-    Raises:
-        BadInput: A value is invalid.
-    """
+    """Raise BadInput unless ROW_KEYS of [train], or of a table that overrides them, are valid."""
     if "optimizer" in section:
         require_one_of(train.optimizer, OPTIMIZERS, f"{where}.optimizer")
     for key in ("learning_rate", "initial_accumulator"):

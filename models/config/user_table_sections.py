@@ -13,12 +13,12 @@ from typing import Any
 
 from freshet_serving.models.config.entity_sections import EntityConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.toml_sections import parse_section, require, require_one_of
+from freshet_serving.models.config.toml_sections import named_sections, parse_section, require, require_one_of
 from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import columns_of, default_features, table_columns
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option, type_name
+from freshet_serving.processor.options import option
 from freshet_serving.processor.package import NAME
 
 NO_FIELD = Field("", "id")
@@ -31,11 +31,7 @@ Sections = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UserTableConfig:
-    """The section [user_table.<name>].
-
-    Attributes:
-        fields: The columns that are joined.
-    """
+    """The section [user_table.<name>]; `fields` are the columns that are joined."""
 
     name: str
     key: str = field(metadata=option("column of the user, in the table and in the data: ids or strings"))
@@ -63,36 +59,25 @@ class UserTableConfig:
 
     @property
     def section(self) -> str:
-        """Name of the section."""
         return f"user_table.{self.name}"
 
     @property
     def further(self) -> tuple[Field, ...]:
-        """None: every column is joined."""
         return ()
 
     @property
     def once(self) -> bool:
-        """True if the table has one row a user."""
         return not self.time
 
     @property
     def data(self) -> DataConfig:
-        """Return the table as data to read."""
         return DataConfig(self.path, self.format or format_of(self.path), (), self.time)
 
 
 def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTableConfig]:
-    """Read all [user_table.*] sections; their columns have the kinds that the table's first file suggests.
-
-    Raises:
-        BadInput: A section is invalid, or its table lacks a column.
-    """
+    """Read all [user_table.*] sections, their columns with the kinds that the first files suggest. Raises BadInput."""
     tables: list[UserTableConfig] = []
-    for name, section in raw.items():
-        where = f"user_table.{name}"
-        if not isinstance(section, dict):
-            raise BadInput(f"{where}: expected a section [{where}], got {type_name(section)}")
+    for name, where, section in named_sections(raw, "user_table"):
         require(NAME.fullmatch(name) is not None, where, "a name of letters, digits, '_', '.', '-'", name)
         table = parse_section(UserTableConfig, section, where, name=name, fields=(), key_field=NO_FIELD)
         require_one_of(table.serve, (REQUESTS, ONLINE), f"{where}.serve")
@@ -108,16 +93,10 @@ def read_user_tables(raw: Mapping[str, Any], data: DataConfig) -> list[UserTable
 
 
 def with_user_columns(raw: Sections, tables: Sequence[UserTableConfig], data: DataConfig) -> Sections:
-    """Return the sections of a file with those that user tables imply.
+    """Return the sections of a file with those that user tables imply; they are not yet validated. Raises BadInput.
 
     A joined column without a feature becomes one; features of joined columns have side `user` unless they say
     otherwise; with `serve = "online"`, the online section names all columns.
-
-    Args:
-        raw: The sections of the file, those of features not yet validated.
-
-    Raises:
-        BadInput: A column can be no feature, or there is no online section.
     """
     if not tables:
         return raw
@@ -152,16 +131,7 @@ def bound_user_tables(
     online: Mapping[str, Any],
     entities: Sequence[EntityConfig],
 ) -> list[UserTableConfig]:
-    """Return user tables with the columns as the features read them.
-
-    Args:
-        features: The features of the file, those of sequences not among them.
-        online: The groups of online features by name.
-        entities: The entities, whose columns are others.
-
-    Raises:
-        BadInput: The key is no id or string, an entity has a column too, or an online section leaves one out.
-    """
+    """Return user tables with the columns as the features, without those of sequences, read them. Raises BadInput."""
     bound = []
     for table in tables:
         names = {f.name for f in table.fields}
@@ -173,8 +143,7 @@ def bound_user_tables(
             require(not both, f"{table.section}.columns", f"other columns than {entity.section} has", both)
         if table.serve == ONLINE:
             filled = {feature.input for feature in online[table.name].features}
-            left = ", ".join(f.name for f in fields if f.name not in filled)
-            if left:
+            if left := ", ".join(f.name for f in fields if f.name not in filled):
                 raise BadInput(
                     f"online_features.{table.name}.features: expected all columns of {table.section}, which is served"
                     f" online, but it has no {left[:80]}"
@@ -199,7 +168,6 @@ def _with_fields(table: UserTableConfig, where: str) -> UserTableConfig:
 
 
 def _served(table: UserTableConfig, section: Any, features: Sections) -> Any:
-    """Return the online section of a table with the columns that it does not name itself."""
     where = f"online_features.{table.name}"
     if section is None:
         raise BadInput(

@@ -1,8 +1,7 @@
 """Convert Arrow arrays to columns, in two steps.
 
-`canonical` checks an array of any acceptable Arrow type and casts it to the one type of its kind; errors name the
-column and the row. `column` views a canonical array as a numpy array, Strings or Ragged: buffers are shared with Arrow,
-only the n + 1 offsets are rebased.
+`canonical` checks an array of any acceptable type and casts it to the one type of its kind; errors name column and row.
+`column` views a canonical array as a numpy array, Strings or Ragged: buffers are shared, only the offsets are rebased.
 
     kind     accepted                                                canonical
     id       whole numbers of any type that holds them to the bit    int64
@@ -18,11 +17,10 @@ only the n + 1 offsets are rebased.
              milliseconds of any day since 2001 are refused); no
              null
     seconds  as time                                                 int64, whole Unix seconds, rounded down
-Dictionary-encoded forms of all of these are decoded, and extension types are read as their storage.
+Dictionaries are decoded, extension types read as their storage.
 
 An id is an integer, a bool, a decimal or a float without a fraction. A uint64 from 2**63 on is carried as the int64 of
-the same bits, as in requests. A float that is so large that it may stand for several integers is refused: its id is
-lost already.
+the same bits, as in requests. A float that may stand for several integers is refused: its id is lost already.
 """
 
 from __future__ import annotations
@@ -83,7 +81,6 @@ EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
 
 
 def is_text(t: pa.DataType) -> bool:
-    """Return whether a type is strings or bytes, dictionary-encoded ones included."""
     t = _stored(t)
     views = pt.is_string_view(t) or pt.is_binary_view(t) or pt.is_fixed_size_binary(t)
     return bool(views or pt.is_string(t) or pt.is_large_string(t) or pt.is_binary(t) or pt.is_large_binary(t))
@@ -99,7 +96,6 @@ def _is_number(t: pa.DataType) -> bool:
 
 
 def _stored(t: pa.DataType) -> pa.DataType:
-    """Return the type that the values of a dictionary or of an extension type have."""
     if pt.is_dictionary(t):
         return _stored(t.value_type)
     return _stored(t.storage_type) if isinstance(t, pa.BaseExtensionType) else t
@@ -125,7 +121,7 @@ def _fits(t: pa.DataType, kind: str) -> bool:
 
 
 def _suggests(t: pa.DataType, kind: str) -> bool:
-    """Return whether a type is read as a kind if nothing else is said: whole numbers as ids, to the bit."""
+    """Return whether a type is read as a kind by default: whole numbers as ids, to the bit."""
     t = _stored(t)
     if kind in ONE_OF:
         return _is_list(t) and _suggests(t.value_type, ONE_OF[kind])
@@ -137,10 +133,7 @@ def _suggests(t: pa.DataType, kind: str) -> bool:
 def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
     """Raise BadInput unless a column can be read as `kind`; the error suggests a kind that fits.
 
-    Args:
-        kind: Kind to read it as.
-        name: Name of the column.
-        where: The place that asks for it, as messages begin; "" for a feature of its name.
+    It begins with `where`, the place that asks for the column; "" for a feature of its name.
     """
     where = where or f"features.{name}"
     if _fits(t, kind):
@@ -161,14 +154,7 @@ def check_type(t: pa.DataType, kind: str, name: str, where: str = "") -> None:
 
 
 def infer_kind(t: pa.DataType, name: str) -> str:
-    """Return the kind that fits a column.
-
-    Args:
-        name: Name of the column, for the error.
-
-    Raises:
-        BadInput: No kind fits.
-    """
+    """Return the kind that fits a column; raise BadInput, with its name, if none does."""
     if pt.is_timestamp(t) or pt.is_date(t):
         return "seconds"
     kind = next((k for k in ("id", "string", "float", *ONE_OF) if _suggests(t, k)), "")
@@ -178,16 +164,7 @@ def infer_kind(t: pa.DataType, name: str) -> str:
 
 
 def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
-    """Check an array and cast it to ARROW_TYPES[kind].
-
-    Args:
-        kind: Kind of the column.
-        name: Name of the column.
-        where: Names a row of the array.
-
-    Raises:
-        BadInput: The type or a value does not fit.
-    """
+    """Check an array and cast it to ARROW_TYPES[kind]. Raises BadInput."""
     check_type(array.type, kind, name)
     array = _plain(array)
     if kind in ONE_OF:
@@ -203,17 +180,16 @@ def canonical(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
     return _floats(array, kind, name, where)
 
 
-def _refuse(bad: np.ndarray, array: pa.Array, wanted: str, name: str, where: Where) -> None:
-    """Raise BadInput for the first row where `bad` is true."""
+def _refuse(bad: np.ndarray, array: pa.Array, expected: str, name: str, where: Where) -> None:
     if bad.any():
         row = int(bad.argmax())
-        raise BadInput(f"column {name!r}: expected {wanted}, got {str(array[row].as_py())[:40]} at {where(row)}")
+        raise BadInput(f"column {name!r}: expected {expected}, got {str(array[row].as_py())[:40]} at {where(row)}")
 
 
-def _refuse_nulls(array: pa.Array, wanted: str, name: str, where: Where) -> None:
+def _refuse_nulls(array: pa.Array, expected: str, name: str, where: Where) -> None:
     if array.null_count:
         row = int(_numpy(array.is_null()).argmax())
-        raise BadInput(f"column {name!r}: expected {wanted}, got a null at {where(row)}")
+        raise BadInput(f"column {name!r}: expected {expected}, got a null at {where(row)}")
 
 
 def _numpy(array: pa.Array) -> np.ndarray:
@@ -225,9 +201,9 @@ def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
     _refuse_nulls(array, "an id", name, where)
     if pt.is_floating(array.type):
         values = _numpy(array)
-        most = EXACT[array.type.bit_width // 8]
+        limit = EXACT[array.type.bit_width // 8]
         _refuse(values != np.floor(values), array, "an id, a whole number (kind = 'float' reads others)", name, where)
-        _refuse(~(np.abs(values) < most), array, f"an id that floats hold, below {most}", name, where)
+        _refuse(~(np.abs(values) < limit), array, f"an id that floats hold, below {limit}", name, where)
         return array.cast(pa.int64())
     if pt.is_uint64(array.type):
         return array.view(pa.int64())
@@ -235,7 +211,6 @@ def _ids(array: pa.Array, name: str, where: Where) -> pa.Array:
 
 
 def _decimals(array: pa.Array, name: str, where: Where) -> pa.Array:
-    """Return decimals as ids of 64 bits, all of them signed or all unsigned."""
     for whole in (pa.int64(), pa.uint64()):
         with suppress(pa.ArrowInvalid):
             return array.cast(whole).view(pa.int64())
@@ -248,7 +223,6 @@ def _decimals(array: pa.Array, name: str, where: Where) -> pa.Array:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Return an array without dictionaries and extension types around its values."""
     if pt.is_dictionary(array.type):
         return _plain(array.dictionary_decode())
     return _plain(array.storage) if isinstance(array.type, pa.BaseExtensionType) else array
@@ -318,27 +292,20 @@ def _lists(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
 
 
 def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: str) -> pa.Array:
-    """Split text such as 'a|b|c' into lists; empty text and a null become an empty list.
+    """Split text such as 'a|b|c' into lists ("ids", "strings" or "floats"); empty text and null become empty ones.
 
-    Args:
-        kind: "ids", "strings" or "floats".
-        name: Name of the column.
-        where: Names a row of the array.
-        separator: What stands between the values (data.list_separator).
-
-    Raises:
-        BadInput: An id is not a whole number, or a float no number.
+    Raises BadInput for an id that is not a whole number, or a float that is no number.
     """
     array = _plain(array).cast(pa.large_string())
     if kind == "strings":
         return _split(array, separator)
-    numbers, lists = ("integers", TEXT_ID) if kind == "ids" else ("numbers", pa.float64())
+    numbers, value_type = ("integers", TEXT_ID) if kind == "ids" else ("numbers", pa.float64())
     try:
-        return _split(array, separator).cast(pa.large_list(lists))
+        return _split(array, separator).cast(pa.large_list(value_type))
     except pa.ArrowInvalid:
         for row in range(len(array)):
             try:
-                _split(array.slice(row, 1), separator).cast(pa.large_list(lists))
+                _split(array.slice(row, 1), separator).cast(pa.large_list(value_type))
             except pa.ArrowInvalid:
                 text = array[row].as_py()
                 hint = "" if separator in text else "; data.list_separator names another separator"
@@ -354,12 +321,7 @@ def _split(array: pa.Array, separator: str) -> pa.Array:
 
 
 def column(array: pa.Array, kind: str) -> Column:
-    """View a canonical array as a column without copying values.
-
-    Args:
-        array: The array, of ARROW_TYPES[kind].
-        kind: Kind of the column.
-    """
+    """View a canonical array, of ARROW_TYPES[kind], as a column without copying values."""
     if kind == "string":
         return _strings(array)
     if kind in ONE_OF:

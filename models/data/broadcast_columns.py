@@ -1,12 +1,11 @@
 """Read recorded inputs that a request sent once: the file has them in the request's first row, null in the others.
 
 Only files marked as recordings (by serving.extensions.recorder, and preserved by `freshet join`) have such columns; in
-any other file a null is a null. A request lies within one row group, and a row group of `freshet join` begins with
-values of its own, so it is enough to fill forward from the beginning of a row group.
+any other file a null is a null. A request lies within one row group, and each row group begins with values of its own,
+so it is enough to fill forward from there.
 
-An expanded list takes its size times the rows of its request. So what selects and orders rows (take_once,
-pick_once) keeps such a value once, and callers that need it in each row (fill_forward) expand a bounded part at a
-time, measured by row_nbytes.
+An expanded list takes its size times the rows of its request. So take_once and pick_once, which select and order rows,
+keep such a value once; fill_forward, for callers that need it in each row, expands a bounded part at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pyarrow.types as pt
 from freshet_serving.processor.repository import METADATA
 
 CELL_NBYTES = 8
-"""Bytes a row of a number, or of the offset of a string or a list."""
+"""Of a number, or of the offset of a string or a list."""
 
 
 def broadcast_columns(schema: pa.Schema) -> frozenset[str]:
@@ -35,19 +34,15 @@ def broadcast_columns(schema: pa.Schema) -> frozenset[str]:
 
 
 def fill_forward_rows(column: pa.Array) -> np.ndarray:
-    """Return the row that supplies each row's value, int64 [n].
-
-    It is the row itself or, for a null, the last non-null row before it.
-    """
-    own = np.arange(len(column))
+    """Return the row that supplies each row's value, int64 [n]: itself or, for a null, the last non-null row before."""
+    rows = np.arange(len(column))
     if not column.null_count:
-        return own
+        return rows
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    return np.asarray(np.maximum.accumulate(np.where(valid, own, 0)))
+    return np.asarray(np.maximum.accumulate(np.where(valid, rows, 0)))
 
 
 def row_nbytes(column: pa.Array) -> np.ndarray:
-    """Return the bytes in memory of each row of a column, int64 [n]."""
     kind = column.type
     if pt.is_list(kind) or pt.is_large_list(kind):
         ends = np.concatenate([[0], np.cumsum(row_nbytes(column.values))])
@@ -104,7 +99,6 @@ def filled(table: pa.Table, name: str) -> pa.Array:
 
 
 def once_nbytes(table: pa.Table, rows: np.ndarray) -> int:
-    """Return the bytes in memory of take_once()."""
     nbytes, columns = 0, broadcast_columns(table.schema)
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -141,11 +135,9 @@ def _sources(column: pa.Array, rows: np.ndarray, broadcast: bool) -> tuple[np.nd
 def pick_once(
     batches: Iterable[pa.RecordBatch], columns: frozenset[str], wanted: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
-    """Yield some of the rows, in the form of take_once().
+    """Yield rows by ascending numbers, in the form of take_once().
 
-    Args:
-        batches: Consecutive rows, starting at the beginning of a request.
-        wanted: Row numbers, ascending, counted from the first row of `batches`.
+    `batches` are consecutive rows from the beginning of a request, `wanted` counts from their first row.
     """
     # Of each broadcast column the last value, the row that it is from, and the row that supplied the last yielded one.
     last: dict[str, tuple[pa.Array, int]] = {}
@@ -160,28 +152,23 @@ def pick_once(
                 continue
             before, at = last.get(name, (pa.nulls(1, column.type), -1))
             values = pa.concat_arrays([before, column])
-            own = fill_forward_rows(values)[1:]
-            source = own[rows]
+            origins = fill_forward_rows(values)[1:]
+            source = origins[rows]
             numbers = np.where(source > 0, first + source - 1, at)
             again = numbers == np.concatenate([[yielded.get(name, -2)], numbers])[: len(rows)]
             arrays.append(values.take(pa.array(source, mask=again)))
             if len(rows):
                 yielded[name] = int(numbers[-1])
-            if own[-1]:
+            if origins[-1]:
                 # Copy: a slice would keep the whole batch in memory.
-                last[name] = values.take(pa.array(own[-1:])), first + int(own[-1]) - 1
+                last[name] = values.take(pa.array(origins[-1:])), first + int(origins[-1]) - 1
         first += batch.num_rows
         if len(rows):
             yield pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def weighted_ranges(weights: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield consecutive ranges [first, end) of rows.
-
-    Args:
-        weights: Weight of each row, [n].
-        most: Maximum weight of a range, unless it is a single row.
-    """
+    """Yield consecutive ranges [first, end) of rows that weigh at most `most`, or are a single row."""
     ends, first = np.cumsum(weights), 0
     while first < len(weights):
         before = int(ends[first - 1]) if first else 0

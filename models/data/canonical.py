@@ -25,14 +25,9 @@ TEXT_TYPES = {
 
 
 class CanonicalColumns:
-    """The columns to read from a table: features, labels, weight and time, in this order."""
+    """The columns to read from a table: features, labels, weight and time, in this order; `text` if cells are text."""
 
     def __init__(self, schema: Schema, text: bool) -> None:
-        """Derive the columns from a schema.
-
-        Args:
-            text: True if cells are text.
-        """
         self.schema, self.text = schema, text
         self._asked = {f.name: f.asked for f in schema.fields}
         self.wanted = [(f.name, f.kind) for f in schema.fields] + [(name, "label") for name in schema.labels]
@@ -42,41 +37,27 @@ class CanonicalColumns:
         """Return the Arrow type to read each column as, given its own; raise BadInput if one does not fit its kind."""
         read = {}
         for name, kind in self.wanted:
-            read[name] = own = types[name]
+            read[name] = stored = types[name]
             if self.text and kind in TEXT_TYPES:
-                boolean = kind in ("label", "weight") and pa.types.is_boolean(own)
-                read[name] = own if boolean else TEXT_TYPES[kind]
-            elif not (kind in ONE_OF and arrow.is_text(own)):
-                arrow.check_type(own, kind, name, self._asked.get(name, ""))
-                if self.text and not pa.types.is_temporal(own):
+                boolean = kind in ("label", "weight") and pa.types.is_boolean(stored)
+                read[name] = stored if boolean else TEXT_TYPES[kind]
+            elif not (kind in ONE_OF and arrow.is_text(stored)):
+                arrow.check_type(stored, kind, name, self._asked.get(name, ""))
+                if self.text and not pa.types.is_temporal(stored):
                     read[name] = pa.float64()
         return read
 
     def arrays(self, chunk: pa.RecordBatch, where: arrow.Where) -> list[pa.Array]:
-        """Return a chunk's columns, checked and cast to their canonical types.
-
-        Args:
-            chunk: Rows of a file.
-            where: Names a row of the chunk.
-
-        Raises:
-            BadInput: A value does not fit.
-        """
-        made = []
+        arrays = []
         for name, kind in self.wanted:
             array = chunk.column(name)
             if kind in ONE_OF and arrow.is_text(array.type):
                 array = arrow.split_text(array, kind, name, where, self.schema.list_separator)
-            made.append(arrow.canonical(array, kind, name, where))
-        return made
+            arrays.append(arrow.canonical(array, kind, name, where))
+        return arrays
 
     def batch(self, arrays: Sequence[pa.Array], start: int) -> Batch:
-        """Return canonical arrays as a batch.
-
-        Args:
-            arrays: The columns, in the order of `wanted`.
-            start: Position of the first row in its stream.
-        """
+        """Return canonical arrays, in the order of `wanted`, as a batch at position `start`."""
         values: list[Any] = [arrow.column(array, kind) for array, (_, kind) in zip(arrays, self.wanted)]
         columns, rest = dict(zip(self.schema.names, values)), values[len(self.schema.fields) :]
         labels, rest = rest[: len(self.schema.labels)], rest[len(self.schema.labels) :]
@@ -87,5 +68,4 @@ class CanonicalColumns:
 
 
 def join_parts(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
-    """Concatenate parts of the same columns."""
     return list(parts[0]) if len(parts) == 1 else [pa.concat_arrays(column) for column in zip(*parts)]

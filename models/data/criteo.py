@@ -26,16 +26,7 @@ _MAX_LINE_NBYTES = 1 << 16
 
 
 def open_criteo(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> TableSource:
-    """Open files of either layout.
-
-    Args:
-        path: File, folder or glob.
-        wanted: Columns to read; all 39 if empty.
-        threads: As for TableSource.
-
-    Raises:
-        BadInput: The files have another layout.
-    """
+    """Open files of either layout; all 39 columns if none are wanted. Raises BadInput for any other layout."""
     paths = find_files(path)
     recoded = is_recoded(paths[0])
     fields = [Field(name, "float") for name in COUNTS]
@@ -70,7 +61,6 @@ def is_recoded(path: DataPath) -> bool:
 
 
 def _first_line(path: DataPath) -> str:
-    """Return the first line without its end; '' for an empty file."""
     try:
         with open_bytes(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"

@@ -11,7 +11,7 @@ import numpy as np
 
 from freshet_serving.models.data.formats import FORMATS, TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import default_features, open_source
-from freshet_serving.models.data.shards import Shard, SplitRows
+from freshet_serving.models.data.shards import SplitRows
 from freshet_serving.models.data.source import LIST_SEPARATOR, ONE_OF, Batch, Field, Schema
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, option_hint
@@ -93,9 +93,13 @@ class Dataset:
             raise BadInput(f"label, time, weight: expected only for {', '.join(TABLES)}; {data.format} defines its own")
         source = open_source(data, _fields(data, columns), threads)
         self.batch_rows = batch_rows
-        self._source = SplitRows(source, Shard(reader, readers))
+        self._source = SplitRows(source, reader, readers)
         ids = {f.name for f in self._source.schema.fields if f.kind in ("id", "ids")}
-        self._unsigned = ids and ids & _unsigned(data)
+        if ids:
+            from freshet_serving.models.data.tabular import unsigned_columns
+
+            ids &= unsigned_columns(data)
+        self._unsigned = ids
         self._window_rows = -(-shuffle_rows // batch_rows) * batch_rows
         self._seed, self._passes = seed, 0
 
@@ -119,7 +123,7 @@ class Dataset:
         return map(self._as_stored, self._shuffled(np.random.default_rng([self._seed, self._passes])))
 
     def _as_stored(self, batch: Batch) -> Batch:
-        """Return a batch with the ids of unsigned columns as such; until here int64 carries their bits."""
+        """Return a batch with unsigned ids as such; until here int64 carries their bits."""
         if not self._unsigned:
             return batch
         return replace(
@@ -127,13 +131,13 @@ class Dataset:
         )
 
     def _shuffled(self, random: np.random.Generator) -> Iterator[Batch]:
-        given = 0
+        yielded = 0
         for window in self._source.batches(self._window_rows):
             order = random.permutation(len(window))
             for first in range(0, max(1, len(window)), self.batch_rows):
                 yield window.take(order[first : first + self.batch_rows])
-                given += 1
-        for _ in range(given, len(self)):
+                yielded += 1
+        for _ in range(yielded, len(self)):
             yield window.slice(0, 0)
 
     def to_tf(self) -> Any:
@@ -170,20 +174,14 @@ class Dataset:
 
         def batches() -> Iterator[Any]:
             for batch in self:
-                given: list[Any] = [{name: tensor(column) for name, column in batch.columns.items()}]
-                given += [batch.label] if labels else []
-                given += [batch.weight] if self.schema.weight else []
-                yield tuple(given) if len(given) > 1 else given[0]
+                parts: list[Any] = [{name: tensor(column) for name, column in batch.columns.items()}]
+                parts += [batch.label] if labels else []
+                parts += [batch.weight] if self.schema.weight else []
+                yield tuple(parts) if len(parts) > 1 else parts[0]
 
         return tf.data.Dataset.from_generator(
             batches, output_signature=tuple(specs) if len(specs) > 1 else specs[0]
         ).apply(tf.data.experimental.assert_cardinality(len(self)))
-
-
-def _unsigned(data: DataConfig) -> frozenset[str]:
-    from freshet_serving.models.data.tabular import unsigned_columns
-
-    return unsigned_columns(data)
 
 
 def _as_unsigned(column: Any) -> Any:

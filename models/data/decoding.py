@@ -1,24 +1,22 @@
 """Decode untrusted Parquet files in a separate process with a memory limit.
 
 A file's size does not bound the memory it decodes to: a dictionary, a run length or a shared prefix expands kilobytes
-to gigabytes, sizes in page headers and footers are claims of the writer, and the library has no limit of its own. So
-files that arrive in a followed folder, and small ones of any table, are decoded in a process limited to MEMORY_NBYTES
-by the system (RLIMIT_DATA), and come back over a pipe in frames of at most FRAME_NBYTES. If a process ends during its
-answer, another one is tried, since something else may have killed it. If that one ends too, the file is refused with
-BadInput, in one line.
+to gigabytes, sizes in headers and footers are the writer's claims, and the library has no limit of its own. So files
+of a followed folder, and small ones of any table, are decoded in a process that the system limits to MEMORY_NBYTES
+(RLIMIT_DATA). Rows come back over a pipe in frames of at most FRAME_NBYTES. If a process ends during its answer,
+another one tries, since something else may have killed it; if that one ends too, the file is refused with BadInput.
 
 Invariants
-- A process serves one reader at a time. A process whose answer was read to its end is kept for the next reader, any
-  other is ended, so no reader ever receives a frame of another's answer.
+- A process serves one reader at a time. It is kept only if its answer was read to the end, so no reader receives a
+  frame of another's answer.
 - A fork of this process has none of them: two readers of one pipe would get parts of each other's answers.
-- Processes end with this one, because their standard input closes, and ignore signals that a terminal or a service
-  manager sends to the whole group. So no rows are refused because a run shuts down in order.
+- Processes end with this one, because their standard input closes, and ignore signals sent to the whole group: no rows
+  are refused because a run shuts down in order.
 
-Cost: frames are copied over a pipe: 0.1 us of processor time a row of seven columns, where decoding takes 0.2 and a
-training step 4, so that training takes 1.01 times the processor time (0.98 to 1.02). A process starts in half a second,
-for the first file, and has 70 MB.
-Rejected: parsing page headers ourselves (they may lie, and prefixes are in no header); a bound derived from the first
-rows (the next one may be the large one); one process a file (half a second each).
+Cost: 0.1 us of processor time a row of seven columns for the pipe, where decoding takes 0.2 and a training step 4:
+training takes 1.01 times the processor time (0.98 to 1.02). A process starts in half a second and has 70 MB.
+Rejected: parsing page headers (they may lie, and prefixes are in no header); a bound derived from the first rows (the
+next one may be the large one); one process a file (half a second each).
 """
 
 from __future__ import annotations
@@ -62,25 +60,11 @@ class DecoderPool:
         self._idle: list[subprocess.Popen[bytes]] = []
 
     def piece(self, path: Path, names: Sequence[str], number: int) -> Generator[pa.RecordBatch]:
-        """Yield the rows of a piece of a file as FileChunk.read does.
-
-        Args:
-            number: Number of the piece in ParquetFile.pieces.
-
-        Raises:
-            BadInput: The file cannot be decoded.
-        """
+        """Yield the rows of piece `number` of ParquetFile.pieces; raise BadInput if they cannot be decoded."""
         return self._ask({"path": str(path.absolute()), "names": list(names), "rows": None, "piece": number})
 
     def rows(self, path: Path, rows: Sequence[int]) -> Generator[pa.RecordBatch]:
-        """Yield rows of a file with all columns.
-
-        Args:
-            rows: Row numbers, ascending.
-
-        Raises:
-            BadInput: The file cannot be decoded.
-        """
+        """Yield rows by ascending numbers, with all columns; raise BadInput if they cannot be decoded."""
         return self._ask({"path": str(path.absolute()), "names": None, "rows": list(rows), "piece": 0})
 
     def forget(self) -> None:
@@ -88,20 +72,19 @@ class DecoderPool:
         self._lock, self._idle = threading.Lock(), []
 
     def close(self) -> None:
-        """End the idle processes."""
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
             _end(process)
 
     def _ask(self, request: dict[str, Any]) -> Generator[pa.RecordBatch]:
-        given = 0
+        yielded = 0
         for attempt in range(ATTEMPTS):
             try:
                 with contextlib.closing(self._answer(request)) as batches:
                     for number, batch in enumerate(batches):
-                        if number == given:
-                            given += 1
+                        if number == yielded:
+                            yielded += 1
                             yield batch
                 return
             except (EOFError, OSError, pa.ArrowException):
@@ -200,7 +183,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 DECODERS = DecoderPool()
-"""The pool of this process."""
 atexit.register(DECODERS.close)
 os.register_at_fork(after_in_child=DECODERS.forget)
 
@@ -213,7 +195,6 @@ class IsolatedParquetFile(ParquetFile):
         self._file = path
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """Yield pieces as ParquetFile does."""
         if not self.may_expand(types, EXPANDED_NBYTES):
             yield from super().pieces(types, start)
             return

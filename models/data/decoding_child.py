@@ -1,9 +1,9 @@
 """Main program of the process that decodes Parquet files: `python -m freshet_serving.models.data.decoding_child`.
 
 It reads requests, one line of JSON each, and answers each with frames: a kind, a length of eight bytes, and that many
-bytes. A frame of kind BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason. The
-parent process sets the memory limit (models.data.decoding). Types that expand when copied, dictionaries and views, are
-converted to plain ones here, where memory is limited.
+bytes. BATCH is an Arrow stream of one batch, DONE ends an answer, REFUSED ends it with the reason. The parent sets the
+memory limit (models.data.decoding). Dictionaries and views, which expand when copied, become plain types here, where
+memory is limited.
 """
 
 from __future__ import annotations
@@ -29,26 +29,20 @@ FRAME_NBYTES = 32 << 20
 """Maximum bytes of a frame, and therefore of a row."""
 
 
-def answer(request: dict[str, Any], known: dict[tuple[str, int, int], ParquetFile]) -> Iterator[pa.RecordBatch]:
-    """Decode the rows that a request names.
+def answer(request: dict[str, Any], opened: dict[tuple[str, int, int], ParquetFile]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that a request names; raise BadInput if they cannot be decoded.
 
     Args:
         request: path; names, the columns, None for all; rows, ascending numbers, or else the piece of the file.
-        known: The most recently opened file, by path, size and mtime.
-
-    Yields:
-        Batches of the named columns.
-
-    Raises:
-        BadInput: The file cannot be decoded.
+        opened: The most recently opened file, by path, size and mtime.
     """
     path = Path(request["path"])
     status = path.stat()
-    which = str(path), status.st_size, status.st_mtime_ns
-    if which not in known:
-        known.clear()
-        known[which] = ParquetFile(path)
-    file = known[which]
+    identity = str(path), status.st_size, status.st_mtime_ns
+    if identity not in opened:
+        opened.clear()
+        opened[identity] = ParquetFile(path)
+    file = opened[identity]
     if request["rows"] is not None:
         yield from file.rows(request["rows"])
         return
@@ -57,14 +51,7 @@ def answer(request: dict[str, Any], known: dict[tuple[str, int, int], ParquetFil
 
 
 def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
-    """Split a batch into parts that each fit a frame.
-
-    Args:
-        name: Name of its file, for the error.
-
-    Raises:
-        BadInput: A row does not fit.
-    """
+    """Split a batch into parts that each fit a frame; raise BadInput, with the file's name, if a row does not."""
     nbytes = sum(map(_weight, batch.columns))
     if nbytes <= FRAME_NBYTES or not batch.num_rows:
         yield batch
@@ -77,7 +64,6 @@ def frames(batch: pa.RecordBatch, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without dictionaries and views."""
     fields = [field.with_type(_plain_type(field.type)) for field in batch.schema]
     schema = pa.schema(fields, batch.schema.metadata)
     return batch if schema.equals(batch.schema) else batch.cast(schema)
@@ -103,28 +89,24 @@ def _weight(array: pa.Array) -> int:
     return int(array.nbytes) + 8 * len(array) + nested
 
 
-def main(asked: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until the input ends.
-
-    Args:
-        replies: Receives the frames.
-    """
+def main(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests with frames until the input ends."""
     # The limit applies to memory in use, and this pool allocates exactly and returns memory to the system.
     pa.set_memory_pool(pa.system_memory_pool())
-    known: dict[tuple[str, int, int], ParquetFile] = {}
-    for line in asked:
+    opened: dict[tuple[str, int, int], ParquetFile] = {}
+    for line in requests:
         request = json.loads(line)
         try:
-            for batch in answer(request, known):
+            for batch in answer(request, opened):
                 for part in frames(plain(batch), Path(request["path"]).name):
-                    _tell(replies, BATCH, _stream(part))
-            _tell(replies, DONE, b"")
+                    _reply(replies, BATCH, _stream(part))
+            _reply(replies, DONE, b"")
         except BadInput as error:
-            _tell(replies, REFUSED, str(error).encode())
+            _reply(replies, REFUSED, str(error).encode())
         except (pa.ArrowException, MemoryError, OSError) as error:
             limit = f" within {resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20:,} MiB of memory"
             reason = limit if isinstance(error, MemoryError) else f": {type(error).__name__}"
-            _tell(replies, REFUSED, f"{Path(request['path']).name}: cannot be decoded{reason}".encode())
+            _reply(replies, REFUSED, f"{Path(request['path']).name}: cannot be decoded{reason}".encode())
 
 
 def _stream(batch: pa.RecordBatch) -> pa.Buffer:
@@ -134,7 +116,7 @@ def _stream(batch: pa.RecordBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _tell(replies: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
+def _reply(replies: BinaryIO, kind: bytes, payload: pa.Buffer | bytes) -> None:
     replies.write(HEAD.pack(kind, len(memoryview(payload))))
     replies.write(payload)
     replies.flush()

@@ -1,13 +1,11 @@
 """Tables of entities: training reads from them what a request leaves out, and versions are published with them.
 
 A key's row is its last one in the file; with a time column, its last one at or before the event. A key without one has
-the values that stand for missing ones (processor.features.entity_records), as in serving.
+the values that stand for missing ones (processor.features.entity_records), as in serving. The whole table is in memory.
 
 Invariants
 - The columns that training sees for a key are those that its record is made of, by the same code.
 - A batch depends on its rows and times alone, not on how the stream was cut.
-
-Memory: the whole table.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from freshet_serving.processor.package import Manifest, column_specs
 
 READ_ROWS = 1 << 16
 LOOKED_AT_ROWS, MOST_UNKNOWN = 4096, 0.5
-"""A line is due if the table lacks more than this share of the keys of the first rows."""
+"""A line is due if the table lacks a larger share of the keys of the first rows."""
 KINDS = {
     ("int64", False): "id",
     ("int64", True): "ids",
@@ -41,37 +39,22 @@ KINDS = {
 
 
 class JoinedTable(Protocol):
-    """A table whose columns are joined to rows by key."""
+    @property
+    def section(self) -> str: ...
 
     @property
-    def section(self) -> str:
-        """The section that describes it."""
-        ...
-
-    @property
-    def key(self) -> Field:
-        """The column with its keys."""
-        ...
+    def key(self) -> Field: ...
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
         """Return which keys have a row, whatever its time."""
         ...
 
     def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
-        """Return the columns of keys.
-
-        Args:
-            keys: The keys, as in the key's column.
-            times: Time of each, for tables with a time column.
-        """
+        """Return the columns of keys; `times` are needed for tables with a time column."""
         ...
 
     def refresh(self, event_time: float | None) -> None:
-        """Take over what has changed of the table.
-
-        Args:
-            event_time: Time of the newest event that has been read; None if events have none.
-        """
+        """Take over changes of the table; `event_time` is of the newest event that was read, None without times."""
         ...
 
 
@@ -82,7 +65,6 @@ def read_rows(
 
     Args:
         data: Where it is; with a time column its rows are sorted by it.
-        fields: Its other columns.
         section: The section that describes it.
         asked: The place that asks for it, as messages begin; "" for the section.
         once: The table must have each key once.
@@ -117,14 +99,7 @@ def read_rows(
 
 
 class EntityTable:
-    """The rows of one entity's table, in memory, as they were when it was read.
-
-    Attributes:
-        name: Name of the entity.
-        section: The section that describes it.
-        fields: Its other columns.
-        further: Those of them that are not joined to rows: none.
-    """
+    """The rows of one entity's table, in memory, as they were when it was read; `fields` are without the key."""
 
     further: tuple[Field, ...] = ()
 
@@ -138,17 +113,7 @@ class EntityTable:
         section: str = "",
         once: bool = False,
     ) -> None:
-        """Read the table; arguments and errors as those of read_rows.
-
-        Args:
-            name: Name of the entity.
-            data: See read_rows.
-            key: See read_rows.
-            fields: See read_rows.
-            asked: See read_rows.
-            section: "" for entities.<name>.
-            once: See read_rows.
-        """
+        """Read the table as read_rows does; `section` is "" for entities.<name>."""
         self.name, self.key, self.fields = name, key, tuple(fields)
         self.section = section or f"entities.{name}"
         self._rows = read_rows(data, key, fields, self.section, asked, once)
@@ -159,11 +124,9 @@ class EntityTable:
         return take_rows(self._rows.keys, rows), self._rows.take(rows)
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
-        """Return which keys have a row, whatever its time."""
         return np.isin(ids_of(keys), self._rows.ids)
 
     def columns(self, keys: Column, times: NDArray[np.float64] | None) -> dict[str, Column]:
-        """Return the columns of keys as JoinedTable.columns does."""
         return self._rows.take(self._rows.rows(ids_of(keys), times))
 
     def refresh(self, event_time: float | None) -> None:
@@ -171,18 +134,11 @@ class EntityTable:
 
 
 def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
-    """Return the columns of an entity of a published version as readers take them: its key, and the others.
-
-    Args:
-        name: The entity.
-
-    Raises:
-        BadInput: The version has no such entity, or no reader makes one of its columns.
-    """
+    """Return an entity's key and other columns in a published version, as readers take them. Raises BadInput."""
     entity = next((e for e in manifest.entities if e.name == name), None)
     if entity is None:
-        known = ", ".join(e.name for e in manifest.entities) or "none"
-        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {known}")
+        names = ", ".join(e.name for e in manifest.entities) or "none"
+        raise BadInput(f"entity {name[:64]!r} does not exist; the model has {names}")
     records = (spec for spec in column_specs(manifest, entity) if spec.name != entity.key)
     specs = [manifest.input(entity.key), *records]
     if wide := next((spec.name for spec in specs if spec.columns), ""):
@@ -192,46 +148,29 @@ def entity_fields(manifest: Manifest, name: str) -> tuple[Field, list[Field]]:
 
 
 def read_entity(manifest: Manifest, name: str, path: str) -> EntityTable:
-    """Read the table of an entity of a published version.
-
-    Args:
-        name: The entity.
-        path: File, folder or glob.
-
-    Raises:
-        BadInput: The version has no such entity, or the table does not fit.
-    """
+    """Read the table (file, folder or glob) of an entity of a published version. Raises BadInput."""
     key, fields = entity_fields(manifest, name)
     return EntityTable(name, DataConfig(path, format_of(path), ()), key, fields, f"entity {name!r}")
 
 
 class EntitySource:
-    """A stream of rows with the columns of entities joined to it."""
-
     def __init__(self, source: Source, tables: Sequence[JoinedTable], fields: Sequence[Field]) -> None:
-        """Join tables to a source.
-
-        Args:
-            source: The rows, with the keys and without the entities' columns.
-            fields: All columns of the batches, in order.
-        """
+        """Join tables to rows that have the keys; `fields` are all columns of the batches, in order."""
         self._source, self.tables = source, tables
         inner = source.schema
         self.schema = Schema(tuple(fields), inner.label, inner.time, inner.weight)
 
     @property
     def events(self) -> Source:
-        """The rows without the entities' columns."""
         return self._source
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Yield batches as Source.batches does."""
         for batch in self._source.batches(rows, start):
             self._refresh(None)
             yield self._joined(batch)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Yield batches as FollowedSource.arriving does, with the columns as of the moment that a batch has arrived."""
+        """Yield batches as FollowedSource.arriving does, with the columns as of the moment that a batch arrived."""
         source: Any = self._source
         newest: float | None = None
         for batch in source.arriving(rows, start):

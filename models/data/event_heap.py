@@ -1,15 +1,15 @@
 """The heap of users' events: words in memory as far as a budget goes, and the others in a file.
 
 Invariants
-- Word n of the heap is word n of the file. Words below `base` are in memory. Blocks are given out by the kernels
-  (models.data.event_kernels), from `used` on; none begins in memory and ends in the file: `base` is the heap's first
-  length, or a border, a place that `used` once had.
+- Word n of the heap is word n of the file. Words below `base` are in memory. The kernels (models.data.event_kernels)
+  give out blocks from `used` on; none crosses `base`, which is the heap's first length or a border, a place that `used`
+  once had.
 - fit() only ever lowers `base`: the words from there on go to the file, and their memory to the system.
 - Space on disk is reserved before it is written to.
-- Pages of the file stay mapped up to a quarter of the budget, at least those of LEAST_BLOCKS: whoever touches blocks
-  does it in the parts of touching(). The system's page cache keeps what is hot, and gives it back under pressure.
+- Pages of the file stay mapped up to a quarter of the budget, at least those of LEAST_BLOCKS: blocks are touched in the
+  parts of touching(). The page cache keeps what is hot, and gives it back under pressure.
 
-Of one thread. Costs: a block that is not mapped is a page fault; a `base` lowered by n bytes is a write of n bytes.
+For one thread. Costs: a block that is not mapped is a page fault; a `base` lowered by n bytes is a write of n bytes.
 
 Rejected: a file alone (the system writes every changed page to the disk, where small states need none); reading blocks
 by system calls (as slow as the page faults, and a copy more).
@@ -39,23 +39,10 @@ Int64s = NDArray[np.int64]
 
 
 class EventHeap:
-    """Words of 8 bytes.
-
-    Attributes:
-        base: Words in memory.
-        end: Words in all.
-        used: int64 [1], words that have been given out.
-        free: int64 [64], first free block by the logarithm of its room.
-    """
+    """Words of 8 bytes: `base` of them in memory, `end` in all; `used` and `free` are as kernels take them."""
 
     def __init__(self, budget_nbytes: int, block_nbytes: int, folder: Path | None) -> None:
-        """Start with nothing given out.
-
-        Args:
-            budget_nbytes: Memory.
-            block_nbytes: Size of an ordinary block.
-            folder: Folder of the file; by default that of temporary files.
-        """
+        """Start with nothing given out; `folder` of the file is by default that of temporary files."""
         self._folder = folder
         self._file: ScratchFile | None = None
         self.base = self.end = max(FIRST_WORDS, budget_nbytes // 8)
@@ -68,12 +55,10 @@ class EventHeap:
 
     @property
     def nbytes(self) -> int:
-        """Bytes given out in memory."""
         return 8 * min(int(self.used[0]), self.base)
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of the file that are reserved."""
         return 8 * (self.end - self.base)
 
     def addresses(self) -> tuple[int, int, int]:
@@ -82,26 +67,17 @@ class EventHeap:
         return self._memory.ctypes.data, file, self.base
 
     def note_border(self) -> None:
-        """Tell that all blocks so far end where `used` is."""
         if self._borders[-1] + self._border_words < self.used[0] <= self.base:
             self._borders.append(int(self.used[0]))
 
     def lengthen(self, words: int) -> None:
-        """Add room for these words, or more.
-
-        Raises:
-            BadInput: The disk is full.
-        """
+        """Add room for these words, or more; raise BadInput if the disk is full."""
         nbytes = max(TAKEN_NBYTES, 8 * words)
         self._take(self.end, nbytes)
         self.end += nbytes // 8
 
     def fit(self, nbytes: int) -> None:
-        """Keep no more bytes in memory than these.
-
-        Raises:
-            BadInput: The disk is full.
-        """
+        """Keep no more bytes in memory than these; raise BadInput if the disk is full."""
         allowed, used = nbytes // 8, int(self.used[0])
         if allowed >= self.base:
             return
@@ -128,11 +104,7 @@ class EventHeap:
                 self._touched = 0
 
     def scratch(self, nbytes: int) -> ScratchFile:
-        """Return a file for a copy of the heap, with space for these bytes.
-
-        Raises:
-            BadInput: The disk is full.
-        """
+        """Return a file for a copy of the heap, with space for these bytes; raise BadInput if the disk is full."""
         try:
             file = self._opened(nbytes)
             file.take(0, nbytes)
@@ -141,7 +113,6 @@ class EventHeap:
         return file
 
     def _take(self, word: int, nbytes: int) -> None:
-        """Reserve space of the file, made if necessary."""
         try:
             if self._file is None:
                 self._file = self._opened(FILE_NBYTES)

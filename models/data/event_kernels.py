@@ -1,9 +1,16 @@
 """Kernels of users' events (models.data.user_events): blocks of a heap, events in them, and what a row sees of them.
 
-An event is `width` words of 8 bytes: its time in an order that integers have (`ordered`), the number of its row, and
-its values. A user's events lie in one block in the order of (time, row). A block has room for 2 ** n events; free
-blocks of a size are a list through their first words. A book is three words by user: offset of the block, events,
-room. The heap is in two parts: words below `base` in memory, the others in a file.
+An event is `width` words of 8 bytes: its time as an ordered integer, the number of its row, and its values. A user's
+events lie in one block in the order of (time, row). A block has room for 2 ** n events; free blocks of a size are
+linked through their first words. A book is three words by user: offset of the block, events, room.
+
+Arguments of all kernels
+    books: int64 [users, 3].
+    memory, file: Addresses of the heap's words below `base`, and of the others.
+    base, end: Words in memory, and in all.
+    free: int64 [64], first free block by the logarithm of its room; written.
+    width: Words of an event.
+    users: int64 [n], user numbers.
 """
 
 # mypy: ignore-errors
@@ -39,7 +46,6 @@ def copy_words(source, target, words):
 
 @inlined
 def size_class(room):
-    """Return the logarithm of a block's room."""
     number = 0
     while 1 << number < room:
         number += 1
@@ -48,7 +54,6 @@ def size_class(room):
 
 @inlined
 def give_back(memory, file, base, at, room, free):
-    """Put a block at the head of the free ones of its size."""
     number = size_class(room)
     store_i64(block(memory, file, base, at), free[number])
     free[number] = at
@@ -110,16 +115,9 @@ def make_room(users, needs, books, memory, file, base, end, used, free, width, m
     Less than all: the heap is too short for the next one. Called again with a longer one, it continues.
 
     Args:
-        users: int64 [n], distinct user numbers.
+        users: Distinct ones.
         needs: int64 [n], events to come of each.
-        books: int64 [users, 3].
-        memory: Address of the heap's words below `base`.
-        file: Address of the others.
-        base: Words in memory.
-        end: Words of the heap.
         used: int64 [1], words in use; written.
-        free: int64 [64], first free block by the logarithm of its room; written.
-        width: Words of an event.
         most: Longest history; 0 if events are not dropped.
         floor: First row that is still read.
         oldest_time: Events until then are dropped.
@@ -167,15 +165,10 @@ def push(users, times, rows, values, books, memory, file, base, width, first_onl
     once at most, however late these are.
 
     Args:
-        users: int64 [n], user numbers; without `first_only` ascending.
+        users: Without `first_only` ascending.
         times: int64 [n], ordered; without `first_only` ascending for each user.
         rows: int64 [n], ascending, for each user and time.
         values: int64 [n, width - 2].
-        books: int64 [users, 3].
-        memory: See make_room().
-        file: Likewise.
-        base: Likewise.
-        width: Words of an event.
         first_only: Events that a user may have, for histories that keep the oldest; 0 for no limit.
     """
     size, stop = 8 * width, 0
@@ -215,17 +208,11 @@ def select(users, times, since, rows, books, memory, file, base, width, most, ex
     if it is later than that time, those before its own time. Without `exclude`: of the newest `most`, those until it.
 
     Args:
-        users: int64 [n], user numbers, negative for rows without events.
+        users: Negative for rows without events.
         times: int64 [n], ordered.
         since: int64 [n], events until then are not seen, ordered.
-        rows: int64 [n], numbers of the rows.
-        books: int64 [users, 3].
-        memory: See make_room().
-        file: Likewise.
-        base: Likewise.
-        width: Words of an event.
         most: Longest history.
-        exclude: Whether events of the row's own time are not seen.
+        exclude: Hide events of the row's own time.
         splits: int64 [n + 1]; if `events_seen` is empty, written: how many events row n sees, at n + 1.
         events_seen: int64 [events, width]; empty, or written: the events of row n at splits[n].
     """
@@ -278,13 +265,6 @@ def copy_out(users, books, memory, file, base, width, stop, counts, events_copie
     """Copy the events of rows before `stop`, user by user; return how many there are.
 
     Args:
-        users: int64 [n], user numbers.
-        books: int64 [users, 3].
-        memory: See make_room().
-        file: Likewise.
-        base: Likewise.
-        width: Words of an event.
-        stop: The row.
         counts: int64 [n], events of each user; written.
         events_copied: int64 [events, width], written; or empty: events are only counted.
     """
@@ -305,16 +285,6 @@ def copy_out(users, books, memory, file, base, width, stop, counts, events_copie
 
 @kernel(nb.void(nb.int64, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64[::1]))
 def release(user, books, memory, file, base, free):
-    """Free the block of a user.
-
-    Args:
-        user: The user's number.
-        books: int64 [users, 3].
-        memory: See make_room().
-        file: Likewise.
-        base: Likewise.
-        free: Likewise.
-    """
     if books[user, ROOM]:
         give_back(memory, file, base, books[user, AT], books[user, ROOM], free)
     books[user, AT], books[user, COUNT], books[user, ROOM] = 0, 0, 0
@@ -322,17 +292,7 @@ def release(user, books, memory, file, base, free):
 
 @kernel(nb.void(_IDS, nb.int64[:, ::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1]))
 def newest_times(users, books, memory, file, base, width, times):
-    """Write the time of each user's newest event, ordered; users without events keep what is there.
-
-    Args:
-        users: int64 [n], user numbers.
-        books: int64 [users, 3].
-        memory: See make_room().
-        file: Likewise.
-        base: Likewise.
-        width: Words of an event.
-        times: int64 [n]; written.
-    """
+    """Write the time of each user's newest event, ordered, to `times`; users without events keep what is there."""
     for n in range(len(users)):
         user = users[n]
         count = books[user, COUNT]

@@ -1,7 +1,7 @@
 """Read Parquet and CSV files as streams of Arrow record batches: only the requested columns, never the whole file.
 
-Every failure of the underlying reader becomes one BadInput line that names the file, the column and the row. Rows count
-from 0 within their file; a CSV's header is not a row.
+Every failure of a reader becomes one line of BadInput that names file, column and row. Rows count from 0 within their
+file; a CSV's header is not a row.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ from freshet_serving.processor.errors import BadInput, nearest
 CHUNK_ROWS, LEAST_CHUNK_ROWS = 32768, 256
 CHUNK_NBYTES = 4 << 20
 PIECE_ROWS, PIECE_NBYTES = 16384, 32 << 20
-"""Row groups with fewer rows are read together.
-
-One with more bytes is read with a thread for each column, because only few such groups fit in memory.
-"""
+"""Smaller row groups are read together; larger ones with a thread for each column, because few fit in memory."""
 STREAM_NBYTES = 1 << 20
 """Bytes of a column read from its file at a time: a column of a large row group is not held compressed either."""
 
@@ -55,37 +52,23 @@ _PARSE = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (
 
 
 class FileChunk(NamedTuple):
-    """Consecutive rows of a file.
-
-    Attributes:
-        first: Number of the first row in the file.
-        read: Reads the rows; may be called on any thread.
-    """
+    """Consecutive rows of a file from row `first` on; `read` may be called on any thread."""
 
     first: int
     read: Callable[[], Generator[pa.RecordBatch]]
 
 
 class DataFile(Protocol):
-    """One file of rows."""
-
     @property
     def name(self) -> str: ...
     @property
-    def nbytes(self) -> int:
-        """Its size as it is stored."""
-        ...
+    def nbytes(self) -> int: ...
 
     @property
-    def names(self) -> list[str]:
-        """Names of its columns."""
-        ...
+    def names(self) -> list[str]: ...
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the Arrow type of each column; raise BadInput unless each exists once.
-
-        The types of a CSV are inferred from its first block.
-        """
+        """Return the Arrow type of each column, a CSV's by its first block; raise BadInput unless each exists once."""
         ...
 
     @property
@@ -94,11 +77,10 @@ class DataFile(Protocol):
     def count_rows(self) -> int: ...
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """Return the rows from `start` on, in order, as pieces of the named columns; other columns are not decoded.
+        """Return the rows from row `start` on, in order, as pieces of the named columns; others are not decoded.
 
         Args:
             types: Arrow type by column name. CSV cells are parsed as these types; Parquet columns keep their own.
-            start: Number of the first row.
         """
         ...
 
@@ -124,17 +106,10 @@ def nbytes_of(path: DataPath) -> int:
 
 
 def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
-    """Return the data files behind a path, part-2 before part-10, on disk or in an object store.
+    """Return the data files behind a path, part-2 before part-10, on disk or in an object store; BadInput without any.
 
-    In folders, hidden files, names that start with '_' (which writers leave behind) and, if suffixes are given, files
-    with another suffix are skipped.
-
-    Args:
-        path: File, folder, glob, or address in an object store.
-        suffixes: Accepted suffixes within folders; all if empty.
-
-    Raises:
-        BadInput: There are no such files.
+    A path is a file, folder, glob, or address in an object store. In folders, hidden files, names that start with '_'
+    (which writers leave behind) and, if suffixes are given, files with others are skipped.
     """
     if is_object_url(path):
         return stored_files(path, suffixes)
@@ -160,16 +135,16 @@ def find_files(path: str, suffixes: Sequence[str] = ()) -> Sequence[DataPath]:
 def _pick(names: Sequence[str], schema: pa.Schema, file: str) -> dict[str, pa.DataType]:
     types = {}
     for name in names:
-        found = schema.get_all_field_indices(name)
-        if len(found) != 1:
-            hint = "" if found else nearest(name, schema.names) or _there(schema.names)
-            raise BadInput(f"column {name!r}: expected exactly one in {file}, got {len(found)}{hint}")
-        types[name] = schema.field(found[0]).type
+        indices = schema.get_all_field_indices(name)
+        if len(indices) != 1:
+            hint = "" if indices else nearest(name, schema.names) or _columns_hint(schema.names)
+            raise BadInput(f"column {name!r}: expected exactly one in {file}, got {len(indices)}{hint}")
+        types[name] = schema.field(indices[0]).type
     return types
 
 
 @contextmanager
-def _reading(file: str, wanted: str) -> Iterator[None]:
+def _reading(file: str, kind: str) -> Iterator[None]:
     try:
         yield
     except BadInput:
@@ -181,11 +156,10 @@ def _reading(file: str, wanted: str) -> Iterator[None]:
         if isinstance(error, MemoryError):
             limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
             reason = f"it needs more than {limit >> 20:,} MiB of memory" if limit > 0 else "it needs too much memory"
-        raise BadInput(f"{file}: cannot be read as {wanted}: {_line(reason)}") from None
+        raise BadInput(f"{file}: cannot be read as {kind}: {_line(reason)}") from None
 
 
-def _there(names: Sequence[str]) -> str:
-    """Return a hint with the existing columns; if all names are numbers, that the first line is not a header."""
+def _columns_hint(names: Sequence[str]) -> str:
     shown, more = names[:MAX_LISTED], f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     if all(_NUMBER.fullmatch(name) for name in names):
         return f"; the first line, {', '.join(map(repr, shown))}{more}, is not a header: expected column names"
@@ -256,12 +230,7 @@ class ParquetFile:
                 first, held, groups = first + held, 0, []
 
     def may_expand(self, types: dict[str, pa.DataType], nbytes: int) -> bool:
-        """Return whether rows that are decoded at once may take more than some bytes, if their writer meant it.
-
-        Args:
-            types: Arrow type by column name.
-            nbytes: The bytes.
-        """
+        """Return whether rows that are decoded at once may take more than some bytes, if their writer meant it."""
         if any(pa.types.is_nested(t) for t in types.values()):
             # A run of any length has a few bytes.
             return True
@@ -276,21 +245,18 @@ class ParquetFile:
         """Yield rows by ascending numbers, with all columns; only their row groups are decoded.
 
         Of a recording they are in the form of models.data.broadcast_columns.take_once.
-
-        Raises:
-            BadInput: The file cannot be decoded.
         """
         with self._open() as file:
             metadata = file.metadata
         numbers, first = np.asarray(wanted, np.int64), 0
         for group in range(metadata.num_row_groups):
             held = metadata.row_group(group).num_rows
-            mine = numbers[(numbers >= first) & (numbers < first + held)] - first
+            chosen = numbers[(numbers >= first) & (numbers < first + held)] - first
             first += held
-            if not len(mine):
+            if not len(chosen):
                 continue
             with closing(self._batches(metadata, [group], self.names)) as batches:
-                yield from pick_once(batches, self.recorded, mine)
+                yield from pick_once(batches, self.recorded, chosen)
 
     def _read_groups(
         self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str], skipped: int
@@ -304,7 +270,6 @@ class ParquetFile:
     def _batches(
         self, metadata: pyarrow.parquet.FileMetaData, groups: list[int], names: list[str]
     ) -> Generator[pa.RecordBatch]:
-        """Yield the rows of row groups as they are in the file."""
         with _reading(self.name, "a Parquet file"):
             nbytes = sum(_decoded_nbytes(metadata.row_group(group), names) for group in groups)
         fitting = CHUNK_NBYTES * sum(metadata.row_group(group).num_rows for group in groups) // nbytes
@@ -316,14 +281,13 @@ class ParquetFile:
 def _decoded_nbytes(group: pyarrow.parquet.RowGroupMetaData, names: list[str]) -> int:
     """Return the maximum bytes in memory of these columns of a row group, 1 or more.
 
-    Computed from the size of the whole group, because reading a column's size crashes the process if a corrupt file's
-    statistics contradict each other.
+    From the size of the whole group: reading a column's size crashes the process if a corrupt file's statistics
+    contradict each other.
     """
     return int(group.num_rows) * 8 * len(names) + int(group.total_byte_size) + 1
 
 
 def _kind_of_time(text: str) -> str:
-    """Return a description of a cell as a time, or "" if it is not one."""
     if _NUMBER.fullmatch(text):
         return "Unix seconds"
     try:
@@ -334,7 +298,6 @@ def _kind_of_time(text: str) -> str:
 
 
 def _text_stream(path: DataPath) -> pa.NativeFile:
-    """Open a file's text, decompressed according to its suffix."""
     if not isinstance(path, StoredFile):
         return pa.input_stream(str(path), compression="detect")
     packing = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -342,7 +305,6 @@ def _text_stream(path: DataPath) -> pa.NativeFile:
 
 
 def _other_kind(path: Path) -> str:
-    """Return a description of a file that is not Parquet, or "" if its content is not recognised."""
     try:
         with open(path, "rb") as file:
             begins = file.read(MAX_BEGINNING)
@@ -371,14 +333,7 @@ class CsvFile:
         quoted: bool = True,
         data: bytes | None = None,
     ) -> None:
-        """Open a file.
-
-        Args:
-            delimiter: Delimiter of cells.
-            names: Column names of a file without a header; None if the first line names them.
-            quoted: True if '"' quotes cells.
-            data: The file's text, if the caller has it already.
-        """
+        """Open a file, without a header if it has `names`; `data` is its text, if the caller has it already."""
         self._path, self._names, self._data = path, names, data
         self.nbytes = nbytes_of(path)
         self._schema = pa.schema([])
@@ -401,33 +356,33 @@ class CsvFile:
         )
         with _reading(self.name, "a CSV file"):
             try:
-                if self._data is None:
-                    stream = _text_stream(self._path)
-                else:
-                    stream = pa.BufferReader(self._data)
-                with stream, pyarrow.csv.open_csv(stream, read, self._parse, convert) as reader:
+                with (
+                    self._text() as stream,
+                    pyarrow.csv.open_csv(stream, read, self._parse, convert) as reader,
+                ):
                     yield reader
             except pa.ArrowInvalid as error:
                 raise BadInput(self._explain(str(error))) from None
 
+    def _text(self) -> pa.NativeFile:
+        return _text_stream(self._path) if self._data is None else pa.BufferReader(self._data)
+
     def _refuse_utf16(self) -> None:
-        with _reading(self.name, "a CSV file"):
-            stream = _text_stream(self._path) if self._data is None else pa.BufferReader(self._data)
-            with stream:
-                begins = stream.read(len(codecs.BOM_UTF32_LE))
+        with _reading(self.name, "a CSV file"), self._text() as stream:
+            begins = stream.read(len(codecs.BOM_UTF32_LE))
         if begins.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or begins.count(0) >= len(begins) // 2 > 0:
             raise BadInput(f"{self.name}: expected UTF-8 text, got UTF-16; convert it: iconv -f UTF-16 -t UTF-8")
 
     def _explain(self, error: str) -> str:
         if cell := _CONVERSION.match(error):
-            at, row, wanted, got = cell.groups()
-            return self._odd_cell(at, row, wanted, got)
+            at, row, expected, got = cell.groups()
+            return self._odd_cell(at, row, expected, got)
         if cell := _NO_INTEGER.match(error):
             at, row, got = cell.groups()
             return self._odd_cell(at, row, "integer", got)
-        if found := _PARSE.match(error):
-            row, wanted, got = found.groups()
-            return f"{self.name}: expected {wanted} columns, got {got} at row {self._row(row)}"
+        if parse_error := _PARSE.match(error):
+            row, expected, got = parse_error.groups()
+            return f"{self.name}: expected {expected} columns, got {got} at row {self._row(row)}"
         if error.startswith("Empty CSV file"):
             return f"{self.name}: expected rows, got an empty file"
         return f"{self.name}: cannot be read as a CSV file: {_line(error)}"
@@ -435,12 +390,12 @@ class CsvFile:
     def _row(self, line: str) -> int:
         return int(line) - 1 - (self._names is None)
 
-    def _odd_cell(self, at: str, row: str | None, wanted: str, got: str | None) -> str:
+    def _odd_cell(self, at: str, row: str | None, expected: str, got: str | None) -> str:
         names = self._names or self._schema.names
         name = names[int(at)] if int(at) < len(names) else at
         where = f" at row {self._row(row)} of {self.name}" if row else f" in {self.name}"
         value = "bytes that are not UTF-8" if got is None else repr(got[:40])
-        return f"column {name!r}: expected {_CELLS.get(wanted, wanted)}, got {value}{where}"
+        return f"column {name!r}: expected {_CELLS.get(expected, expected)}, got {value}{where}"
 
     @property
     def names(self) -> list[str]:
@@ -448,25 +403,22 @@ class CsvFile:
         return names
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        (first, *others), mine = self._schema.names, self._delimiter
-        other = next((c for c in _SEPARATORS if c != mine and c in first), "")
+        (first, *others), delimiter = self._schema.names, self._delimiter
+        other = next((c for c in _SEPARATORS if c != delimiter and c in first), "")
         if other and not others and first not in names:
-            raise BadInput(f"{self.name}: expected columns separated by {mine!r}, got a header with {other!r}")
+            raise BadInput(f"{self.name}: expected columns separated by {delimiter!r}, got a header with {other!r}")
         return _pick(names, self._schema, self.name)
 
     def odd_time(self, name: str) -> str:
-        """Return an error about the first cell of a time column that is not a time of the same kind as the first cell.
-
-        Returns "" if there is no such cell.
-        """
+        """Return an error about the first cell that is no time of the first cell's kind; "" if all are."""
         row, first = 0, ""
         for batch in self.read({name: pa.string()}, 0):
             for text in batch.column(0).to_pylist():
                 kind = _kind_of_time(text)
                 first = first or kind
                 if not kind or kind != first:
-                    wanted = first or "Unix seconds, or a date such as 2026-11-24 19:20:18"
-                    return f"column {name!r}: expected {wanted}, got {text[:40]!r} at row {row} of {self.name}"
+                    expected = first or "Unix seconds, or a date such as 2026-11-24 19:20:18"
+                    return f"column {name!r}: expected {expected}, got {text[:40]!r} at row {row} of {self.name}"
                 row += 1
         return ""
 
@@ -475,19 +427,11 @@ class CsvFile:
             return sum(batch.num_rows for batch in reader)
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        """Yield the whole file as one piece.
-
-        The position of a row in text is known only by reading the rows before it.
-        """
+        """Yield the whole file as one piece: a row's position in text is known only by reading the rows before it."""
         yield FileChunk(start, partial(self.read, types, start))
 
     def read(self, types: dict[str, pa.DataType], start: int) -> Generator[pa.RecordBatch]:
-        """Yield the named columns, in this order, from a row on.
-
-        Args:
-            types: Arrow type by column name.
-            start: Number of the first row.
-        """
+        """Yield the named columns, in this order, from row `start` on."""
         with self._open(types) as reader:
             # Parse and drop the rows before `start`: the reader's own skipping counts blank lines as rows.
             for batch in reader:

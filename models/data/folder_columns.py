@@ -24,45 +24,34 @@ _GUESSES = (pa.decimal128(20, 0), pa.float64(), pa.timestamp("s"))
 
 
 def with_folder_columns(file: DataFile, path: DataPath, kinds: Mapping[str, str]) -> DataFile:
-    """Return a file with the columns of its folders, if some of them are requested and not its own.
-
-    Args:
-        path: Where it is.
-        kinds: Kinds of the requested columns, by name; none for all columns.
-    """
+    """Return a file with the columns of its folders, if some are requested (all, without `kinds`) and not its own."""
     cells = {unquote(name): unquote(cell) for name, cell in _FOLDER.findall(str(path))}
     missing = {name: cell for name, cell in cells.items() if name not in file.names and (not kinds or name in kinds)}
     return FolderColumns(file, missing, kinds) if missing else file
 
 
 class FolderColumns:
-    """A DataFile with columns of one value each."""
+    """A DataFile with columns of one value each: `cells` by name, requested as `kinds`."""
 
     def __init__(self, file: DataFile, cells: Mapping[str, str], kinds: Mapping[str, str]) -> None:
-        """Add columns to a file.
-
-        Args:
-            cells: Text of each column's value, by name.
-            kinds: Kinds that columns are requested as, by name.
-        """
         self._file, self._cells = file, cells
         self.name, self.nbytes, self.empty = file.name, file.nbytes, file.empty
         self.names = [*file.names, *cells]
         self._types = {name: _type_of(cell, kinds.get(name, "")) for name, cell in cells.items()}
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        own = self._file.types([name for name in names if name not in self._cells])
-        return {name: self._types[name] if name in self._cells else own[name] for name in names}
+        stored = self._file.types([name for name in names if name not in self._cells])
+        return {name: self._types[name] if name in self._cells else stored[name] for name in names}
 
     def count_rows(self) -> int:
         return self._file.count_rows()
 
     def pieces(self, types: dict[str, pa.DataType], start: int) -> Iterator[FileChunk]:
-        own = {name: t for name, t in types.items() if name not in self._cells}
-        if not own:
+        stored = {name: t for name, t in types.items() if name not in self._cells}
+        if not stored:
             # Rows are counted by a column.
-            own = self._file.types(self._file.names[:1])
-        for piece in self._file.pieces(own, start):
+            stored = self._file.types(self._file.names[:1])
+        for piece in self._file.pieces(stored, start):
             yield FileChunk(piece.first, partial(self._read, piece, types))
 
     def _read(self, piece: FileChunk, types: dict[str, pa.DataType]) -> Generator[pa.RecordBatch]:
@@ -86,7 +75,6 @@ class FolderColumns:
 
 
 def _type_of(cell: str, kind: str) -> pa.DataType:
-    """Return the type of a value; one without a requested kind is an integer or text."""
     for t in () if kind == "string" else _GUESSES if kind else _GUESSES[:1]:
         try:
             pa.scalar(cell).cast(t)

@@ -42,14 +42,7 @@ RATED = tuple(f"rated{stars}" for stars in range(1, 6))
 class DataConfig:
     """The [data] section. Formats other than tables and streams define their own columns for label, time and weight.
 
-    Attributes:
-        path: File, folder, glob or URL. The URL of a stream may contain a password.
-        format: One of FORMATS or STREAMS; never empty after load_config.
-        label: Label column or columns.
-        time: Column that the rows are sorted by.
-        weight: Column with the weight of a row.
-        list_separator: What stands between the values of a list that is text.
-        follow: Keep reading as rows arrive.
+    The URL of a stream may contain a password. `format` is never empty after load_config.
     """
 
     path: str = field(
@@ -106,30 +99,22 @@ def label_names(data: DataConfig) -> tuple[str, ...]:
 
 
 def _stored_names(path: str) -> list[str]:
-    """Return the path itself if its suffix determines a format, else the names below it.
-
-    Raises BadInput for other URLs.
-    """
-    known = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *TFRECORD_SUFFIXES)
+    """Return the path itself if its suffix determines a format, else the names below it; BadInput for other URLs."""
+    suffixes = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *TFRECORD_SUFFIXES)
     if not is_object_url(path):
         scheme = path.partition("://")[0]
-        wanted = ", ".join((*SCHEMES, *STORES))
+        expected = ", ".join((*SCHEMES, *STORES))
         hint = nearest(scheme[:40], (*SCHEMES, *STORES))
-        raise BadInput(f"data.path: expected a URL with scheme {wanted}, got {scheme[:40]!r}{hint}")
-    return [path] if path.lower().endswith(known) else [file.name for file in stored_files(path)]
+        raise BadInput(f"data.path: expected a URL with scheme {expected}, got {scheme[:40]!r}{hint}")
+    return [path] if path.lower().endswith(suffixes) else [file.name for file in stored_files(path)]
 
 
 def nothing_there(path: str) -> str:
-    """Return the message for a data path that does not exist."""
     return f"data.path: {path!r} does not exist{nearest_file(path)}"
 
 
 def format_of(path: str) -> str:
-    """Return the format of a path by its scheme, its suffix, or the files in its folder.
-
-    Raises:
-        BadInput: They determine no format, or several.
-    """
+    """Return the one format of a path, by its scheme, its suffix, or the files in its folder; else raise BadInput."""
     scheme, separator, _ = path.partition("://")
     if scheme in SCHEMES and separator:
         return SCHEMES[scheme]
@@ -141,11 +126,11 @@ def format_of(path: str) -> str:
             return "movielens"
         names = [p.name for p in Path(path).rglob("*") if p.is_file()]
     suffixes = {"parquet": PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "tfrecord": TFRECORD_SUFFIXES}
-    found = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
-    if len(found) != 1 and not (separator or glob.has_magic(path) or Path(path).exists()):
+    formats = {form for form, ends in suffixes.items() if any(n.lower().endswith(ends) for n in names)}
+    if len(formats) != 1 and not (separator or glob.has_magic(path) or Path(path).exists()):
         raise BadInput(nothing_there(path))
-    if len(found) != 1:
+    if len(formats) != 1:
         raise BadInput(
             f"data.format: expected one of {', '.join(FORMATS)}, because the path {path!r} does not determine it"
         )
-    return found.pop()
+    return formats.pop()

@@ -24,9 +24,7 @@ class JoinedSection(Protocol):
     @property
     def section(self) -> str: ...
     @property
-    def once(self) -> bool:
-        """True if the table must have each key once."""
-        ...
+    def once(self) -> bool: ...
 
     @property
     def data(self) -> DataConfig: ...
@@ -50,7 +48,6 @@ def joined_rows(
 
     Args:
         open_fields: Opens the rows with these columns of their own.
-        features: The features, those of sequences among them.
         entities: The entities and users whose tables are joined. A key need not be among the features.
         folder: Folder for what histories cannot keep in memory; by default that of temporary files.
         open_table: Opens a table; by default it is read once.
@@ -59,11 +56,11 @@ def joined_rows(
         BadInput: A table cannot be read, or lacks a column.
     """
     fields = tuple(dict.fromkeys([*wanted_fields(features), *more]))
-    source = open_fields(_own(fields, entities))
+    source = open_fields(_row_fields(fields, entities))
     recorded: frozenset[str] = getattr(source, "recorded", frozenset())
     if entities and recorded:
         entities = [entity for entity in entities if not {field.name for field in entity.fields} <= recorded]
-        source = open_fields(_own(fields, entities))
+        source = open_fields(_row_fields(fields, entities))
     if entities:
         source = EntitySource(source, [(open_table or _read_once)(entity) for entity in entities], fields)
     return with_sequences(source, features, more, folder)
@@ -73,8 +70,8 @@ def _read_once(e: JoinedSection) -> JoinedTable:
     return EntityTable(e.name, e.data, e.key_field, e.fields, section=e.section, once=e.once)
 
 
-def _own(fields: Sequence[Field], entities: Sequence[JoinedSection]) -> tuple[Field, ...]:
+def _row_fields(fields: Sequence[Field], entities: Sequence[JoinedSection]) -> tuple[Field, ...]:
     """Return the columns that the rows themselves have: those of no entity, and the keys."""
     joined = {field for entity in entities for field in entity.fields}
-    own = [field for field in fields if field not in joined]
-    return tuple(dict.fromkeys([*own, *(entity.key_field for entity in entities)]))
+    keys = [entity.key_field for entity in entities]
+    return tuple(dict.fromkeys([*(field for field in fields if field not in joined), *keys]))

@@ -1,9 +1,8 @@
 """Rows of a table in memory, found by key and, where they have times, as of a time.
 
-A key's row is its last one; with times, its last one at or before the time that is asked for. A row may be gone: it
-says that its key has none from then on.
-
-Each row has a mark, a number that grows with later rows, by which a reader finds what has changed since it last looked.
+A key's row is its last one; with times, its last one at or before the requested time. A row may be gone: its key has
+none from then on. Each row has a mark, a number that grows with later rows: a reader finds what changed since it
+last looked.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ class KeyedRows:
     """Rows in the order in which they came. Never changes.
 
     Attributes:
-        fields: Its columns without the key.
-        keys: The key of each row.
         ids: The keys as int64 [n], ascending.
         order: int64 [n], the row of each id; of one key by time and then as they came.
         times: float64 [n], Unix seconds by row; None for a table without times.
-        marks: int64 [n], by row.
-        gone: bool [n], by row.
+        marks: int64 [n], by row; by default 0.
+        gone: bool [n], by row; by default none.
     """
 
     def __init__(
@@ -45,31 +42,19 @@ class KeyedRows:
         marks: Int64s | None = None,
         gone: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Sort rows by key.
-
-        Args:
-            keys: The key of each row.
-            columns: The columns by name.
-            times: Unix seconds by row; None for a table without times.
-            marks: Marks by row; by default 0.
-            gone: Rows whose key has none from then on; by default none.
-        """
+        """Sort rows by key; `columns` include those of `fields`."""
         self.fields, self.keys, self.times = tuple(fields), keys, times
         ids = ids_of(keys)
         self.order = np.argsort(ids, kind="stable") if times is None else np.lexsort((times, ids))
         self.ids = ids[self.order]
         self.marks = np.zeros(len(ids), np.int64) if marks is None else marks
         self.gone = np.zeros(len(ids), np.bool_) if gone is None else gone
-        # One more row, of missing values, is that of a key without one.
+        # The last row, of missing values, is that of a key without one.
         self._columns = {f.name: join_columns([columns[f.name], missing_values(f)]) for f in fields}
 
     @classmethod
     def none(cls, key: Field, fields: Sequence[Field], timed: bool) -> KeyedRows:
-        """Return no rows of a table.
-
-        Args:
-            timed: Whether the table has times.
-        """
+        """Return no rows of a table; `timed` says whether it has times."""
         empty = np.empty(0, np.int64)
         columns = {f.name: take_rows(missing_values(f), empty) for f in (key, *fields)}
         return cls(fields, columns[key.name], columns, np.empty(0) if timed else None)
@@ -89,16 +74,10 @@ class KeyedRows:
         return once
 
     def repeated(self) -> int:
-        """Return how many rows there are beyond one for each key."""
         return len(self) - len(self.newest)
 
     def rows(self, ids: Int64s, times: Float64s | None) -> Int64s:
-        """Return the row of each key, len(self) for a key without one, int64 [m].
-
-        Args:
-            ids: Keys as int64 [m].
-            times: Time of each, for rows with times.
-        """
+        """Return the row of each key, int64 [m], as of the times if rows have any; len(self) for a key without one."""
         low = np.searchsorted(self.ids, ids, "left")
         high = np.searchsorted(self.ids, ids, "right")
         first = low.copy()
@@ -111,14 +90,13 @@ class KeyedRows:
                 before = open_ & (by_id[middle] <= times)
                 low = np.where(before, middle + 1, low)
                 high = np.where(open_ & ~before, middle, high)
-        found = np.full(len(ids), len(self), np.int64)
-        known = high > first
-        found[known] = self.order[high[known] - 1]
-        return found
+        result = np.full(len(ids), len(self), np.int64)
+        present = high > first
+        result[present] = self.order[high[present] - 1]
+        return result
 
     @cached_property
     def times_by_id(self) -> Float64s:
-        """The times in the order of `ids`."""
         assert self.times is not None
         return self.times[self.order]
 
@@ -127,7 +105,6 @@ class KeyedRows:
         return {name: take_rows(column, rows) for name, column in self._columns.items()}
 
     def some(self, rows: Int64s) -> KeyedRows:
-        """Return some of the rows, in the order given."""
         times = None if self.times is None else self.times[rows]
         return KeyedRows(
             self.fields, take_rows(self.keys, rows), self.take(rows), times, self.marks[rows], self.gone[rows]
@@ -140,18 +117,13 @@ class KeyedRows:
         return marked
 
     def as_gone(self, marks: Int64s) -> KeyedRows:
-        """Return rows that say that their keys have none, at any time.
-
-        Args:
-            marks: Marks by row.
-        """
+        """Return rows, with these marks, that say that their keys have none, at any time."""
         rows = np.full(len(self), len(self))
         times = None if self.times is None else np.full(len(self), -np.inf)
         return KeyedRows(self.fields, self.keys, self.take(rows), times, marks, np.ones(len(self), np.bool_))
 
 
 def join_rows(parts: Sequence[KeyedRows]) -> KeyedRows:
-    """Return the rows of several parts of one table, in their order."""
     parts = [part for part in parts if len(part)] or list(parts[:1])
     if len(parts) == 1:
         return parts[0]

@@ -1,13 +1,13 @@
 """Read MovieLens as a click stream: ratings joined with user and movie attributes, in time order.
 
 A folder with
-- the events, the first found of events.csv.gz, events.csv (header with timestamp,user_id,movie_id and label or rating)
-  and ratings.dat (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
+- the events: the first of events.csv.gz, events.csv (timestamp,user_id,movie_id and label or rating) and ratings.dat
+  (UserID::MovieID::Rating::Timestamp, as GroupLens ships MovieLens-1M);
 - users.dat (UserID::Gender::Age::Occupation::Zip), needed only if one of its columns is read;
 - movies.dat (MovieID::Title (Year)::Genre|Genre|...), likewise.
 The label is the column `label` if there is one, else rating >= 4; the labels rated1 to rated5 are rating >= that
-number. The column rating is read only for histories of earlier events. Events are sorted by time, ties keep their
-order. A user or movie missing from its file has empty strings, no genres and 0 for age, occupation and year.
+number. The column rating is read only for histories. Ties in time keep their order. A user or movie missing from its
+file has empty strings, no genres and 0 for age, occupation and year.
 """
 
 from __future__ import annotations
@@ -47,16 +47,7 @@ class MovieLensSource:
     """The stream, held in memory as four arrays (28 bytes an event); side features are looked up for each batch."""
 
     def __init__(self, path: str, wanted: Sequence[Field] = (), labels: Sequence[str] = ()) -> None:
-        """Read a folder.
-
-        Args:
-            path: The folder.
-            wanted: Columns to read; all of FIELDS if empty.
-            labels: Labels out of RATED; the default label if empty.
-
-        Raises:
-            BadInput: A file is missing or damaged, or a column does not exist.
-        """
+        """Read the wanted columns or all of FIELDS, and labels out of RATED or the default one. Raises BadInput."""
         self.schema = Schema(choose(FIELDS, wanted, [CLOCK, RATING]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)
@@ -76,16 +67,16 @@ class MovieLensSource:
         check_position(rows, start)
         for first in range(start, self.count_rows(), rows):
             at = slice(first, min(first + rows, self.count_rows()))
-            known: dict[str, Column] = {"user_id": self._user[at], "movie_id": self._movie[at]}
+            columns: dict[str, Column] = {"user_id": self._user[at], "movie_id": self._movie[at]}
             if CLOCK.name in self.schema.names:
-                known[CLOCK.name] = self._time[at].astype(np.int64)
+                columns[CLOCK.name] = self._time[at].astype(np.int64)
             if self._rating is not None:
-                known[RATING.name] = self._rating[at]
+                columns[RATING.name] = self._rating[at]
             if self._users:
-                known |= self._users.columns(self._user[at])
+                columns |= self._users.columns(self._user[at])
             if self._movies:
-                known |= self._movies.columns(self._movie[at])
-            columns = {name: known[name] for name in self.schema.names}
+                columns |= self._movies.columns(self._movie[at])
+            columns = {name: columns[name] for name in self.schema.names}
             yield Batch(columns, self._label[at], self._time[at], first)
 
 
@@ -93,15 +84,7 @@ class _Side:
     """Attributes of users or movies: canonical arrays whose last row stands for any unknown id."""
 
     def __init__(self, path: Path, fields: Sequence[Field], parse: Callable[[list[str]], tuple[Any, ...]]) -> None:
-        """Read the attributes from a file.
-
-        Args:
-            fields: Columns to keep.
-            parse: Turns the parts of a line into (id, a value for each of `fields`).
-
-        Raises:
-            BadInput: The file is missing, empty or damaged.
-        """
+        """Read a file whose lines `parse` turns, by their parts, into (id, a value for each of `fields`)."""
         self._fields = fields
         rows = {}
         for i, line in enumerate(_text(path).splitlines()):
@@ -119,7 +102,7 @@ class _Side:
         self._arrays = [pa.array(values, t) for values, t in zip(zip(*table), types)]
 
     def columns(self, ids: np.ndarray) -> dict[str, Column]:
-        """Return the rows of every field for ids, int64 [n], in any order."""
+        """Return every field's rows for ids, int64 [n], in any order."""
         at = np.searchsorted(self._ids, ids)
         at[at == len(self._ids)] = 0
         at[self._ids[at] != ids] = len(self._ids)
@@ -138,8 +121,8 @@ def _user(parts: list[str]) -> tuple[Any, ...]:
 
 def _movie(parts: list[str]) -> tuple[Any, ...]:
     title, year = parts[1], 0
-    if found := _YEAR.search(title):
-        year = int(found[1])
+    if match := _YEAR.search(title):
+        year = int(match[1])
     return int(parts[0]), [g for g in parts[2].split("|") if g], year
 
 
@@ -158,12 +141,8 @@ def _text(path: Path) -> str:
 def _read_events(path: Path, labels: Sequence[str], rated: bool) -> tuple[Any, Any, Any, Any, np.ndarray | None]:
     """Return the events in time order.
 
-    Args:
-        labels: The labels; the default label if empty.
-        rated: Whether to return the ratings, too.
-
-    Returns:
-        User int64 [n], movie int64 [n], label float32 [n] or [n, labels], time float64 [n], and rating float32 [n].
+    User int64 [n], movie int64 [n], label float32 [n] or [n, labels] (the default label if none are named), time
+    float64 [n], and rating float32 [n] or, unless `rated`, None.
     """
     file = _open_ratings(path) if path.suffix == ".dat" else CsvFile(path)
     labelled = "label" in file.names and not labels

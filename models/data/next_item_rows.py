@@ -1,20 +1,19 @@
 """Histories of an event log, one a user, for networks that learn which item comes next.
 
-A range of the log's rows is learned as one history a user: the user's newest max_length + 1 events up to the end of the
-range, of which those in the range are targets. So each event is a target once a pass, unless it is left out because
-the history is longer. Events are in the order of their times, those of one time in the order of the log.
+A range of the log's rows is learned as one history a user: the newest max_length + 1 events up to the end of the range,
+of which those in the range are targets. So each event is a target once a pass, unless its history is too long. Events
+are in the order of their times, those of one time in the order of the log.
 
-New rows of a stream are learned as histories that end with them. Each of their events is a target once, after what its
-row sees by the rules of models.data.user_events: an event that came late begins a history of its own, and so does the
-one after it.
+New rows of a stream are learned as histories that end with them. Each event is a target once, after what its row sees
+(models.data.user_events): a late event begins a history of its own, and so does the one after it.
 
 Invariants
-- A target's history is what the log has of its user before it. Rows before the range are read for that, and are no
-  targets; nor is an event of the range that came late and is before one of them.
-- A pass can be resumed: a batch covers all rows that its users have in the range, its position is the number of rows
-  covered before it, and the order of users depends on the seed and the range alone.
-- A row that the log left out as invalid counts as one of the user of the next one, so that positions are the log's.
-- The events of the whole range, and of the rows that are read before it, are in memory.
+- A target's history is what the log has of its user before it. Rows before the range are read for that and are no
+  targets; nor is a late event of the range that is before one of them.
+- A pass can be resumed: a batch covers all rows of its users in the range, its position is the number of rows covered
+  before it, and the order of users depends on the seed and the range alone.
+- A row that the log left out as invalid counts as one of the next row's user, so that positions are the log's.
+- All events of the range and of the rows before it are in memory.
 """
 
 from __future__ import annotations
@@ -46,29 +45,22 @@ class NextItemRows:
         until: int,
         since: int = 0,
     ) -> None:
-        """Read the rows.
-
-        Args:
-            source: The event log, with the columns that the sequence is made of.
-            columns: Its columns as features.
-            until: Row after the last one.
-            since: The first row.
-        """
+        """Read the rows of an event log that has the columns of the sequence."""
         self._config, self._since = config, since
         users, read = list[Any](), list[Int64s]()
         rows, times, parts = list[Int64s](), list[Any](), list[list[Any]]()
         for batch in _rows_between(source, since, until):
-            kept = np.flatnonzero(entering(batch, config, source.schema.labels))
+            entered = np.flatnonzero(entering(batch, config, source.schema.labels))
             read.append(np.arange(batch.start, batch.start + len(batch)))
             users.append(batch.columns[config.from_events])
-            rows.append(batch.start + kept)
-            times.append(np.zeros(len(kept)) if batch.time is None else batch.time[kept])
-            parts.append([take_rows(event_values(f, batch, source.schema.labels), kept) for f in columns])
+            rows.append(batch.start + entered)
+            times.append(np.zeros(len(entered)) if batch.time is None else batch.time[entered])
+            parts.append([take_rows(event_values(f, batch, source.schema.labels), entered) for f in columns])
         # The user of every row, numbered in the order of their keys.
         self._user_of_row = _numbered(join_columns(users) if users else np.empty(0, np.int64))
         if users and len(self._user_of_row) < until - since:
-            there = np.searchsorted(np.concatenate(read), np.arange(since, until))
-            self._user_of_row = self._user_of_row[np.minimum(there, len(self._user_of_row) - 1)]
+            next_read = np.searchsorted(np.concatenate(read), np.arange(since, until))
+            self._user_of_row = self._user_of_row[np.minimum(next_read, len(self._user_of_row) - 1)]
         at = np.concatenate(rows) if rows else np.empty(0, np.int64)
         when = np.concatenate(times) if times else np.zeros(0)
         order = np.lexsort((when, self._user_of_row[at - since]))
@@ -83,19 +75,11 @@ class NextItemRows:
         return _count(_numbered(self._columns[name]))
 
     def times_of(self, name: str) -> tuple[Column, NDArray[np.float64] | None]:
-        """Return a column of all events, and their times; None for a log without times.
-
-        Args:
-            name: Name of the column.
-        """
+        """Return a column of all events, and their times; None for a log without times."""
         return self._columns[name], self._times
 
     def events_before(self, row: int, name: str) -> tuple[Column, NDArray[np.bool_]]:
-        """Return a column of the events before a row, user by user, and which of them are their user's first.
-
-        Args:
-            name: Name of the column.
-        """
+        """Return a column of the events before a row, user by user, and which of them are their user's first."""
         columns, first, _ = self.whole_before(row)
         return columns[name], first
 
@@ -111,7 +95,6 @@ class NextItemRows:
 
         Args:
             histories: Histories of a batch.
-            first: First row whose event is a target.
             start: `first`, or the end of a batch.
             seed: Seed of the order of users; None: in the order of their keys.
         """
@@ -122,9 +105,9 @@ class NextItemRows:
         places = first + np.cumsum(rows_of[users])
         begin = int(np.searchsorted(places, start, side="right")) if start > first else 0
         for at in range(begin, len(users), histories):
-            some = users[at : at + histories]
+            chosen = users[at : at + histories]
             place = int(places[at - 1]) if at else first
-            yield self._batch(some, first, place, int(places[at + len(some) - 1]) - place)
+            yield self._batch(chosen, first, place, int(places[at + len(chosen) - 1]) - place)
 
     def cases(
         self, cases: int, first: int, item: str, last_only: bool = False
@@ -134,7 +117,6 @@ class NextItemRows:
         Args:
             cases: Events of a batch.
             first: First row whose event counts.
-            item: The sequence's column of the items.
             last_only: True if only each user's last event counts.
         """
         counts, events_of = self._rows >= first, np.diff(self._ends, prepend=0)
@@ -170,11 +152,7 @@ class NextItemRows:
 
 
 def count_distinct(source: Source, names: Sequence[str], until: int) -> list[int]:
-    """Return how many different values columns have in the first rows of an event log.
-
-    Args:
-        until: Number of rows.
-    """
+    """Return how many different values columns have in the first `until` rows of an event log."""
     parts = [[batch.columns[name] for name in names] for batch in _rows_between(source, 0, until)]
     return [_count(_numbered(join_columns(values))) for values in zip(*parts)] if parts else [0] * len(names)
 
@@ -186,8 +164,6 @@ def newest_histories(
 
     Args:
         batch: Rows with the sequence's columns, each with the events before it.
-        columns: Its columns as features.
-        labels: Names of the batch's labels.
     """
     enters = np.asarray(entering(batch, config, labels), bool)
     whole = [join_columns([_ragged(batch, f).values, event_values(f, batch, labels)]) for f in columns]
@@ -205,8 +181,8 @@ def newest_histories(
     ends = np.concatenate([[0], np.cumsum(lengths + new)])
     at = np.repeat(splits[last] - ends[:-1], lengths + new) + np.arange(ends[-1])
     at[ends[1:][new] - 1] = splits[-1] + last[new]
-    made: dict[str, Column] = {f.name: Ragged(take_rows(values, at), ends) for f, values in zip(columns, whole)}
-    return Batch(made, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
+    lists: dict[str, Column] = {f.name: Ragged(take_rows(values, at), ends) for f, values in zip(columns, whole)}
+    return Batch(lists, targets.astype(np.float32), batch.time, batch.start, covers=len(batch))
 
 
 def _ragged(batch: Batch, f: SequenceFeature) -> Ragged:
@@ -220,26 +196,20 @@ def _continued(
 ) -> NDArray[np.bool_]:
     """Return of pairs of rows whether the second sees what the first sees, then the first, and nothing else.
 
-    Args:
-        before: First row of each pair.
-        after: Second row of each.
-        enters: Which rows are events.
-        splits: Row i sees events [splits[i], splits[i + 1]).
-        columns: Their values, then those of the rows themselves.
-        most: Longest history.
+    Row i sees events [splits[i], splits[i + 1]) of `columns`, which end with the values of the rows themselves.
     """
     lengths, seen = np.diff(splits), np.diff(splits)[before]
     dropped = np.maximum(seen + enters[before] - most, 0)
     same: NDArray[np.bool_] = lengths[after] == seen + enters[before] - dropped
-    some = np.flatnonzero(same)
-    counts = lengths[after[some]]
-    pair, ends = np.repeat(some, counts), np.cumsum(counts)
+    candidates = np.flatnonzero(same)
+    counts = lengths[after[candidates]]
+    pair, ends = np.repeat(candidates, counts), np.cumsum(counts)
     place = np.arange(len(pair)) - np.repeat(ends - counts, counts)
     of_first = place + dropped[pair]
-    known = np.where(of_first < seen[pair], splits[before[pair]] + of_first, splits[-1] + before[pair])
+    event = np.where(of_first < seen[pair], splits[before[pair]] + of_first, splits[-1] + before[pair])
     for values in columns:
         words = values.view(np.int32) if getattr(values, "dtype", None) == np.float32 else ids_of(values)
-        same[pair[words[known] != words[splits[after[pair]] + place]]] = False
+        same[pair[words[event] != words[splits[after[pair]] + place]]] = False
     return same
 
 
@@ -252,7 +222,6 @@ def _cut(begins: NDArray[np.bool_], enters: NDArray[np.bool_], most: int) -> NDA
 
 
 def _rows_between(source: Source, since: int, until: int) -> Iterator[Batch]:
-    """Yield rows [since, until) in batches."""
     for batch in source.batches(READ_ROWS, since):
         if batch.start >= until:
             break
@@ -260,7 +229,6 @@ def _rows_between(source: Source, since: int, until: int) -> Iterator[Batch]:
 
 
 def _count(numbers: Int64s) -> int:
-    """Return how many distinct values _numbered() has found."""
     return int(numbers.max(initial=-1)) + 1
 
 

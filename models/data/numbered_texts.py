@@ -13,7 +13,7 @@ Int64s = NDArray[np.int64]
 
 FIRST_NBYTES, TAKEN_TEXTS = 1024, 1 << 14
 ENTRY_NBYTES = 150
-"""Of a text that is looked up, and of its number."""
+"""Bytes of a text that is looked up, and of its number."""
 
 
 class NumberedTexts:
@@ -30,15 +30,10 @@ class NumberedTexts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
         return self._data.nbytes + self._offsets.nbytes
 
     def append(self, texts: Strings) -> Int64s:
-        """Add texts; return their numbers.
-
-        Args:
-            texts: The texts; each gets a number of its own.
-        """
+        """Add texts, each with a number of its own; return the numbers."""
         first, count = self._count, len(texts)
         lengths = np.diff(texts.offsets)
         start, nbytes = int(self._offsets[first]), int(lengths.sum())
@@ -50,7 +45,6 @@ class NumberedTexts:
         return np.arange(first, first + count)
 
     def take(self, numbers: Int64s) -> Strings:
-        """Return the texts of numbers."""
         texts = Strings(self._data, self._offsets[: self._count + 1])
         if len(numbers) <= TAKEN_TEXTS:
             return cast(Strings, take_rows(texts, numbers))
@@ -59,21 +53,17 @@ class NumberedTexts:
         return cast(Strings, join_columns(parts))
 
     def since(self, first: int) -> Strings:
-        """Return the texts after the first so many."""
         offsets = self._offsets[first + 1 : self._count + 1]
         return Strings(self._data[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
 
 
 class DistinctTexts(NumberedTexts):
-    """Texts of which each has one number."""
-
     def __init__(self) -> None:
         super().__init__()
         self._numbers: dict[bytes, int] = {}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, about."""
         return super().nbytes + ENTRY_NBYTES * len(self._numbers)
 
     def numbers(self, column: Strings, rows: Int64s) -> Int64s:
@@ -93,7 +83,6 @@ class DistinctTexts(NumberedTexts):
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return an array of at least a size, by doubling."""
     if size <= len(array):
         return array
     longer = np.zeros(max(size, 2 * len(array)), array.dtype)

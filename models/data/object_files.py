@@ -3,11 +3,11 @@
 Invariants
 - The same files in the same order as a local folder with the same names, so that rows, positions and checkpoints agree.
 - A file does not change after it was found: ranges are requested with its etag, and a replaced file raises BadInput.
-- Memory is bounded for any file size: a requested range and, for a file read from its beginning, the next BLOCK_NBYTES,
-  which are fetched while the current ones are parsed.
+- Memory is bounded: a requested range and, for a file read from its beginning, the next BLOCK_NBYTES, which are fetched
+  while the current ones are parsed.
 
-Cost: one request for each thousand names of the folder above the first pattern, for each range that Parquet needs
-(STREAM_NBYTES of a column), and for each BLOCK_NBYTES of text.
+Cost: a request for each thousand names of the folder above the first pattern, each range that Parquet needs
+(STREAM_NBYTES of a column), and each BLOCK_NBYTES of text.
 """
 
 from __future__ import annotations
@@ -41,16 +41,12 @@ class StoredFile:
         return f"{self._store.address}/{self._key}"
 
     def read_range(self, start: int, nbytes: int) -> bytes:
-        """Return bytes of the file, fewer than requested at its end.
-
-        Args:
-            start: Offset of the first byte.
-        """
+        """Return bytes of the file, fewer than requested at its end."""
         nbytes = min(nbytes, self.nbytes - start)
         return self._store.read_range(self._key, start, nbytes, self._etag) if nbytes > 0 else b""
 
     def open(self, ahead: bool) -> BinaryIO:
-        """Open the file, to be read from its beginning on if `ahead`, else by ranges as they are requested."""
+        """Open the file, to be read from its beginning on if `ahead`, else by ranges."""
         return io.BufferedReader(ReadAheadFile(self), 1 << 16) if ahead else RangeFile(self)  # type: ignore[return-value]
 
 
@@ -58,17 +54,11 @@ DataPath = Path | StoredFile
 
 
 def open_bytes(path: DataPath, ahead: bool = True) -> BinaryIO:
-    """Open a data file on disk or in a store.
-
-    Args:
-        ahead: True if it is read from its beginning on; else a stored file is read by ranges.
-    """
+    """Open a data file on disk or in a store; see StoredFile.open for `ahead`."""
     return path.open(ahead) if isinstance(path, StoredFile) else open(path, "rb")
 
 
 class RangeFile(io.RawIOBase):
-    """A stored file read by ranges: each read is one request."""
-
     def __init__(self, file: StoredFile) -> None:
         super().__init__()
         self._file, self._at = file, 0
@@ -127,21 +117,11 @@ class ReadAheadFile(RangeFile):
 
 
 def is_object_url(path: str) -> bool:
-    """Return True if a data path is an address in an object store."""
     return path.partition("://")[0] in SCHEMES and "://" in path
 
 
 def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
-    """Find data files in an object store as models.data.files.find_files does on a disk.
-
-    Args:
-        path: Address of a file, folder or glob.
-        suffixes: Accepted suffixes within folders; all if empty.
-
-    Raises:
-        BadInput: There are no such files.
-        NotReady: The store is unavailable.
-    """
+    """Find data files in an object store as models.data.files.find_files does on a disk. Raises BadInput, NotReady."""
     scheme, _, rest = path.partition("://")
     parts = rest.rstrip("/").split("/")
     plain = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts))
@@ -153,20 +133,20 @@ def stored_files(path: str, suffixes: Sequence[str] = ()) -> list[StoredFile]:
         return [StoredFile(store, below, head.nbytes, head.etag)]
     magic = plain < len(parts)
     pattern = glob_pattern(below) if magic else None
-    found = []
+    files = []
     for entry in store.entries("" if magic else below):
         inside = entry.key if magic or not below else entry.key.removeprefix(f"{below}/")
         if pattern is None:
             hidden = any(part.startswith((".", "_")) for part in inside.split("/"))
-            wanted = not hidden and (not suffixes or inside.lower().endswith(tuple(suffixes)))
+            fits = not hidden and (not suffixes or inside.lower().endswith(tuple(suffixes)))
         else:
-            wanted = pattern.fullmatch(inside) is not None
-        if wanted:
-            found.append(StoredFile(store, entry.key, entry.nbytes, entry.etag))
-    if not found:
+            fits = pattern.fullmatch(inside) is not None
+        if fits:
+            files.append(StoredFile(store, entry.key, entry.nbytes, entry.etag))
+    if not files:
         kinds = " or ".join(suffixes) if suffixes else "data"
         raise BadInput(f"data.path: expected at least one {kinds} file, got none in {path!r}")
-    return sorted(found, key=in_order_of_numbers)
+    return sorted(files, key=in_order_of_numbers)
 
 
 def glob_pattern(text: str) -> re.Pattern[str]:
@@ -174,33 +154,33 @@ def glob_pattern(text: str) -> re.Pattern[str]:
 
     "**" matches any number of folders, and a leading dot is matched only by a dot.
     """
-    made = []
+    expression = ""
     parts = text.split("/")
     for n, part in enumerate(parts):
         last = n == len(parts) - 1
         if part == "**":
-            made.append(r"(?:[^./][^/]*/)*" + (r"[^./][^/]*" if last else ""))
+            expression += r"(?:[^./][^/]*/)*" + (r"[^./][^/]*" if last else "")
             continue
         hidden = "" if part.startswith(".") else r"(?!\.)"
-        made.append(hidden + _segment(part) + ("" if last else "/"))
-    return re.compile("".join(made), re.S)
+        expression += hidden + _segment(part) + ("" if last else "/")
+    return re.compile(expression, re.S)
 
 
 def _segment(part: str) -> str:
     """Return the pattern of a name with '*', '?' and '[...]'."""
-    made, at = "", 0
+    expression, at = "", 0
     while at < len(part):
         letter = part[at]
         end = part.find("]", at + 2) if letter == "[" else -1
         if letter == "*":
-            made += "[^/]*"
+            expression += "[^/]*"
         elif letter == "?":
-            made += "[^/]"
+            expression += "[^/]"
         elif end > 0:
             inside = part[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
-            made += "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]"
+            expression += "[" + ("^" + inside[1:] if inside[0] == "!" else inside) + "]"
             at = end
         else:
-            made += re.escape(letter)
+            expression += re.escape(letter)
         at += 1
-    return made
+    return expression

@@ -14,12 +14,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 def default_features(form: str, path: str) -> dict[str, dict[str, Any]]:
-    """Return sections [features.*] of a format with known columns (criteo, movielens); {} for any other.
-
-    Args:
-        form: The format.
-        path: Path of the data.
-    """
+    """Return sections [features.*] of a format with known columns (criteo, movielens); {} for any other."""
     if form == "criteo":
         from freshet_serving.models.data.criteo import default_features as criteo_features
 
@@ -39,7 +34,6 @@ def columns_of(data: DataConfig, names: Sequence[str]) -> list[Field]:
 
 
 def table_columns(data: DataConfig) -> list[str]:
-    """Return the names of a table's columns, by its first file. Raises BadInput."""
     from freshet_serving.models.data.tabular import infer_names
 
     return infer_names(data)
@@ -48,15 +42,7 @@ def table_columns(data: DataConfig) -> list[str]:
 def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: int = 0) -> Source:
     """Open the configured data and select the columns that the features read; those of sequences are made of them.
 
-    Args:
-        threads: Reading threads; 0 lets the reader choose.
-
-    Returns:
-        The source. Errors visible only in the rows (nulls, order) are raised by its batches.
-
-    Raises:
-        BadInput: A file is missing, empty or unreadable, or a column is missing or of a wrong type; the message is one
-            line.
+    Raises BadInput, in one line; errors visible only in the rows (nulls, order) are raised by the source's batches.
     """
     if data.format in STREAMS or ("://" in data.path and not is_object_url(data.path)):
         raise BadInput("data.path: expected a file, folder or glob, got a URL; only freshet train reads streams")
@@ -65,7 +51,6 @@ def open_source(data: DataConfig, features: Sequence[SequenceFeature], threads: 
 
 
 def _open(data: DataConfig, fields: tuple[Field, ...], threads: int) -> Source:
-    """Open data of a known format; arguments and errors as those of open_source."""
     if data.format == "criteo":
         from freshet_serving.models.data.criteo import open_criteo
 

@@ -3,10 +3,9 @@
 Invariants:
 - Items come in the order of the tasks, and within a task in its own order. An error is raised where its item would have
   come, and nothing follows it.
-- At most `threads` tasks are started and not yet drained, and each holds items of at most `most` plus one item. This
-  bounds memory for any number of tasks and however slow the caller is.
-- A caller that stops early, by closing the generator or by an error, leaves no thread behind: each thread checks
-  `_stopped` before it queues an item, and is joined.
+- At most `threads` tasks are started and not yet drained, each with items of at most `most` plus one item, however slow
+  the caller is.
+- A caller that stops early leaves no thread behind: each checks `_stopped` before it queues an item, and is joined.
 With one thread no other is started: the caller's thread runs each task in turn.
 
 Cost: one thread a task and one lock an item, so a task should be as long as a row group and an item thousands of rows.
@@ -26,13 +25,9 @@ Task = Callable[[], Generator[T]]
 
 
 def ordered_prefetch(tasks: Iterator[Task[T]], threads: int, weigh: Callable[[T], int], most: int) -> Generator[T]:
-    """Yield all items of all tasks, in order.
+    """Yield all items of all tasks, in order; an exception of the iterator itself is raised in its turn as well.
 
-    Args:
-        tasks: The tasks; an exception of the iterator itself is raised in its turn as well.
-        threads: Number of tasks to run ahead.
-        weigh: Returns an item's size.
-        most: Total size of items that one task may be ahead.
+    At most `threads` tasks run ahead, each by items of a total size of `most`, as `weigh` says.
     """
     begun: deque[_PrefetchTask[T]] = deque()
     try:
@@ -71,8 +66,6 @@ def _raising(error: Exception) -> Task[T]:
 
 
 class _PrefetchTask(Generic[T]):
-    """One task on its own thread, and its queued items."""
-
     def __init__(self, task: Task[T], weigh: Callable[[T], int], most: int) -> None:
         self._task, self._weigh, self._most = task, weigh, most
         self._waiting: deque[T] = deque()

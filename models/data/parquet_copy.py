@@ -25,19 +25,9 @@ SUFFIXES = (".parquet", ".pq")
 
 
 def copy_to_parquet(source: Source, path: Path, reporter: Reporter, overwrite: bool = False, text: bool = True) -> int:
-    """Write all rows of a source.
+    """Write all rows of a source and return their number; a BadInput leaves nothing behind.
 
-    Args:
-        source: The source; what it raises leaves nothing behind.
-        path: The file to write.
-        overwrite: Replace an existing file.
-        text: Write strings as UTF-8 text, which they must be; else as bytes.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        BadInput: The stream is endless, the name is not a Parquet file's, the file exists, or it cannot be written.
+    With `text`, strings are written as UTF-8 text, which they must be; else as bytes.
     """
     total = source.count_rows()
     if total is None:
@@ -86,11 +76,7 @@ def _write_group(writer: pyarrow.parquet.ParquetWriter, held: list[pa.RecordBatc
 
 
 def record_batch(batch: Batch, schema: Schema, text: bool) -> pa.RecordBatch:
-    """Convert a batch to an Arrow record batch with the column names of its schema.
-
-    Args:
-        text: Write strings as UTF-8 text; else as bytes.
-    """
+    """Convert a batch to Arrow with the column names of its schema; strings as UTF-8 if `text`, else as bytes."""
     # The exact time column also contains its whole seconds, so omit those.
     columns: dict[str, Any] = {n: _array(c, text) for n, c in batch.columns.items() if n != schema.time}
     labels = batch.label.reshape(len(batch), -1)

@@ -1,9 +1,8 @@
 """Prefetching pipeline: each stage runs in a thread of its own, with a bounded queue behind it.
 
-Invariants: items come out in the order in which they went in, each once. A stage works on one item at a time and is at
-most `depth` items ahead of its consumer, which bounds memory (backpressure). An error of a stage, or of the source, is
-raised where items come out, after all items before it. A consumer that stops ends the threads: when close() returns
-they have stopped, and the source's generator is closed in the thread that ran it.
+Invariants: items come out in order, each once. A stage works on one item at a time and is at most `depth` items ahead
+of its consumer (backpressure). An error is raised where items come out, after all items before it. When close()
+returns, the threads have stopped, and the source's generator is closed in the thread that ran it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class QueueClosed(Exception):
 class BoundedQueue(Generic[T]):
     """A queue of at most `size` items between two threads.
 
-    A producer that found it full continues when half of it is free: with short steps, waking a thread for each item
-    takes longer than the item itself.
+    A blocked producer continues when half of it is free: waking a thread for each item takes longer than a short one.
     """
 
     def __init__(self, size: int) -> None:
@@ -88,7 +86,6 @@ class PrefetchPipeline(Iterator[Any]):
             raise StopIteration from None
 
     def close(self) -> None:
-        """Stop the threads, wherever they are."""
         for queue in self._queues:
             queue.end()
         self._join()

@@ -1,7 +1,7 @@
 """Parts of users' events as checkpoints save them (models.data.user_events).
 
 A whole part has `keys`, ascending, the `counts` of their events, and the `events` in that order. A part of the events
-since another one has a key for each event. Keys of users that are texts are `names`, by ascending distinct user.
+since another one has a key for each event. Keys that are texts are `names`, by ascending distinct user.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ def pieces_of(part: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Int64s, Int64s
 
 
 def without_users(part: Mapping[str, NDArray[Any]], users: Int64s) -> Arrays | None:
-    """Return a part without some users' events and keys; None if it has none of them.
-
-    Args:
-        users: The users, as `keys` has them.
-    """
+    """Return a part without the events and keys of users, as `keys` has them; None if it has none of them."""
     keys = np.asarray(part["keys"])
     stays = ~np.isin(keys, users)
     if stays.all():

@@ -1,16 +1,15 @@
 """Sequences of a table or an event log: the section [sequences.NAME], and batches with a sequence's columns.
 
-A sequence's columns are called `<sequence>.<column>`, as in a request. They are list columns of the table, or made of
-its rows: with from_events, a row's history is what earlier rows of the same user have, oldest first
-(models.data.user_events has the rules).
+A sequence's columns are called `<sequence>.<column>`, as in a request. They are list columns of the table or, with
+from_events, made of its rows: what earlier rows of the same user have, oldest first (models.data.user_events).
 
 Invariants of from_events
-- A row's history does not depend on where reading starts: what is known of the rows before is taken from a pass that
-  has read them, or from a checkpoint, and the rows that are missing are read first.
-- Passes share what they know: the pass that has read furthest holds the state, and a pass that starts behind it, within
-  KEPT_ROWS, reads from it. So a stream, whose first rows are gone, is read from any position that a run returns to.
-- A run may go back further, to rows that it learns again. Then the pass that starts there has a state of its own, which
-  checkpoints and stores are written from until it has overtaken the other.
+- A row's history does not depend on where reading starts: the rows before it come from a pass that has read them or
+  from a checkpoint, and missing rows are read first.
+- The pass that has read furthest holds the state; a pass that starts behind it, within KEPT_ROWS, reads from it. So a
+  stream whose first rows are gone is read from any position that a run returns to.
+- A run that goes back further learns rows again. Its pass has a state of its own, from which checkpoints and stores are
+  written until it has overtaken the other.
 - Rows of guests enter no history and see none.
 """
 
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.data.source import Batch, Field, Schema, Source
+from freshet_serving.models.data.source import Batch, Field, RequestedColumn, Schema, Source
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import without_padding
@@ -46,8 +45,6 @@ TIMES, FLOATS = "times", "floats"
 
 @dataclass(frozen=True, slots=True)
 class SequenceConfig:
-    """The section [sequences.<name>]."""
-
     name: str
     columns: Mapping[str, str] = field(
         metadata=option(
@@ -121,13 +118,9 @@ class SequenceConfig:
     )
 
 
-class SequenceFeature(Protocol):
+class SequenceFeature(RequestedColumn, Protocol):
     """A feature, perhaps a column of a sequence (models.config.feature_sections.FeatureConfig)."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def reads(self) -> Field | None: ...
     @property
     def kind(self) -> str: ...
     @property
@@ -140,18 +133,14 @@ class SequenceSource:
     """A source with the columns of sequences beside those of other features.
 
     Attributes:
-        saved: Returns what a checkpoint has of the rows before a row at most; see UserEvents.restore. None for nothing.
+        saved: Returns what a checkpoint has of the rows up to a row (see UserEvents.restore). None for nothing.
         erase_stored: Erases users in stores, given the users and the run's state; None without stores.
     """
 
     def __init__(self, source: Source, features: Sequence[SequenceFeature], folder: Path | None = None) -> None:
-        """Wrap a source that has all columns that the features read.
+        """Wrap a source that has all columns that the features read; `folder` is for events beyond the memory budget.
 
-        Args:
-            folder: Folder for events beyond the memory budget; by default that of temporary files.
-
-        Raises:
-            BadInput: A history from events needs times that the source does not have.
+        Raises BadInput if a history from events needs times that the source does not have.
         """
         self._source, self._folder = source, folder
         plain = [f for f in features if f.sequence is None]
@@ -169,31 +158,29 @@ class SequenceSource:
                 self._configs[f.sequence.name] = f.sequence
             elif f.reads is not None:
                 self._lists[f.name] = f.reads.name
-        own = source.schema
+        schema = source.schema
         padded = {f.sequence.name: f.sequence.padding for f in features if f.sequence is not None}
         self._padded = [
             ([n for n in self._lists if n.startswith(f"{name}.")], padding)
             for name, padding in padded.items()
             if padding is not None
         ]
-        if self._events and not own.time and first_of(source.batches(1)).time is None:
+        if self._events and not schema.time and first_of(source.batches(1)).time is None:
             raise BadInput("data.time: expected the column of the rows' time, which from_events needs, got nothing")
-        self.schema = Schema(tuple(fields), own.label, own.time, own.weight)
+        self.schema = Schema(tuple(fields), schema.label, schema.time, schema.weight)
         self.saved: Callable[[int], Histories | None] | None = None
         self.erase_stored: Callable[[NDArray[np.int64], Any], Any] | None = None
-        # States of the pass that has read furthest, and of the newest one that began behind what that knows.
+        # Of the pass that has read furthest, and of the newest one that began before that one's floor.
         self._furthest: dict[str, UserEvents] = {}
         self._behind: dict[str, UserEvents] = {}
-        # What the newest saved part is of, which an increment can follow.
+        # The state of the newest saved part: an increment can follow it.
         self._saved: dict[str, UserEvents] = {}
 
     @property
     def events(self) -> Source:
-        """The rows without their sequences."""
         return self._source
 
     def count_rows(self) -> int | None:
-        """Return the number of rows; None if there is no end."""
         return self._source.count_rows()
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
@@ -203,69 +190,49 @@ class SequenceSource:
             yield self._with_lists(batch, histories)
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Yield batches as FollowedSource.arriving does."""
         histories = self.events_before(start)
         source: Any = self._source
         for batch in source.arriving(rows, start):
             yield None if batch is None else self._with_lists(batch, histories)
 
     def saved_part(self, row: int, whole: bool) -> dict[str, NDArray[Any]] | None:
-        """Return the histories as of a row, for a checkpoint; None if only a whole part could follow what was saved.
-
-        Args:
-            whole: True for all events, False for those since the last part.
-        """
+        """Return the histories as of a row, whole or since the last part; None if only a whole part can follow."""
         arrays: dict[str, NDArray[Any]] = {}
-        known = self._known(row)
-        if known is self._furthest:
+        histories = self._known(row)
+        if histories is self._furthest:
             self._behind = {}
-        if not whole and known is not self._saved:
+        if not whole and histories is not self._saved:
             return None
-        if known is None:
+        if histories is None:
             # A run that has just begun has read nothing; one that went back, other rows.
-            known = self.events_before(row) if self._furthest else {}
-        for name, events in known.items():
+            histories = self.events_before(row) if self._furthest else {}
+        for name, events in histories.items():
             part = events.full(row) if whole else events.increment(row)
             if part is None:
                 return None
             part["rules"] = np.frombuffer(self._rules(name).encode(), np.uint8)
             arrays |= {f"{name}/{key}": array for key, array in part.items()}
-        self._saved = known
+        self._saved = histories
         return arrays
 
     def erase(self, users: NDArray[np.int64], state: Any) -> None:
-        """Remove all events of users, here and in stores.
-
-        Args:
-            users: The users, by ids or hashes of their keys.
-            state: The run's state.
-
-        Raises:
-            NotReady: A store cannot be reached, and nothing was removed here.
-        """
+        """Remove all events of users (ids or hashes of keys), in stores first and then here. Raises NotReady."""
         if self.erase_stored is not None:
             self.erase_stored(users, state)
         for events in (*self._furthest.values(), *self._behind.values()):
             events.erase(users)
 
     def lists(self, name: str, splits: Int64s, times: Int64s, values: Sequence[Any]) -> dict[str, Ragged]:
-        """Return the columns of a sequence made of events, by name.
-
-        Args:
-            name: The sequence.
-            splits: Where each history begins.
-            times: Times of the events, whole Unix seconds.
-            values: Their values by column, as UserEvents has them.
-        """
-        left = iter(values)
-        return {f.name: Ragged(times if f.kind == TIMES else next(left), splits) for f in self._events[name]}
+        """Return the columns of a sequence made of events, by name, given what UserEvents.seen returns."""
+        columns = iter(values)
+        return {f.name: Ragged(times if f.kind == TIMES else next(columns), splits) for f in self._events[name]}
 
     def _rules(self, name: str) -> str:
         """Return what the events of a sequence depend on, as text."""
-        config, made = self._configs[name], self._events[name]
-        own = {key: value for key, value in asdict(config).items() if key not in ("memory_mb", "store")}
-        own["named"] = self._stored(name) == "strings"
-        return json.dumps([own, [[f.name, f.kind] for f in made]], sort_keys=True, default=str)
+        config, features = self._configs[name], self._events[name]
+        rules = {key: value for key, value in asdict(config).items() if key not in ("memory_mb", "store")}
+        rules["named"] = self._stored(name) == "strings"
+        return json.dumps([rules, [[f.name, f.kind] for f in features]], sort_keys=True, default=str)
 
     def _stored(self, name: str) -> str:
         """Return the kind of users whose histories are written to a store; "" if they are not."""
@@ -275,18 +242,14 @@ class SequenceSource:
         return "strings" if any(f.kind == "string" for f in self._plain if f.name == config.from_events) else "ids"
 
     def events_before(self, start: int) -> dict[str, UserEvents]:
-        """Return the events of all rows before a row, and perhaps of later ones, reading those that are missing.
-
-        Args:
-            start: The row.
-        """
+        """Return the events of all rows before a row, and perhaps of later ones, reading those that are missing."""
         if not self._events:
             return {}
         if (read := self._known(start)) is not None:
             return read
         histories = {name: self._no_events(name) for name in self._events}
-        known = self.saved(start) if self.saved is not None and start else None
-        if known is not None and all(self._restored(name, histories, known) for name in histories):
+        saved = self.saved(start) if self.saved is not None and start else None
+        if saved is not None and all(self._restored(name, histories, saved) for name in histories):
             position, self._saved = min(events.position for events in histories.values()), histories
         else:
             histories, position = {name: self._no_events(name) for name in self._events}, 0
@@ -300,15 +263,15 @@ class SequenceSource:
         return histories
 
     def _known(self, row: int) -> dict[str, UserEvents] | None:
-        """Return the events of a pass that knows what a row sees; None if no pass does."""
+        """Return the events of a pass that has what a row sees; None if none does."""
         for histories in (self._furthest, self._behind):
             if histories and all(events.floor <= row <= events.position for events in histories.values()):
                 return histories
         return None
 
-    def _restored(self, name: str, histories: Mapping[str, UserEvents], known: Histories) -> bool:
-        """Return whether a sequence's events could be taken from a checkpoint."""
-        parts = known.get(name, [])
+    def _restored(self, name: str, histories: Mapping[str, UserEvents], saved: Histories) -> bool:
+        """Restore a sequence's events from a checkpoint if it has any of the same rules."""
+        parts = saved.get(name, [])
         rules = self._rules(name).encode()
         if not parts or any(part["rules"].tobytes() != rules for part in parts):
             return False
@@ -344,46 +307,34 @@ class SequenceSource:
             events.add(batch.start, users, batch.time, enter, values)
 
     def _note(self, histories: dict[str, UserEvents]) -> None:
-        """Keep the events of the pass that has read furthest."""
-        known = max((events.position for events in self._furthest.values()), default=-1)
-        if histories and min(events.position for events in histories.values()) > known:
+        furthest = max((events.position for events in self._furthest.values()), default=-1)
+        if histories and min(events.position for events in histories.values()) > furthest:
             self._furthest = histories
             self._behind = {} if self._behind is histories else self._behind
 
     def _listed(self, batch: Batch) -> dict[str, Column]:
         """Return the columns of sequences that are lists of the table, without padding."""
-        made: dict[str, Column] = {name: batch.columns[source] for name, source in self._lists.items()}
+        columns: dict[str, Column] = {name: batch.columns[source] for name, source in self._lists.items()}
         for names, padding in self._padded:
-            lists = [column for name in names if isinstance(column := made[name], Ragged)]
+            lists = [column for name in names if isinstance(column := columns[name], Ragged)]
             ends = lists[0].row_splits
             # Lists of different lengths are refused later, with their names.
             if all(np.array_equal(column.row_splits, ends) for column in lists[1:]):
-                made |= zip(names, without_padding(lists, 0, padding))
-        return made
+                columns |= zip(names, without_padding(lists, 0, padding))
+        return columns
 
 
 def with_sequences(
     source: Source, features: Sequence[SequenceFeature], more: Sequence[Field] = (), folder: Path | None = None
 ) -> Source:
-    """Return a source that has the columns of features' sequences too; the source itself without any.
-
-    Args:
-        source: A source with all columns that the features read.
-        more: Columns of the source to keep besides.
-        folder: See SequenceSource.
-    """
+    """Return a source that also has the sequences' columns, and the columns `more`; the source itself without any."""
     return (
         SequenceSource(source, [*features, *more], folder) if any(f.sequence is not None for f in features) else source
     )
 
 
 def event_values(f: SequenceFeature, batch: Batch, labels: tuple[str, ...]) -> Any:
-    """Return an event's value of a column, by row.
-
-    Args:
-        batch: Rows of the event log.
-        labels: Names of the batch's labels.
-    """
+    """Return an event's value of a column, by row; `labels` names those of the batch."""
     if f.kind == TIMES:
         assert batch.time is not None
         return np.floor(batch.time).astype(np.int64)
@@ -398,10 +349,10 @@ def entering(batch: Batch, config: SequenceConfig, labels: tuple[str, ...]) -> l
     """Return which rows of a batch enter a history: those that `where` chooses, but no guest's."""
     where, users = config.where, batch.columns[config.from_events]
     if isinstance(users, Strings):
-        known = ~equal_strings(users, str(config.guest or "").encode())
+        enters = ~equal_strings(users, str(config.guest or "").encode())
     else:
-        known = np.ones(len(batch), bool) if config.guest is None else np.asarray(users) != config.guest
+        enters = np.ones(len(batch), bool) if config.guest is None else np.asarray(users) != config.guest
     if where:
         chosen: Any = _label(batch, where, labels) if where in labels else batch.columns[where]
-        known &= chosen > 0
-    return list(known.tolist())
+        enters &= chosen > 0
+    return list(enters.tolist())

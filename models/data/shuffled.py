@@ -2,8 +2,7 @@
 
 Rows are shuffled within consecutive windows, each held in memory once, and in smaller ones where rows have long lists.
 Neighbours in a stream are similar (one user's clicks, one hour's), and a network learns less from batches of them. The
-order within a window depends only on the seed and on the window's start, so a reader that starts within a window
-continues exactly.
+order within a window depends only on the seed and its start, so a reader that starts within a window continues exactly.
 """
 
 from __future__ import annotations
@@ -22,16 +21,9 @@ PART_ROWS, WINDOW_NBYTES = 1024, 1 << 29
 def shuffled(
     source: Source, rows: int, start: int, until: int, window_rows: int, seed: Sequence[int]
 ) -> Iterator[Batch]:
-    """Yield rows [start, until) of the shuffled stream [0, until).
+    """Yield rows [start, until) of the shuffled stream [0, until); a batch's start is its position in that stream.
 
-    Args:
-        rows: Rows of a batch; the last batch of a window may be shorter.
-        start: Position in the shuffled stream: 0, or the end of a batch.
-        until: End of the stream.
-        seed: Seed of the order.
-
-    Returns:
-        Batches whose start is their position in the shuffled stream.
+    `start` is 0 or the end of a batch; the last batch of a window may have fewer than `rows` rows.
     """
     check_position(rows, start)
     for window in _windows(source, start - start % window_rows, until, window_rows):
@@ -42,12 +34,7 @@ def shuffled(
 
 
 def _windows(source: Source, first: int, until: int, window_rows: int) -> Iterator[Batch]:
-    """Yield rows [first, until) in windows; one that takes more than WINDOW_NBYTES in several.
-
-    Args:
-        first: Start of a window.
-        until: End of the last one.
-    """
+    """Yield rows [first, until) in windows, the first at `first`; one that takes more than WINDOW_NBYTES in several."""
     held: list[Batch] = []
     nbytes = 0
     for batch in source.batches(min(PART_ROWS, window_rows), first):

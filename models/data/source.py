@@ -28,7 +28,6 @@ class Field:
     """One column of a batch.
 
     Attributes:
-        name: Name of the column.
         kind: id | string | float | ids | strings, as in a manifest's Feature; floats, lists of these; or seconds:
             int64, whole Unix seconds.
         where: The place that asks for it, for messages, such as sequences.seen.columns; "" for [features.<name>].
@@ -76,7 +75,6 @@ class Schema:
         label: Name of the column of Batch.label, or several names if the model has several labels.
         time: Name of the column of Batch.time; "" for none.
         weight: Name of the column of Batch.weight; "" for none.
-        list_separator: What stands between the values of a list that is text.
     """
 
     fields: tuple[Field, ...]
@@ -94,7 +92,6 @@ class Schema:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the columns of Batch.label, one or several."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
@@ -112,11 +109,10 @@ class Batch:
     Arrays may be read-only views of the reader's buffers.
 
     Attributes:
-        columns: Name -> Column of n rows.
         label: float32 [n], 0 to 1, or [n, labels] with several labels.
         time: float64 [n], Unix seconds, ascending, or None.
         start: Position of the first row.
-        weight: float32 [n], weight of each row, or None for 1.
+        weight: float32 [n], or None for 1.
         covers: Rows of the stream that it stands for, if these are not its own rows.
     """
 
@@ -137,16 +133,10 @@ class Batch:
 
     @property
     def stream_rows(self) -> int:
-        """Number of rows of the stream that it stands for."""
         return len(self) if self.covers is None else self.covers
 
     def slice(self, first: int, last: int) -> Batch:
-        """Return a range of this batch's rows as views.
-
-        Args:
-            first: First row, counted within the batch.
-            last: End of the range, exclusive.
-        """
+        """Return rows [first, last) of this batch as views."""
         if (first, last) == (0, len(self)):
             return self
         columns = {name: slice_column(c, first, last) for name, c in self.columns.items()}
@@ -155,7 +145,6 @@ class Batch:
         return Batch(columns, self.label[first:last], time, self.start + first, weight)
 
     def pieces(self, rows: int) -> Iterator[Batch]:
-        """Yield this batch in pieces of at most `rows` rows, as views."""
         for first in range(0, len(self), rows):
             yield self.slice(first, min(first + rows, len(self)))
 
@@ -174,18 +163,11 @@ class Source(Protocol):
     def schema(self) -> Schema: ...
 
     def batches(self, rows: int, start: int = 0) -> Iterator[Batch]:
-        """Yield batches of consecutive rows.
+        """Yield batches of consecutive rows. Raises BadInput if the data violate the schema.
 
         Batch i holds rows [start + i * rows, start + (i + 1) * rows); only the last may be shorter. So a reader resumed
         at the end of a batch yields exactly the batches of an uninterrupted one. A start at or past the end yields
         nothing.
-
-        Args:
-            rows: Rows of a batch.
-            start: Position of the first row.
-
-        Raises:
-            BadInput: The data violate the schema.
         """
         ...
 
@@ -195,7 +177,6 @@ class Source(Protocol):
 
 
 def join_batches(parts: Sequence[Batch]) -> Batch:
-    """Concatenate consecutive batches, at least one."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: join_columns([part.columns[name] for part in parts]) for name in parts[0].columns}
@@ -211,12 +192,7 @@ def join_batches(parts: Sequence[Batch]) -> Batch:
 
 
 def check_position(rows: int, start: int) -> None:
-    """Raise BadInput unless a batch size and a position are valid.
-
-    Args:
-        rows: Batch size, at least 1.
-        start: Position, not negative.
-    """
+    """Raise BadInput unless a batch size is 1 or more and a position 0 or more."""
     if rows < 1:
         raise BadInput(f"batch rows: expected 1 or more, got {rows}")
     if start < 0:
@@ -229,15 +205,7 @@ def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
 
 
 def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
-    """Select requested fields out of a reader's fixed set.
-
-    Args:
-        available: Fields of the reader, all returned if none are requested.
-        others: Fields returned only on request.
-
-    Raises:
-        BadInput: The reader does not have a name, or provides it with another kind.
-    """
+    """Return the wanted fields out of a reader's fixed set; all of `available` if none are wanted. Raises BadInput."""
     if not wanted:
         return tuple(available)
     kinds = {f.name: f.kind for f in (*available, *others)}

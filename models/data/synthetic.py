@@ -1,16 +1,16 @@
 """Generate a synthetic click stream with known click probabilities: tastes drift, items appear and disappear.
 
-Nothing is stored. Every property of a user, an item or a row is a hash of (seed, kind, number), so any position of the
-stream can be generated again at the cost of one block, and `truth` needs only the batch.
+Nothing is stored. Every property of a user, an item or a row is a hash of (seed, kind, number), so any position costs
+one block to generate, and `truth` needs only the batch.
 
 The world:
     items     ids in a moving window: one is born, and the oldest disappears, every `item_rows` rows; popularity
               follows Zipf's law
-    taste     users, categories, tags and items have vectors in `_PLANES` planes; those of categories, tags
-              and items turn by one full circle every `drift_rows` rows, with the direction alternating by plane
+    taste     users, categories, tags and items have vectors in `_PLANES` planes; all but the users' turn a full
+              circle every `drift_rows` rows, with the direction alternating by plane
     quality   of an item: rises and falls once per `drift_rows`, each item at its own phase
     logit     bias + taste . (category + tags + item) + quality + hour of day - price above the usual one
-A model that stops learning is therefore worth nothing after a quarter of a turn, and less after a half.
+So a model that stops learning is worth nothing after a quarter of a turn, and less after a half.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ START_TIME = 1_700_000_000.0
 
 _BLOCK_ROWS = 4096
 _PLANES = 2
+_CATEGORIES, _TAGS = 16, 40
 _MAX_TAGS = 4
 _BIAS = -1.1
 _TASTE, _QUALITY, _HOUR, _PRICE = 1.3, 0.8, 0.3, 0.4
@@ -56,8 +57,6 @@ class SyntheticSource:
         rows: int | None = None,
         users: int = 2000,
         items: int = 1000,
-        categories: int = 16,
-        tags: int = 40,
         item_rows: int = 250,
         drift_rows: int = 800_000,
         rows_per_s: float = 2.0,
@@ -65,20 +64,17 @@ class SyntheticSource:
         """Define a stream.
 
         Args:
-            seed: Seed of everything.
             rows: Number of rows; None for an endless stream.
             items: Number of items alive at a time; an item lives for items * item_rows rows.
             item_rows: Rows between two births of items.
             drift_rows: Rows of a full turn of the tastes.
-            rows_per_s: Rows a second.
         """
         self._seed = _mix(np.array([seed % 2**64], np.uint64))[0]
         self._rows, self._items, self._item_rows = rows, items, item_rows
-        self._categories, self._tags = categories, tags
         self._turns_per_row, self._rows_per_s = 1 / drift_rows, rows_per_s
         self._user_shares = np.cumsum(1 / np.arange(1, users + 1) ** 0.6)
-        self._category_names = [b"category-%03d" % i for i in range(categories)]
-        self._tag_names = [b"tag-%03d" % i for i in range(tags)]
+        self._category_names = [b"category-%03d" % i for i in range(_CATEGORIES)]
+        self._tag_names = [b"tag-%03d" % i for i in range(_TAGS)]
 
     def count_rows(self) -> int | None:
         return self._rows
@@ -123,7 +119,6 @@ class SyntheticSource:
         return shares
 
     def _block(self, number: int) -> Batch:
-        """Generate rows [number * _BLOCK_ROWS, (number + 1) * _BLOCK_ROWS)."""
         first = number * _BLOCK_ROWS
         row = np.arange(first, first + _BLOCK_ROWS, dtype=np.uint64)
         time = START_TIME + (row + self._uniform(_ROW, row, 0)) / self._rows_per_s
@@ -147,7 +142,6 @@ class SyntheticSource:
         return Batch(columns, label, time, first)
 
     def _alive(self, row: int, u: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Draw items that are alive at `row`, by popularity."""
         oldest = row // self._item_rows
         item = np.arange(oldest, oldest + self._items, dtype=np.int64)
         share = np.cumsum(np.maximum(self._uniform(_ITEM, _uint(item), 21), 1 / self._items) ** -0.9)
@@ -155,22 +149,22 @@ class SyntheticSource:
         return drawn
 
     def _category_of(self, item: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return (self._uniform(_ITEM, item, 22) * self._categories).astype(np.uint64)
+        return (self._uniform(_ITEM, item, 22) * _CATEGORIES).astype(np.uint64)
 
     def _tags_of(self, item: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return one to _MAX_TAGS tags an item: values [total], row_splits [n + 1]."""
         count = 1 + (self._uniform(_ITEM, item, 23) * _MAX_TAGS).astype(np.int64)
-        first = self._uniform(_ITEM, item, 24) * self._tags
-        # Equal strides from a random first tag: the tags of an item are distinct if there are at least 28 tags.
+        first = self._uniform(_ITEM, item, 24) * _TAGS
+        # Equal strides from a random first tag: the tags of an item are distinct, as _TAGS is at least 28.
         every = (first[:, None].astype(np.uint64) + np.arange(_MAX_TAGS, dtype=np.uint64) * np.uint64(7)) % np.uint64(
-            self._tags
+            _TAGS
         )
         splits = np.zeros(len(item) + 1, np.int64)
         np.cumsum(count, out=splits[1:])
         return every[np.arange(_MAX_TAGS) < count[:, None]], splits
 
     def _price_of(self, item: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Return the usual price of an item: 5 to 500, uniform in the logarithm."""
+        """Return the usual price: 5 to 500, uniform in the logarithm."""
         return 5 * 100 ** self._uniform(_ITEM, item, 25)
 
     def _turned(self, kind: int, ids: NDArray[np.uint64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -208,7 +202,6 @@ def _name(names: list[bytes], which: NDArray[np.int64]) -> Strings:
 
 
 def _join(parts: list[Batch]) -> Batch:
-    """Concatenate consecutive batches."""
     if len(parts) == 1:
         return parts[0]
     columns = {name: join_columns([p.columns[name] for p in parts]) for name in parts[0].columns}

@@ -1,7 +1,7 @@
 """Read a user's own table (Parquet, CSV or TFRecord; a file, a folder or a glob), streaming only the columns needed.
 
-The rows form the stream: files by name, part-2 before part-10, and rows in the order of their files. With a time column
-the rows must be sorted by it, since deltas are cut along it.
+Rows come in the order of files (by name, part-2 before part-10) and of rows in them. With a time column they must be
+sorted by it, since deltas are cut along it.
 """
 
 from __future__ import annotations
@@ -46,22 +46,14 @@ BATCH_NBYTES = 1 << 30
 class TableSource:
     """Rows of data files of one layout, as batches that do not depend on the number of threads.
 
-    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in order
-    (models.data.ordered_prefetch). At most AHEAD_NBYTES of each piece are queued, so memory does not depend on the size
-    of row groups or files.
+    Pieces of files (a row group of Parquet, a whole file of text) are read, checked and cast on threads, in order. At
+    most AHEAD_NBYTES of each are queued, so memory does not depend on the size of row groups or files.
     """
 
     def __init__(self, files: Sequence[DataFile], schema: Schema, csv: bool, threads: int = 0) -> None:
-        """Open files.
+        """Open files, in stream order, `csv` if cells are text; BadInput if a column does not fit, or all are empty.
 
-        Args:
-            files: The files, in stream order.
-            schema: Columns to read.
-            csv: True if cells are text.
-            threads: Reading threads; 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
-
-        Raises:
-            BadInput: A column does not fit, or all files are empty.
+        `threads` is 1 for the caller's own, 0 for one a core, up to MOST_THREADS.
         """
         self._files, self.schema = files, schema
         self._columns = CanonicalColumns(schema, csv)
@@ -71,11 +63,7 @@ class TableSource:
             raise BadInput(f"{files[0].name}: expected rows, got an empty table")
 
     def bounded(self) -> Iterator[Batch]:
-        """Yield all rows, for a caller that keeps them.
-
-        Raises:
-            BadInput: The data violate the schema, or take more memory than files of their size may.
-        """
+        """Yield all rows, for a caller that keeps them; BadInput also if they take more memory than their files may."""
         most_nbytes = max(HELD_NBYTES, HELD_RATIO * sum(file.nbytes for file in self._files))
         held, columns, start = 0, len(self._columns.wanted), 0
         rows = sum(file.count_rows() for file in self._files if isinstance(file, ParquetFile))
@@ -130,7 +118,6 @@ class TableSource:
             start = 0
 
     def _canonical(self, file: str, piece: FileChunk) -> Generator[Chunk]:
-        """Yield a piece's columns, checked and cast to their canonical types."""
         row = piece.first
         with closing(piece.read()) as chunks:
             for chunk in chunks:
@@ -188,11 +175,7 @@ def _nbytes(chunk: Chunk) -> int:
 
 
 def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
-    """Return columns of a table with the kinds that its first file suggests.
-
-    Args:
-        names: The columns; None for all except label, time and weight.
-    """
+    """Return columns (None: all except label, time and weight) with the kinds that a table's first file suggests."""
     file = _files(data, {})[0]
     if names is None:
         names = [name for name in file.names if name not in (*data.labels, data.time, data.weight)]
@@ -200,12 +183,11 @@ def infer_fields(data: DataConfig, names: Sequence[str] | None) -> list[Field]:
 
 
 def infer_names(data: DataConfig) -> list[str]:
-    """Return the names of the columns of a table's first file."""
     return list(_files(data, {})[0].names)
 
 
 def unsigned_columns(data: DataConfig) -> frozenset[str]:
-    """Return the columns of a table whose ids are unsigned, by its first file; none if it does not exist yet.
+    """Return the columns whose ids are unsigned, by a table's first file; none if it does not exist yet.
 
     Those are columns of uint64, and decimals or CSV cells of which the first have a number from 2**63 on, none below 0.
     """
@@ -236,30 +218,21 @@ def _begins_unsigned(file: DataFile, name: str, t: pa.DataType) -> bool:
 
 
 def open_table(data: DataConfig, fields: Sequence[Field], threads: int = 0) -> TableSource:
-    """Open a table.
-
-    Args:
-        data: The [data] section, with format one of models.data.formats.TABLES.
-        fields: Columns to read.
-        threads: As for TableSource.
-
-    Raises:
-        BadInput: A file or column does not fit; raised before any batch.
-    """
+    """Open a table of one of formats.TABLES; threads as for TableSource. Raises BadInput before any batch."""
     schema = Schema(tuple(fields), data.label, data.time, data.weight, data.list_separator)
     kinds = {f.name: f.kind for f in fields} | dict.fromkeys((*schema.labels, schema.time, schema.weight), "float")
     return TableSource(_files(data, kinds), schema, csv=data.format == "csv", threads=threads)
 
 
 def _files(data: DataConfig, kinds: Mapping[str, str]) -> Sequence[DataFile]:
-    """Open the files; `kinds` are those of the requested columns, none for all, for formats that do not store types."""
+    """Open the files; `kinds` of the requested columns, none for all, serve formats that do not store types."""
     return [with_folder_columns(file, path, kinds) for path, file in _stored(data, kinds)]
 
 
 def _stored(data: DataConfig, kinds: Mapping[str, str]) -> Iterator[tuple[DataPath, DataFile]]:
     """Yield each file with its path, opened only then."""
     if data.format == "tfrecord":
-        # Imported only here: its kernel takes a moment to load.
+        # Its kernel takes a moment to load.
         from freshet_serving.models.data.tfrecord import TfRecordFile
 
         yield from ((p, TfRecordFile(p, kinds)) for p in find_files(data.path, TFRECORD_SUFFIXES))

@@ -1,8 +1,8 @@
 """Read TFRecord files of tf.train.Example, plain or gzipped: a record is a row, its features are columns.
 
-Frames (length, its checksum, bytes, their checksum) are read here and not by TensorFlow, so that a length is bounded
-before memory is allocated for it, a damaged record is reported by its number, and rows before a position are skipped
-unparsed. TensorFlow parses the content of records. The type of a feature is taken from the first FIRST_RECORDS records.
+Frames (length, its checksum, bytes, their checksum) are read here, not by TensorFlow: a length is bounded before memory
+is allocated, a damaged record is reported by its number, and rows before a position are skipped unparsed. TensorFlow
+parses the content. The first FIRST_RECORDS records say a feature's type.
 """
 
 from __future__ import annotations
@@ -40,23 +40,18 @@ class TfRecordFile:
     """A DataFile of Examples."""
 
     def __init__(self, path: DataPath, kinds: Mapping[str, str]) -> None:
-        """Open a file and infer types from its first records.
+        """Open a file and infer types from its first records; `kinds` decide between lists and single values.
 
-        Args:
-            path: The file.
-            kinds: Requested kinds by column, which decide between lists and one value a row.
-
-        Raises:
-            BadInput: The file is not a TFRecord file, or its first records are not Examples.
+        Raises BadInput for another file, or if its first records are not Examples.
         """
         self._path, self._kinds, self.name, self.nbytes = path, kinds, path.name, nbytes_of(path)
         self._packed = self._is_packed()
-        self._found = self._first_types()
-        self.names = sorted(self._found)
+        self._types = self._first_types()
+        self.names = sorted(self._types)
         self.empty = next(self._records(0), None) is None
 
     def _is_packed(self) -> bool:
-        """Return True for gzip; a plain file may begin with gzip's two bytes, but then its first checksum matches."""
+        """Return True for gzip; a plain file that begins with gzip's two bytes has a checksum that matches."""
         try:
             with open_bytes(self._path, ahead=False) as file:
                 head = file.read(_HEAD.size)
@@ -74,7 +69,6 @@ class TfRecordFile:
             raise BadInput(f"{self.name}: cannot be read as a TFRecord file: {reason}") from None
 
     def _records(self, start: int) -> Generator[bytes]:
-        """Yield the records from `start` on."""
         row = 0
         with self._open() as file:
             while head := file.read(_HEAD.size):
@@ -96,10 +90,10 @@ class TfRecordFile:
                 row += 1
 
     def _first_types(self) -> dict[str, tuple[pa.DataType, bool]]:
-        """Return each feature's value type, and True if it is a list, as found in the first records."""
+        """Return each feature's value type, and True if it is a list."""
         from freshet_serving.compiler.frameworks import tf
 
-        found: dict[str, tuple[pa.DataType, bool]] = {}
+        types: dict[str, tuple[pa.DataType, bool]] = {}
         for row, data in enumerate(self._records(0)):
             if row == FIRST_RECORDS:
                 break
@@ -110,20 +104,20 @@ class TfRecordFile:
             for name, feature in example.features.feature.items():
                 if (form := feature.WhichOneof("kind")) is not None:
                     several = len(getattr(feature, form).value) != 1
-                    found[name] = (_TYPES[form], several or found.get(name, (None, False))[1])
-        return found
+                    types[name] = (_TYPES[form], several or types.get(name, (None, False))[1])
+        return types
 
     def types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        found = {}
+        types = {}
         for name in names:
-            if name not in self._found:
+            if name not in self._types:
                 hint = nearest(name, self.names)
                 raise BadInput(f"column {name!r}: expected exactly one in {self.name}, got 0{hint}")
-            inner, several = self._found[name]
+            inner, several = self._types[name]
             kind = self._kinds.get(name)
-            listed = kind in ONE_OF if kind else several
-            found[name] = pa.large_list(inner) if listed else inner
-        return found
+            is_list = kind in ONE_OF if kind else several
+            types[name] = pa.large_list(inner) if is_list else inner
+        return types
 
     def count_rows(self) -> int:
         rows = 0
@@ -155,7 +149,7 @@ class TfRecordFile:
     def _parsed(self, held: list[bytes], types: dict[str, pa.DataType], start: int) -> pa.RecordBatch:
         from freshet_serving.compiler.frameworks import tf
 
-        spec = {name: _spec(tf, wanted) for name, wanted in types.items()}
+        spec = {name: _spec(tf, t) for name, t in types.items()}
         try:
             columns = tf.io.parse_example(held, spec)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError) as error:
@@ -165,33 +159,27 @@ class TfRecordFile:
             match = _FAULT.search(str(error))
             fault = f"column {match[1]!r}: {match[2]}" if match else "not an Example"
             raise BadInput(f"{self.name}: record {start} cannot be read: {fault[:160]}") from None
-        return pa.RecordBatch.from_pydict({name: _array(columns[name], wanted) for name, wanted in types.items()})
+        return pa.RecordBatch.from_pydict({name: _array(columns[name], t) for name, t in types.items()})
 
 
-def _spec(tf: Any, wanted: pa.DataType) -> Any:
-    """Return TensorFlow's spec of a feature.
-
-    Missing floats are NaN, missing strings and lists empty, missing integers refused.
-    """
-    listed = pa.types.is_large_list(wanted)
-    inner = wanted.value_type if listed else wanted
-    dtype = {pa.int64(): tf.int64, pa.float32(): tf.float32}.get(inner, tf.string)
-    if listed:
+def _spec(tf: Any, t: pa.DataType) -> Any:
+    """Return TensorFlow's spec of a feature: missing floats are NaN, strings and lists empty, integers refused."""
+    is_list = pa.types.is_large_list(t)
+    dtype = {pa.int64(): tf.int64, pa.float32(): tf.float32}.get(t.value_type if is_list else t, tf.string)
+    if is_list:
         return tf.io.RaggedFeature(dtype, row_splits_dtype=tf.int64)
     return tf.io.FixedLenFeature([], dtype, {tf.float32: np.nan, tf.string: ""}.get(dtype))
 
 
-def _array(column: Any, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_large_list(wanted):
-        return pa.LargeListArray.from_arrays(
-            pa.array(column.row_splits.numpy()), _array(column.values, wanted.value_type)
-        )
+def _array(column: Any, t: pa.DataType) -> pa.Array:
+    if pa.types.is_large_list(t):
+        return pa.LargeListArray.from_arrays(pa.array(column.row_splits.numpy()), _array(column.values, t.value_type))
     values = column.numpy()
-    return pa.array(values.tolist() if values.dtype == object else values, wanted)
+    return pa.array(values.tolist() if values.dtype == object else values, t)
 
 
 def _fits(data: bytes, checksum: int) -> bool:
-    """Return True if a masked CRC-32C, as TFRecord uses it, matches the bytes."""
+    """Compare a masked CRC-32C, as TFRecord uses it."""
     crc = int(_crc32c(np.frombuffer(data, np.uint8), _TABLE))
     return ((crc >> 15 | crc << 17 & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF == checksum
 

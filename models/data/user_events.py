@@ -1,40 +1,37 @@
-"""The events of all users of a log, as far as any row may still see them: the histories of [sequences.NAME].
+"""The events of all users of a log, as far as a row may still see them: the histories of [sequences.NAME].
 
-A history made of events is a function of the log alone: a row sees the events of its user in rows before it. This store
-answers that for any row of the newest KEPT_ROWS, not only for the next one, since several read at once: a run reads
-ahead of what it trains on, looks at the newest rows again for the gate, and its checkpoint is of a row between them.
+A history is a function of the log alone: a row sees its user's events in earlier rows. Several readers ask at once (the
+run reads ahead of training, the gate reads the newest rows again, a checkpoint is of a row between), so the store
+answers for any of the newest KEPT_ROWS rows.
 
 Rules
-- Rows have numbers, and each event that of its row. A row sees only events with a lower number, whatever was read
-  meanwhile: so what it sees does not depend on batches, on what was read ahead, or on where reading started.
-- With ties = "exclude" it sees of these the newest max_length of those before the newest time among them (of all, if
-  its own time is later than that), and none of its own time or later. With ties = "file" it sees of the newest
-  max_length those until its own time.
-- So an event that arrives late is put in its place by time and is seen by rows that arrive after it; a row that arrives
-  late sees nothing that happened after it. Neither changes a row that was read.
-- Events older than ttl_s before a row's time are not seen. What time it is, for events that no row can see any more and
-  for histories in a store, is said by events that are not in the future: one of a wrong clock ends nobody's history.
-- With keep = "oldest", a user's first max_length events to arrive are kept and no others.
+- An event has its row's number. A row sees only events with a lower number, so batch borders, reading ahead and the
+  place where reading started change nothing.
+- ties = "exclude": the newest max_length events before the newest time among them (of all, if the row is later), none
+  of the row's own time or later. ties = "file": of the newest max_length, those up to the row's own time.
+- So a late event takes its place by time and is seen by the rows that arrive after it; a late row sees nothing that
+  happened after it.
+- Events older than ttl_s before the row are not seen. The clock that expires events ignores times in the future: one
+  wrong clock ends nobody's history.
+- keep = "oldest": a user's first max_length events to arrive are kept and no others.
 
 Invariants
-- Rows are added once, in order; `position` is the next. An event is dropped only when no row from `floor` on, which is
-  KEPT_ROWS before the newest batch, can see it. So memory a user is at most that of 2 max_length events and of those of
-  KEPT_ROWS rows.
-- The state of any row between `floor` and `position` can be written to a checkpoint: with the events of the rows until
-  then, user by user, or as those of the rows since the checkpoint before. Restoring both gives the same lists. After a
-  state of a row that lies behind what was saved before (a rollback) the next part is a whole one again.
-- The budget holds the table of users, what it copies when it grows, SORTED_NBYTES a user for whole parts, and events
-  (models.data.event_heap); the other events are in a file. The table is always in memory: 50 to 150 bytes a user, for a
-  store of texts 24 and the text more. A whole part for a checkpoint is in a file, too, if it has no room in the budget.
-- Guests have no events. The users themselves are not kept, only the hash of their key; for a store their keys are, here
-  and in saved parts, from which erasing takes them (models.data.saved_events).
-- For a store, changed() names every user with an event of a row since `settled`, and perhaps more. That row never goes
-  back: a store keeps what users did, whatever becomes of weights.
+- Rows are added once, in order; `position` is the next. An event is dropped only when no row from `floor` (KEPT_ROWS
+  before the newest batch) on can see it: a user has at most 2 max_length events and those of KEPT_ROWS rows.
+- A checkpoint can be written for any row between `floor` and `position`: whole, or as the rows since the part before.
+  After a row behind the last saved part (a rollback) the next part is a whole one.
+- The budget holds the table of users, its copy while it grows, SORTED_NBYTES a user for whole parts, and events
+  (models.data.event_heap); further events, and a whole part that does not fit, are in a file. The table is always in
+  memory: 50 to 150 bytes a user; with a store of texts 24 and the text more.
+- Guests have no events. Of users only the hash of their key is kept; for a store the key too, here and in saved parts,
+  from which erasing takes it (models.data.saved_events).
+- For a store, changed() names every user with an event of a row since `settled`, perhaps more. That row never goes
+  back: a rollback of weights does not undo what users did.
 
 Calls are atomic: a lock guards each.
 
-Rejected: undoing the newest rows for readers of older ones (late events make that hard to get right); a copy of the
-state for each reader; Python lists by user, as before, at forty times the memory and time.
+Rejected: undoing the newest rows for readers of older ones (late events make it hard to get right); a copy of the state
+for each reader; Python lists by user (forty times the memory and time).
 """
 
 from __future__ import annotations
@@ -67,24 +64,17 @@ KEPT_ROWS = 1 << 17
 MERGED_USERS = 1 << 17
 BUDGET_NBYTES = 256 << 20
 SORTED_NBYTES = 64
-"""Of a user while a whole part is made."""
+"""Per user, while a whole part is made."""
 NEVER = np.iinfo(np.int64).min
 SEVERAL_RUNS = "history: the saved events are of several runs; restore the checkpoints of one"
 AHEAD_S = 86_400.0
-"""Clocks of different places differ by less than a day: later events are in the future."""
+"""Clocks differ by less than a day: later events are in the future."""
 FLOATS, TEXTS, IDS = "floats", "strings", "ids"
 
 
 @dataclass(frozen=True, slots=True)
 class EventRules:
-    """The rules by which a row sees its user's events, as [sequences.NAME] says.
-
-    Attributes:
-        most: Longest history.
-        newest: Whether the newest events of a longer one count, or else the oldest.
-        exclude: Whether events of the row's own time are not seen.
-        ttl_s: Seconds after which an event is not seen; 0 for no limit.
-    """
+    """The rules of [sequences.NAME] by which a row sees at most `most` events of its user; ttl_s 0 is no limit."""
 
     most: int
     newest: bool = True
@@ -120,10 +110,8 @@ class UserEvents:
         """Start with no events.
 
         Args:
-            rules: What rows see.
             kinds: Kind of each value of an event: IDS, TEXTS or FLOATS.
             folder: Folder of the file for what is beyond the budget; by default that of temporary files.
-            budget_nbytes: Memory for events.
             stored: Kind of the users' keys, IDS or TEXTS, if histories are written to a store.
         """
         self._rules, self._kinds = rules, tuple(kinds)
@@ -143,7 +131,6 @@ class UserEvents:
         self._added: deque[tuple[Int64s, Int64s]] = deque()
 
     def __len__(self) -> int:
-        """Return how many users have events."""
         return len(self._users)
 
     @property
@@ -153,20 +140,16 @@ class UserEvents:
 
     @property
     def file_nbytes(self) -> int:
-        """Bytes of the file of events."""
         return self._heap.file_nbytes
 
     def _table_nbytes(self, more: int) -> int:
-        """Return the bytes of users and texts once there are events of so many keys more."""
         return self._users.nbytes_with(more) + self._names.nbytes + self._texts.nbytes
 
     def add(self, start: int, keys: Column, times: NDArray[np.float64], enter: Any, values: Sequence[Any]) -> None:
         """Add the events of the next rows; rows that were added before are left out.
 
         Args:
-            start: Number of the first row.
-            keys: The user of each row.
-            times: float64 [n], Unix seconds.
+            times: [n], Unix seconds.
             enter: bool [n], rows that are events.
             values: The events' values by column, n each.
         """
@@ -189,15 +172,9 @@ class UserEvents:
             self._clock.append((self.position, _latest(times)))
 
     def seen(self, start: int, keys: Column, times: NDArray[np.float64]) -> tuple[Int64s, Int64s, list[Any]]:
-        """Return what rows see.
+        """Return what rows see: splits [n + 1]; the events' times, whole Unix seconds; their values by column.
 
-        Args:
-            start: Number of the first row, at least `floor`; all rows before the last have been added.
-            keys: The user of each row.
-            times: float64 [n], Unix seconds.
-
-        Returns:
-            Splits [n + 1]; the times of the events, whole Unix seconds; and their values by column.
+        `start` is at least `floor`, `times` are Unix seconds; all rows before the last have been added.
         """
         since = None if not self._rules.ttl_s else times - self._rules.ttl_s
         with self._lock:
@@ -206,7 +183,6 @@ class UserEvents:
             return splits, _whole_seconds(events), self._columns(events)
 
     def users(self) -> Int64s:
-        """Return all users, as int64."""
         with self._lock:
             return self._users.keys[self._users.live()]
 
@@ -230,10 +206,7 @@ class UserEvents:
             self._changed_users = sum(len(users) for _, _, users in self._changed)
 
     def newest_time(self, users: Int64s) -> float:
-        """Return the time of the newest event of some users, Unix seconds; -inf without any.
-
-        Events in the future count if there are no others.
-        """
+        """Return the time of users' newest event, one in the future only without others; -inf without any."""
         with self._lock:
             refs = self._users.find(users)
             refs = refs[refs >= 0]
@@ -242,20 +215,14 @@ class UserEvents:
             return max(_latest(times), float(times.min())) if len(times) else -math.inf
 
     def histories(self, users: Int64s, stop: int, now_s: float) -> tuple[Column, Int64s, Int64s, list[Any]]:
-        """Return what row `stop` sees if it is later than all before: also of events of the newest time.
+        """Return the users' keys and, as seen(), what row `stop` sees if it is later than all before.
 
-        Args:
-            users: Users as int64; those without events are left out.
-            stop: The row, between `floor` and `position`.
-            now_s: Its time, for the time limit.
-
-        Returns:
-            The users' keys; then as seen().
+        Users without events are left out. The row is between `floor` and `position`; `now_s` counts for the time limit.
         """
         with self._lock:
             refs = self._users.find(users)
-            there = refs >= 0
-            users, refs = users[there], refs[there]
+            has_events = refs >= 0
+            users, refs = users[has_events], refs[has_events]
             # Later than any event.
             times = np.full(len(refs), np.inf)
             since = None if not self._rules.ttl_s else np.full(len(refs), now_s - self._rules.ttl_s)
@@ -264,12 +231,9 @@ class UserEvents:
             return keys, splits, _whole_seconds(events), self._columns(events)
 
     def erase(self, users: Int64s) -> int:
-        """Remove all events of users, of rows that are read ahead too; return how many had any.
+        """Remove all events of users (ids, or hashes of keys), read ahead or not; return how many had any.
 
         The next part that is saved has to be a full one.
-
-        Args:
-            users: Their ids, or hashes of their keys.
         """
         with self._lock:
             self._saves = False
@@ -289,20 +253,13 @@ class UserEvents:
                 self._compact_names()
             refs = self._users.live()
             counts, events = self._copied(refs, stop)
-            some = counts > 0
-            keys = self._users.keys[refs[some]]
-            arrays = {"keys": keys, "counts": counts[some], "events": events} | self._names_of(keys)
+            nonempty = counts > 0
+            keys = self._users.keys[refs[nonempty]]
+            arrays = {"keys": keys, "counts": counts[nonempty], "events": events} | self._names_of(keys)
             return arrays | self._settled(stop, 0)
 
     def increment(self, stop: int) -> Arrays | None:
-        """Return the events since what was saved last, to be restored after it.
-
-        Args:
-            stop: A row up to `position`.
-
-        Returns:
-            The events; None if they do not follow what was saved last, so that full() has to be called.
-        """
+        """Return the events up to row `stop` since what was saved last; None if they do not follow it: call full()."""
         with self._lock:
             if stop < self._since or not self._saves:
                 return None
@@ -314,26 +271,19 @@ class UserEvents:
             return arrays | self._settled(stop, self._texts_since)
 
     def restore(self, parts: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Take over what was saved: a full() and the increments after it.
-
-        Args:
-            parts: The arrays, in order.
-
-        Raises:
-            BadInput: They are of other columns, or do not follow each other.
-        """
+        """Take over what was saved: a full() and the increments after it, in order. Raises BadInput."""
         with self._lock:
             for part in parts:
                 position, floor = part["position"].tolist()
                 users = self._begin_part(part)
-                for keys, some in pieces_of(part):
-                    texts = some[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
+                for keys, events in pieces_of(part):
+                    texts = events[:, [VALUES + n for n, kind in enumerate(self._kinds) if kind == TEXTS]]
                     if texts.min(initial=0) < 0 or texts.max(initial=0) > len(self._texts):
                         raise BadInput(SEVERAL_RUNS)
                     names = None
                     if self._named:
                         names = take_rows(Strings(part["names"], part["name_offsets"]), np.searchsorted(users, keys))
-                    self._push(keys, some, position, floor, names)
+                    self._push(keys, events, position, floor, names)
                     advise(part["events"], mmap.MADV_DONTNEED)
                 self.position, self.floor = position, floor
                 self._floor_s = float(_seconds(part["floor_time"])[0])
@@ -371,7 +321,6 @@ class UserEvents:
         self._remove(self._users.keys[refs[self._newest(refs) < self._oldest_time()]])
 
     def _newest(self, refs: Int64s) -> Int64s:
-        """Return the time of each user's newest event, ordered; NEVER without any."""
         newest = np.full(len(refs), NEVER)
         for part in self._heap.touching(len(refs)):
             heap = self._users.columns["book"], *self._heap.addresses(), self._width
@@ -384,9 +333,9 @@ class UserEvents:
         return int(ordered(np.array([self._floor_s - 2 * rules.ttl_s]))[0]) if rules.ttl_s else NEVER
 
     def _settled(self, stop: int, first_text: int) -> Arrays:
-        """Return what every saved part has, and begin the next increment."""
-        kept = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _after(events, stop))]
-        self._added = deque(kept)
+        """Return the arrays that every saved part has, and begin the next increment."""
+        remaining = [(keys[rows], events[rows]) for keys, events in self._added if len(rows := _after(events, stop))]
+        self._added = deque(remaining)
         texts = self._texts.since(first_text)
         # Behind the newest part its own events would be missing between the two.
         self._saves = stop >= self._since
@@ -427,29 +376,27 @@ class UserEvents:
         for part in self._heap.touching(len(distinct)):
             done = part.start
             while done < part.stop:
-                some = slice(done, part.stop)
+                rest = slice(done, part.stop)
                 done += event_kernels.make_room(
-                    distinct[some], counts[some], books, *self._heap.addresses(), self._heap.end, self._heap.used,
+                    distinct[rest], counts[rest], books, *self._heap.addresses(), self._heap.end, self._heap.used,
                     self._heap.free, self._width, most, first, oldest,
                 )  # fmt: skip
                 self._heap.note_border()
                 if done < part.stop:
-                    events_of_one = int(counts[done] + books[distinct[done], event_kernels.COUNT])
-                    self._heap.lengthen(4 * events_of_one * self._width)
+                    user_events = int(counts[done] + books[distinct[done], event_kernels.COUNT])
+                    self._heap.lengthen(4 * user_events * self._width)
         for part in self._heap.touching(len(users)):
             columns = events[part, TIME], events[part, event_kernels.ROW], events[part, VALUES:]
-            kept = 0 if rules.newest else rules.most
-            event_kernels.push(users[part], *columns, books, *self._heap.addresses(), self._width, kept)
+            most_kept = 0 if rules.newest else rules.most
+            event_kernels.push(users[part], *columns, books, *self._heap.addresses(), self._width, most_kept)
         if new_rows is not None:
             self._added.append(new_rows)
 
     @property
     def _named(self) -> bool:
-        """True if the users' keys are texts that are kept."""
         return self._stored == TEXTS
 
     def _names_of(self, keys: Int64s) -> Arrays:
-        """Return the texts of users' keys for a saved part, by ascending distinct user."""
         if not self._named:
             return {}
         refs = self._users.find(np.unique(keys))
@@ -457,7 +404,6 @@ class UserEvents:
         return {"names": names.data, "name_offsets": names.offsets}
 
     def _note_changed(self, first: int, stop: int, users: Int64s) -> None:
-        """Keep who has events of rows [first, stop)."""
         self._changed.append((first, stop, users))
         self._changed_users += len(users)
         if self._changed_users > self._merge_at:
@@ -466,7 +412,6 @@ class UserEvents:
             self._changed_users, self._merge_at = len(merged), max(MERGED_USERS, 2 * len(merged))
 
     def _compact_names(self) -> None:
-        """Forget the keys of users who are gone."""
         if self._named:
             refs, columns = self._users.present(), self._users.columns
             names = self._names.take(columns["name"][refs])
@@ -495,7 +440,6 @@ class UserEvents:
         return splits, events
 
     def _copied(self, refs: Int64s, stop: int) -> tuple[Int64s, Int64s]:
-        """Return how many events of rows before `stop` users have, and the events."""
         counts, books = np.zeros(len(refs), np.int64), self._users.columns["book"]
         none = np.empty((0, self._width), np.int64)
         for part in self._heap.touching(len(refs)):
@@ -509,12 +453,12 @@ class UserEvents:
         for part in self._heap.touching(len(refs)):
             until = done + int(counts[part].sum())
             if until > done:
-                some = events[done:until] if scratch is None else np.empty((until - done, self._width), np.int64)
+                copied = events[done:until] if scratch is None else np.empty((until - done, self._width), np.int64)
                 event_kernels.copy_out(
-                    refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], some
+                    refs[part], books, *self._heap.addresses(), self._width, stop, counts[part], copied
                 )
                 if scratch is not None:
-                    scratch.write(8 * done * self._width, some)
+                    scratch.write(8 * done * self._width, copied)
             done = until
         return counts, events
 
@@ -555,7 +499,7 @@ def ordered(times: NDArray[np.float64]) -> Int64s:
 
 
 def _seconds(ordered_times: Int64s) -> NDArray[np.float64]:
-    """Return the times of ordered()."""
+    """Invert ordered()."""
     bits = ordered_times ^ ((ordered_times >> 63) & np.iinfo(np.int64).max)
     return np.ascontiguousarray(bits).view(np.float64)
 
@@ -566,7 +510,6 @@ def _latest(times: NDArray[np.float64]) -> float:
 
 
 def _whole_seconds(events: Int64s) -> Int64s:
-    """Return the times of events, whole Unix seconds."""
     return np.floor(_seconds(events[:, TIME])).astype(np.int64)
 
 

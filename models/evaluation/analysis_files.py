@@ -68,34 +68,26 @@ class RowsFile:
         self._stack.__exit__(kind, error, trace)
 
     def begin(self, name: str, rows: int, steps: int) -> None:
-        """Begin a table.
-
-        Args:
-            name: The table's name.
-            steps: Step of the run.
-        """
         self._name, self._steps, self._of = name, steps, -(-rows // MOST_ROWS) or 1
         self._writer.add_key_value_metadata({f"share.{name}": str(1 / self._of)})
 
     def tee(self, pieces: Iterable[RowChunk]) -> Iterator[RowChunk]:
-        """Iterate over the pieces, writing each as it is consumed."""
         for piece in pieces:
             self._write(piece)
             yield piece
 
     def _write(self, piece: RowChunk) -> None:
-        kept = slice(None) if self._of == 1 else _hashed(piece.keys) % np.uint64(self._of) == 0
-        keys = piece.keys[kept]
-        nobody = np.zeros(len(keys), np.int64)
-        counts = nobody if piece.counts is None else piece.counts[kept]
-        steps = nobody if piece.last_step is None else piece.last_step[kept]
+        sampled = slice(None) if self._of == 1 else _hashed(piece.keys) % np.uint64(self._of) == 0
+        keys = piece.keys[sampled]
+        unknown = np.zeros(len(keys), np.int64)
+        counts = unknown if piece.counts is None else piece.counts[sampled]
+        steps = unknown if piece.last_step is None else piece.last_step[sampled]
         names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keys), np.int32)), pa.array([self._name]))
-        columns = [keys, counts, steps, self._steps - steps, norms(piece.rows[kept]).astype(np.float32)]
+        columns = [keys, counts, steps, self._steps - steps, norms(piece.rows[sampled]).astype(np.float32)]
         self._writer.write_table(pa.Table.from_arrays([names, *map(pa.array, columns)], schema=_ROWS))
 
 
 def write_summaries(path: Path, summaries: Iterable[TableSummary]) -> None:
-    """Write tables.parquet."""
     lines: list[dict[str, Any]] = []
     for s in summaries:
         for measure, rows, lookups, edge in (

@@ -28,12 +28,7 @@ rect { fill: #4878a8 } h2 { border-top: 1px solid #ccc; padding-top: 1rem } .not
 
 
 def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], changes: Sequence[ChangedRows]) -> str:
-    """Return the page.
-
-    Args:
-        notes: Lines below the title.
-        changes: Changes of the tables between two generations.
-    """
+    """Return the page, with notes below the title, and changes of the tables between two generations."""
     parts = [f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"]
     parts += [f"<h1>{escape(title)}</h1>", *(f"<p class=note>{escape(note)}</p>" for note in notes)]
     parts.append(_table(SUMMARY_HEADS, [summary_cells(s) for s in summaries]))
@@ -53,7 +48,6 @@ def page(title: str, notes: Sequence[str], summaries: Sequence[TableSummary], ch
 
 
 def summary_cells(summary: TableSummary) -> tuple[str, ...]:
-    """Return a table's summary as cells under SUMMARY_HEADS."""
     s = summary
     sizes = (format_nbytes(nbytes) for nbytes in (s.file_nbytes, s.memory_nbytes, s.slots_nbytes))
     lookups = f"{s.lookups:,}" if s.counted else ""
@@ -70,23 +64,20 @@ def saving_cells(summary: TableSummary, saving: SavingEstimate) -> tuple[str, ..
 
 
 def histograms(summary: TableSummary) -> list[tuple[str, list[str], list[int]]]:
-    """Return (caption, label of each bin, rows in each bin) for what is known of a table.
-
-    Bins of norms are merged into doublings.
-    """
-    found = []
+    """Return (caption, label of each bin, rows in each bin) for what is known of a table; norms in doublings."""
+    charts = []
     if summary.counted:
-        found.append(("rows by number of reads in training", *_doublings(summary.rows_by_frequency)))
+        charts.append(("rows by number of reads in training", *_doublings(summary.rows_by_frequency)))
     if summary.aged:
-        found.append(("rows by steps since their last update", *_doublings(summary.rows_by_age)))
+        charts.append(("rows by steps since their last update", *_doublings(summary.rows_by_age)))
     wide = summary.rows_by_norm[1:]
     by_doubling = wide[: len(wide) // NORMS_A_DOUBLING * NORMS_A_DOUBLING].reshape(-1, NORMS_A_DOUBLING).sum(axis=1)
-    there = np.flatnonzero(by_doubling)
-    if len(there):
-        span = range(int(there[0]), int(there[-1]) + 1)
+    filled = np.flatnonzero(by_doubling)
+    if len(filled):
+        span = range(int(filled[0]), int(filled[-1]) + 1)
         labels = [f"{norm_edge(1 + i * NORMS_A_DOUBLING):.2g}" for i in span]
-        found.append(("rows by norm", labels, [int(by_doubling[i]) for i in span]))
-    return found
+        charts.append(("rows by norm", labels, [int(by_doubling[i]) for i in span]))
+    return charts
 
 
 def format_nbytes(nbytes: int) -> str:
@@ -98,8 +89,8 @@ def format_nbytes(nbytes: int) -> str:
 
 
 def _doublings(rows: NDArray[np.int64]) -> tuple[list[str], list[int]]:
-    there = np.flatnonzero(rows)
-    span = range(int(there[0]), int(there[-1]) + 1)
+    filled = np.flatnonzero(rows)
+    span = range(int(filled[0]), int(filled[-1]) + 1)
     return [f"{2 ** (i - 1) if i else 0:,}" for i in span], [int(rows[i]) for i in span]
 
 

@@ -13,14 +13,9 @@ DECILES = 10
 
 @dataclass(frozen=True, slots=True)
 class Decile:
-    """Neighbouring scores that hold about a tenth of the total weight.
+    """Neighbouring scores, from `low` to `high`, that hold about a tenth of the total weight.
 
-    Attributes:
-        weight: Sum of their weights.
-        low: Lowest score.
-        high: Highest score.
-        predicted: Weighted mean score.
-        observed: Weighted share of labels that are 1.
+    `predicted` is the weighted mean score, `observed` the weighted share of labels that are 1.
     """
 
     rows: int
@@ -34,8 +29,8 @@ class Decile:
 def deciles(counts: Entries) -> list[Decile]:
     """Return the deciles by ascending score; keys are ignored.
 
-    Rows of one score stay together, so there may be fewer than ten deciles.
-    The deciles have equal mass rather than equal width, because CTRs crowd at one end (Nguyen and O'Connor 2015).
+    Rows of one score stay together, so there may be fewer than ten. They have equal mass rather than equal width,
+    because CTRs crowd at one end (Nguyen and O'Connor 2015).
     """
     total = float(counts.weight.sum())
     if total <= 0:
@@ -46,11 +41,11 @@ def deciles(counts: Entries) -> list[Decile]:
     # Assign an entry to the decile that contains its middle.
     middle = (np.cumsum(weight) - weight / 2) / total
     at = np.minimum((middle * DECILES).astype(np.int64), DECILES - 1)
-    made = []
+    parts = []
     for part in np.unique(at[weight > 0]):
         inside = (at == part) & (weight > 0)
         mass = float(weight[inside].sum())
-        made.append(
+        parts.append(
             Decile(
                 int(rows[inside].sum()),
                 mass,
@@ -60,14 +55,10 @@ def deciles(counts: Entries) -> list[Decile]:
                 float(positive[inside].sum() / mass),
             )
         )
-    return made
+    return parts
 
 
 def expected_calibration_error(parts: list[Decile]) -> float:
-    """Return the weighted mean distance between predicted and observed over the deciles (Naeini et al. 2015).
-
-    Returns:
-        The error, or NaN without deciles.
-    """
+    """Return the weighted mean distance of predicted and observed over the deciles (Naeini et al. 2015), or NaN."""
     total = sum(part.weight for part in parts)
     return sum(part.weight * abs(part.predicted - part.observed) for part in parts) / total if total else float("nan")

@@ -1,8 +1,7 @@
 """Hit rate and NDCG of the item that came next, among all items that have a row.
 
-One rule for ties, that of models.evaluation.ranking: a target is behind every other item of its score. One rule for
-seen items: those of the history are no candidates, but a target is one even if the user had it before. A target that
-has no row is missed.
+Ties: a target is behind every other item of its score (models.evaluation.ranking). Seen items: those of the history are
+no candidates, but a target is one even if the user had it before. A target without a row is missed.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ Float32s = NDArray[np.float32]
 
 
 class Lifts(NamedTuple):
-    """Additions to some products.
-
-    Attributes:
-        users: int64 [k], numbers of users, ascending.
-        places: int64 [k], places of items.
-        values: float32 [k].
-    """
+    """Additions float32 [k] to some products, by numbers of users, ascending, and places of items."""
 
     users: Int64s
     places: Int64s
@@ -37,20 +30,9 @@ class Lifts(NamedTuple):
 
 
 class CatalogueRanking:
-    """Ranks of targets, counted as they come.
-
-    Attributes:
-        top: Places that count.
-        targets: Number of targets.
-        items: Number of items that the last ones were ranked among.
-    """
+    """Ranks of targets, counted as they come: `top` places count, among the `items` of the last ones."""
 
     def __init__(self, top: int) -> None:
-        """Create an empty ranking.
-
-        Args:
-            top: Places that count.
-        """
         self.top, self.items = top, 0
         self._tally = RankTally(top)
 
@@ -83,8 +65,8 @@ class CatalogueRanking:
             last = min(first + rows, len(targets))
             scores = users[first:last] @ items.T
             if lifts is not None:
-                some = slice(*np.searchsorted(lifts.users, (first, last)))
-                scores[lifts.users[some] - first, lifts.places[some]] += lifts.values[some]
+                chosen = slice(*np.searchsorted(lifts.users, (first, last)))
+                scores[lifts.users[chosen] - first, lifts.places[chosen]] += lifts.values[chosen]
             ranked[first:last] = _ranks(scores, targets[first:last], seen, splits[first : last + 1])
         self._tally.add(ranked)
         self.items = len(items)
@@ -117,20 +99,20 @@ def lifts_of(layout: ItemRows, mixture: Float32s, places: Int64s, shares: Float3
 def places_of(keys: NDArray[Any], ids: NDArray[Any]) -> Int64s:
     """Return the place of each id among ascending keys, -1 for one that is none of them."""
     at = np.searchsorted(keys, ids)
-    found = np.append(keys, keys.dtype.type(0))[at] == ids
-    return np.where(found & (at < len(keys)), at, -1)
+    hit = np.append(keys, keys.dtype.type(0))[at] == ids
+    return np.where(hit & (at < len(keys)), at, -1)
 
 
 def _ranks(scores: Float32s, targets: Int64s, seen: Int64s, splits: Int64s) -> Int64s:
     """Return each target's rank from 1; past all items for one without a row."""
-    known, rows = targets >= 0, np.arange(len(targets))
+    has_row, rows = targets >= 0, np.arange(len(targets))
     if not scores.shape[1]:
         return np.full(len(targets), 1 << 62)
-    own = scores[rows, np.maximum(targets, 0)]
+    target_scores = scores[rows, np.maximum(targets, 0)]
     at = seen[splits[0] : splits[-1]]
     row = np.repeat(rows, np.diff(splits))
     scores[row[at >= 0], at[at >= 0]] = -np.inf
-    scores[rows[known], targets[known]] = own[known]
+    scores[rows[has_row], targets[has_row]] = target_scores[has_row]
     # NaN ranks ahead of every target, and a target of NaN behind every item: nothing is hit by chance.
-    ranks: Int64s = (~(scores < own[:, None])).sum(axis=1)
-    return np.where(known, ranks, 1 << 62)
+    ranks: Int64s = (~(scores < target_scores[:, None])).sum(axis=1)
+    return np.where(has_row, ranks, 1 << 62)

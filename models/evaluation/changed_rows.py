@@ -16,14 +16,9 @@ MOST_MOVED = 20
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Changes of one table.
+    """Changes of one table: numbers of new, removed and changed rows.
 
-    Attributes:
-        name: The table's name.
-        born: New rows.
-        gone: Removed rows.
-        moved: Changed rows.
-        furthest: (id, L2 distance, norm before, norm after) of the rows that moved most, largest distance first.
+    `furthest` has (id, L2 distance, norm before, norm after) of the rows that moved most, largest distance first.
     """
 
     name: str
@@ -36,24 +31,18 @@ class ChangedRows:
 def changed_rows(
     newer: RowLayers, older: RowLayers, advance: Callable[[int], None], most: int = MOST_MOVED
 ) -> ChangedRows:
-    """Compare two generations of a table.
-
-    Args:
-        older: The older generation; rows of the same width.
-        advance: Called with the number of rows processed.
-        most: Length of `furthest`.
-    """
+    """Compare two generations of a table; `most` is the length of `furthest`, `advance` gets numbers of rows."""
     born = moved = 0
     best = np.empty((0, 3), np.float64)
     ids: NDArray[np.int64] = np.empty(0, np.int64)
     for piece in newer.pieces():
-        there, before = older.rows(piece.keys)
+        exists, before = older.rows(piece.keys)
         distance = norms(piece.rows - before)
-        born += int((~there).sum())
-        changed = np.flatnonzero(there & (distance > 0))
+        born += int((~exists).sum())
+        changed = np.flatnonzero(exists & (distance > 0))
         moved += len(changed)
-        found = np.stack([distance, norms(before), norms(piece.rows)], axis=1)[changed]
-        ids, best = np.concatenate([ids, piece.keys[changed]]), np.concatenate([best, found])
+        moves = np.stack([distance, norms(before), norms(piece.rows)], axis=1)[changed]
+        ids, best = np.concatenate([ids, piece.keys[changed]]), np.concatenate([best, moves])
         # Ties are ordered by id, so that the result does not depend on the order of the files.
         order = np.lexsort((ids, -best[:, 0]))[:most]
         ids, best = ids[order], best[order]

@@ -9,8 +9,7 @@ rows, that of an item after another toward the item's. Rows count alike whatever
 The item is the feature of ids or strings with side `item`, or else with no side, that has the most values in the first
 batch. The last item is known where a sequence shares the item's table.
 
-Costs: 17 bytes for each of the newest MOST_ROWS rows learned, two sorts of them, and a search in them for each row that
-is scored.
+Costs: 17 bytes for each of the newest MOST_ROWS rows learned, two sorts of them, and a search for each row scored.
 """
 
 from __future__ import annotations
@@ -18,11 +17,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.data.source import Batch
 from freshet_serving.models.data.value_hashes import Hashes, mixed, value_hashes
 from freshet_serving.models.evaluation.quality import ScoredRows
@@ -41,36 +41,9 @@ NOTHING = np.uint64(0x0123456789ABCDEF)
 Float64s = NDArray[np.float64]
 
 
-class BaselineFeature(Protocol):
-    """A feature (models.config.feature_sections.FeatureConfig)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def side(self) -> str: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def column(self) -> str: ...
-    @property
-    def cross(self) -> tuple[str, ...]: ...
-    @property
-    def transform(self) -> str: ...
-    @property
-    def sequence(self) -> object | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares of positive labels by key.
-
-    Attributes:
-        keys: uint64 [m], ascending and unique, with 0 in the bit LABEL.
-        rows: float64 [m], rows of each key.
-        positive: float64 [m], those with a positive label.
-    """
+    """Shares of positive labels by key, ascending and unique, with 0 in the bit LABEL."""
 
     keys: Hashes
     rows: Float64s
@@ -78,11 +51,7 @@ class Rates:
 
     @classmethod
     def of(cls, marked: Hashes) -> Rates:
-        """Count rows.
-
-        Args:
-            marked: uint64 [n], the key of each row with its label in the bit LABEL; sorted in place.
-        """
+        """Count rows by keys [n], each with its label in the bit LABEL; sorted in place."""
         marked.sort()
         keys = marked & ~LABEL
         firsts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
@@ -91,18 +60,12 @@ class Rates:
             keys[firsts], np.diff(np.append(firsts, len(marked))).astype(np.float64), positive.astype(np.float64)
         )
 
-    def shares(self, keys: Hashes, known: Float64s, prior_rows: float) -> Float64s:
-        """Return the share of each key, drawn toward what is known without it.
-
-        Args:
-            keys: uint64 [n].
-            known: float64 [n].
-            prior_rows: Rows that `known` counts for.
-        """
+    def shares(self, keys: Hashes, prior: Float64s, prior_rows: float) -> Float64s:
+        """Return the share of each key [n], drawn toward `prior` [n] as if so many rows had shown it."""
         keys = keys & ~LABEL
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         seen = self.keys[at] == keys
-        shares: Float64s = (self.positive[at] * seen + prior_rows * known) / (self.rows[at] * seen + prior_rows)
+        shares: Float64s = (self.positive[at] * seen + prior_rows * prior) / (self.rows[at] * seen + prior_rows)
         return shares
 
 
@@ -113,13 +76,12 @@ class CountingBaselines:
         scored: The held-out rows as each baseline scores them, by its name; empty for a model without an item.
     """
 
-    def __init__(self, features: Sequence[BaselineFeature]) -> None:
-        """Start to count."""
+    def __init__(self, features: Sequence[FeatureConfig]) -> None:
         plain = [f for f in features if f.sequence is None and f.kind in ("id", "string") and f.side != "user"]
         plain = [f for f in plain if not f.cross and f.transform in ("", "none")]
         self._candidates = [f for f in plain if f.side == "item"] or plain
         self._sequences = {f.table: f.name for f in reversed(features) if f.sequence is not None and f.table}
-        self._item: BaselineFeature | None = None
+        self._item: FeatureConfig | None = None
         self._learned: deque[tuple[Hashes, Hashes | None]] = deque()
         self._rows = 0
         self._rates: list[Rates] = []
@@ -127,7 +89,6 @@ class CountingBaselines:
 
     @property
     def possible(self) -> bool:
-        """True if the model has an item."""
         return bool(self._candidates)
 
     def learned(self, batch: Batch) -> None:
@@ -145,7 +106,6 @@ class CountingBaselines:
             self._rows -= len(self._learned.popleft()[0])
 
     def score(self, batch: Batch) -> None:
-        """Score a batch of held-out rows by what was learned before the first of them."""
         if self._learned:
             self._rates = [Rates.of(np.concatenate(parts)) for parts in zip(*self._learned) if parts[0] is not None]
             self._learned.clear()
@@ -167,11 +127,7 @@ class CountingBaselines:
         return f"baseline: {figures} over {len(next(iter(self.scored.values())))} rows"
 
     def lines(self, label: str) -> Iterator[dict[str, Any]]:
-        """Yield flat objects with what = 'baseline'.
-
-        Args:
-            label: Name of the label, the first one.
-        """
+        """Yield flat objects with what = 'baseline'; `label` is the name of the first label."""
         for name, scored in self.scored.items():
             yield {"what": "baseline", "label": label, "name": name, "rows": len(scored), "auc": scored.auc()}
 
@@ -202,5 +158,4 @@ class CountingBaselines:
 
 
 def _labels(batch: Batch) -> NDArray[np.float32]:
-    """Return the first label of each row."""
     return batch.label if batch.label.ndim == 1 else batch.label[:, 0]

@@ -36,7 +36,7 @@ def evaluate(
     rows: int = 0,
     trained: TrainConfig | None = None,
 ) -> EvaluationMetrics:
-    """Score rows [skip, skip + rows) of the data and measure them.
+    """Score rows [skip, skip + rows) of the data, all with rows = 0, and measure them. Raises BadInput.
 
     The columns read are the inputs of the model, or its features where an input packs several. With a training file,
     entities' columns and histories are made of the data as in training; rows before `skip` enter the histories, and
@@ -45,15 +45,6 @@ def evaluate(
     Args:
         labels: Names of the data's labels, the main one first.
         wanted: Columns to slice and to group by.
-        skip: Number of rows to skip.
-        rows: Number of rows to score; 0 for all that follow.
-        trained: The model's training file, if it is known.
-
-    Returns:
-        The metrics of the scored rows.
-
-    Raises:
-        BadInput: The data lack a column, or have no such rows.
     """
     manifest, outputs = scorer.description, scorer.outputs(labels)
     source = open_rows_of(manifest, data, trained)
@@ -88,62 +79,44 @@ def _counted(source: Source, skip: int, trained: TrainConfig | None) -> Counting
 
 
 def open_rows_of(manifest: Manifest, data: DataConfig, trained: TrainConfig | None) -> Source:
-    """Open the data with a column for each input of a model.
-
-    Args:
-        trained: The model's training file, if it is known.
-    """
-    wanted = fields_of(manifest)
+    """Open the data with a column for each input of a model, as its training file, if known, makes them."""
+    fields = fields_of(manifest)
     if trained is None or not (trained.sequences or trained.joined):
-        return open_source(data, wanted)
-    made = {f.name for f in trained.features if f.sequence} | {f.name for f in wanted_fields(trained.features)}
-    more = [field for field in wanted if field.name not in made]
+        return open_source(data, fields)
+    named = {f.name for f in trained.features if f.sequence} | {f.name for f in wanted_fields(trained.features)}
+    more = [field for field in fields if field.name not in named]
     return joined_rows(lambda fields: open_source(data, fields), trained.features, trained.joined, more)
 
 
 def fields_of(manifest: Manifest) -> list[Field]:
-    """Return the columns that rows for a model have.
-
-    Raises:
-        BadInput: No column can represent one of the inputs.
-    """
+    """Return the columns that rows for a model have; raise BadInput if none can represent an input."""
     return [field for spec in manifest.inputs for field in _fields(manifest, spec)]
 
 
 def inputs_of(manifest: Manifest, batch: Batch) -> dict[str, Column]:
-    """Build a model's inputs from a batch.
-
-    Args:
-        batch: Rows with the columns of `fields_of(manifest)`.
-
-    Returns:
-        Columns by input name.
-    """
-    made: dict[str, Column] = {}
+    """Build a model's inputs, by name, from rows with the columns of `fields_of(manifest)`."""
+    inputs: dict[str, Column] = {}
     for spec in manifest.inputs:
         columns = [batch.columns[field.name] for field in _fields(manifest, spec)]
-        made[spec.name] = np.stack(columns, 1) if spec.columns else columns[0]  # type: ignore[assignment, arg-type]
-    return made
+        inputs[spec.name] = np.stack(columns, 1) if spec.columns else columns[0]  # type: ignore[assignment, arg-type]
+    return inputs
 
 
 def user_column(manifest: Manifest) -> str:
-    """Return the default column to group AUC by, or "".
-
-    It is the first feature of side "user" that has one id or string a row.
-    """
+    """Return the default column to group AUC by: the first of side "user" with one id or string a row, or ""."""
     read = {field.name for field in fields_of(manifest)}
     return next((f.name for f in manifest.features if f.side == "user" and f.kind in GROUPED and f.name in read), "")
 
 
 def _fields(manifest: Manifest, spec: Input) -> list[Field]:
-    one, lists = KINDS[spec.dtype]
+    single, lists = KINDS[spec.dtype]
     if not spec.columns:
-        kind = lists if spec.ragged else "seconds" if _is_clock(manifest, spec) else one
+        kind = lists if spec.ragged else "seconds" if _is_clock(manifest, spec) else single
         return [Field(spec.name, kind)]
     packed = {f.column: f.name for f in manifest.features if f.input == spec.name and f.column >= 0}
     if sorted(packed) != list(range(spec.columns)) or spec.dtype == "string":
         raise BadInput(f"input {spec.name[:64]!r}: no table columns are known for its {spec.columns} columns a row")
-    return [Field(packed[i], one) for i in range(spec.columns)]
+    return [Field(packed[i], single) for i in range(spec.columns)]
 
 
 def _is_clock(manifest: Manifest, spec: Input) -> bool:

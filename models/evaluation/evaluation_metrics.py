@@ -22,21 +22,10 @@ Line = dict[str, Any]
 
 
 class LabelMetrics:
-    """The metrics of one label.
-
-    Attributes:
-        scored: All scored rows.
-        slices: Metrics by value, one entry per sliced column.
-    """
+    """The metrics of one label: all scored rows, and metrics by value for each sliced column."""
 
     def __init__(self, by: Sequence[str], group: str, top: int = TOP) -> None:
-        """Create empty metrics.
-
-        Args:
-            by: Columns to slice by.
-            group: Column of the groups; "" for no figures within groups.
-            top: Places that count in hit rate and NDCG.
-        """
+        """Create empty metrics, by value of the columns `by` and within groups of a column; "" for none."""
         self.scored = ScoredRows()
         self.slices = {name: Slices() for name in by}
         self._group, self._grouped, self._top = group, GroupedAuc(), top
@@ -61,21 +50,12 @@ class LabelMetrics:
         return self._grouped.ranking(self._top)
 
     def sliced(self) -> Iterator[tuple[str, Slice]]:
-        """Yield (column, slice) pairs."""
         for name, slices in self.slices.items():
             yield from ((name, line) for line in slices.lines())
 
 
 class EvaluationMetrics:
-    """The metrics of rows, added batch by batch.
-
-    Args:
-        labels: Label names, the main one first.
-        by: Columns to slice by.
-        group: Column of the grouped AUC, hit rate and NDCG; "" for none.
-        top: Places that count in hit rate and NDCG.
-        baselines: Counts that score the same rows; None for none.
-    """
+    """The metrics of rows, added batch by batch; the first label is the main one."""
 
     def __init__(
         self,
@@ -99,17 +79,10 @@ class EvaluationMetrics:
         scores: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Add n scored rows.
-
-        Args:
-            columns: At least the columns of the slices and the group, n rows each.
-            labels: float32 [n] or [n, labels].
-            scores: float32 [n] or [n, labels].
-            weights: float32 [n], or None for 1.
-        """
+        """Add n scored rows: labels and scores [n] or [n, labels], and at least the columns of slices and group."""
         for i, each in enumerate(self.labels.values()):
-            one = labels.ndim == 1
-            each.add(columns, labels if one else labels[:, i], scores if one else scores[:, i], weights)
+            single = labels.ndim == 1
+            each.add(columns, labels if single else labels[:, i], scores if single else scores[:, i], weights)
 
     def __len__(self) -> int:
         return len(self.main.scored)
@@ -137,9 +110,9 @@ class EvaluationMetrics:
                 yield from map(_json_able, self.baselines.lines(label))
             for part in parts:
                 yield _json_able({"what": "decile", "label": label, **asdict(part)})
-            for name, one in each.sliced():
-                about = {"what": "slice", "label": label, "by": name, "value": one.value, "others": one.others}
-                yield _json_able(about | asdict(one.metrics))
+            for name, part_of in each.sliced():
+                about = {"what": "slice", "label": label, "by": name, "value": part_of.value, "others": part_of.others}
+                yield _json_able(about | asdict(part_of.metrics))
 
 
 def _json_able(line: Line) -> Line:

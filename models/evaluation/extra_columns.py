@@ -1,7 +1,6 @@
 """Read columns that are not features, in step with the batches of the features.
 
-A second reader supplies them. It continues from batch to batch, and is reopened when a batch does not follow the
-previous one.
+A second reader supplies them, which is reopened when a batch does not follow the previous one.
 """
 
 from __future__ import annotations
@@ -16,39 +15,28 @@ from freshet_serving.processor.errors import BadInput
 
 
 class ExtraColumns:
-    """Reader of named columns for the batches of a source."""
-
     def __init__(self, names: Sequence[str], source: Source, data: DataConfig, batch_rows: int) -> None:
-        """Open a reader for the columns that the source does not supply.
-
-        Args:
-            data: The data that hold the columns missing from the source.
-            batch_rows: Batch size of the source.
-
-        Raises:
-            BadInput: A column does not exist.
-        """
+        """Open a reader of `data` for the columns that the source, read by batch_rows, lacks. Raises BadInput."""
         self._names = list(dict.fromkeys(names))
-        self._own = [name for name in self._names if name not in source.schema.names]
-        fields = [_field(data, name) for name in self._own]
+        self._missing = [name for name in self._names if name not in source.schema.names]
+        fields = [_field(data, name) for name in self._missing]
         self._source = open_source(data, fields) if fields else None
         self._rows = batch_rows
         self._batches: Iterator[Batch] = iter(())
         self._next = -1
 
     def of(self, batch: Batch) -> dict[str, Column]:
-        """Return the columns of a batch's rows, by name."""
-        found = {name: batch.columns[name] for name in self._names if name not in self._own}
+        columns = {name: batch.columns[name] for name in self._names if name not in self._missing}
         if self._source is None:
-            return found
+            return columns
         if batch.start != self._next:
             self._batches = self._source.batches(self._rows, batch.start)
         beside = next(self._batches, None)
         if beside is None or len(beside) < len(batch):
-            raise BadInput(f"data: column {self._own[0]!r} has fewer rows than before; the files have changed")
+            raise BadInput(f"data: column {self._missing[0]!r} has fewer rows than before; the files have changed")
         # After a shortened batch this reader is past the next row, so it has to be reopened.
         self._next = beside.end if len(beside) == len(batch) else -1
-        return found | beside.slice(0, len(batch)).columns
+        return columns | beside.slice(0, len(batch)).columns
 
 
 def _field(data: DataConfig, name: str) -> Field:

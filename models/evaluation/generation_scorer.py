@@ -1,7 +1,7 @@
 """Open any generation in a model's change log and score rows exactly as a server at that generation would.
 
-It uses the same tables, executables, sessions and batches, in this process, and writes nothing.
-The generation need not be served: one that was rolled back is opened from the same files while they exist.
+It uses the same tables, executables, sessions and batches, in this process, and writes nothing. The generation need not
+be served: one that was rolled back is opened from the same files while they exist.
 """
 
 from __future__ import annotations
@@ -31,28 +31,23 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 REQUEST_ROWS = 2048
 MOST = 1 << 31
 """Limit of queued rows and ids, and of those in one request: effectively none, as the caller waits for each reply."""
+LIMITS = replace(RequestLimits(), max_rows=MOST, max_ids=MOST)
 
 
 class GenerationScorer(Predictor):
     """A generation that answers requests. Thread-safe, as a Processor is."""
 
     def __init__(self, repository: str | VersionReader, model: str, generation: Generation | None = None) -> None:
-        """Load a generation.
+        """Load a generation, by default the one that the newest version serves. Raises NotFound, or FreshetError.
 
-        Args:
-            repository: The model repository, or a version that is open already, such as one that is not committed yet.
-            generation: The generation; None for the one that the newest version serves.
-
-        Raises:
-            NotFound: The generation does not exist.
-            FreshetError: It cannot be opened.
+        `repository` may be a version that is open already, such as one that is not committed yet.
         """
         clock = SystemClock()
         if isinstance(repository, str):
             number = generation.version if generation is not None else None
             repository = open_repository(repository).version(model, number)
         self._version = _opened(repository, generation)
-        super().__init__(Groups(SessionConfig(max_queue_rows=MOST), clock), clock, _limits())
+        super().__init__(Groups(SessionConfig(max_queue_rows=MOST), clock), clock, LIMITS)
         options = self.groups.of(model).options
         files, control = self._version.files, self._version.control
         threads, runs = options.threads_per_session, options.runs
@@ -67,45 +62,31 @@ class GenerationScorer(Predictor):
 
     @property
     def description(self) -> Manifest:
-        """The version's manifest."""
         return self._version.manifest
 
     def outputs(self, labels: Sequence[str]) -> list[str]:
-        """Return the output that holds the probability of each label.
+        """Return the output that holds the probability of each label; raise BadInput if the model has none.
 
         The version's notes name it. Without notes it is `score` for a single label, and the output of the label's name
         for several.
-
-        Raises:
-            BadInput: The model has no such output.
         """
         names = [o.name for o in self.description.outputs if o.columns == 1]
         noted = self.description.notes.get("labels")
         if isinstance(noted, dict) and set(labels) <= set(noted):
-            wanted = [str(noted[label]) for label in labels]
+            expected = [str(noted[label]) for label in labels]
         elif len(labels) == 1:
-            wanted = ["score"] if "score" in names or len(names) != 1 else names
+            expected = ["score"] if "score" in names or len(names) != 1 else names
         else:
-            wanted = list(labels)
-        if not set(wanted) <= set(names):
-            there = ", ".join(o.name for o in self.description.outputs)
+            expected = list(labels)
+        if not set(expected) <= set(names):
+            got = ", ".join(o.name for o in self.description.outputs)
             raise BadInput(
-                f"label: expected outputs {', '.join(wanted)} of one column, got a model {self.model!r} with {there}"
+                f"label: expected outputs {', '.join(expected)} of one column, got a model {self.model!r} with {got}"
             )
-        return wanted
+        return expected
 
     def score(self, columns: dict[str, Column], rows: int, outputs: Sequence[str]) -> NDArray[np.float32]:
-        """Score rows.
-
-        Args:
-            columns: Columns by input name of the manifest.
-
-        Returns:
-            float32 [rows], or [rows, outputs] for several outputs.
-
-        Raises:
-            FreshetError: A request failed.
-        """
+        """Score rows, by input name: float32 [rows], or [rows, outputs] for several outputs. Raises FreshetError."""
         firsts = range(0, rows, REQUEST_ROWS)
         requests = [PredictRequest(self.model, {n: _part(c, first) for n, c in columns.items()}) for first in firsts]
         parts = []
@@ -135,12 +116,12 @@ def _opened(version: VersionReader, generation: Generation | None) -> ServedVers
     record = change_log.history.snapshot(link)
     served = ServedVersion(version if record is None else open_snapshot(version, record), 0, SystemClock())
     links = []
-    for one in change_log.history.back(link):
-        if one.digest == served.digest:
+    for before in change_log.history.back(link):
+        if before.digest == served.digest:
             break
-        links.append(one)
-    for one in reversed(links):
-        served.apply(change_log.read_delta(one), one.digest)
+        links.append(before)
+    for delta in reversed(links):
+        served.apply(change_log.read_delta(delta), delta.digest)
     return served
 
 
@@ -159,7 +140,3 @@ def _link(change_log: ChangeLog, generation: Generation | None) -> ChainLink:
 
 def _part(column: Column, first: int) -> Column:
     return slice_column(column, first, min(first + REQUEST_ROWS, len(column)))
-
-
-def _limits() -> RequestLimits:
-    return replace(RequestLimits(), max_rows=MOST, max_ids=MOST)

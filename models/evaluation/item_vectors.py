@@ -1,8 +1,7 @@
 """Write an output of a generation for every item of a table to Parquet, for nearest-neighbour search.
 
 Implements `freshet vectors`. The first row with an id defines the item. Only inputs that features of side "item" derive
-from are read.
-The model's other inputs are constant, since an output of the item tower does not depend on them.
+from are read; the others are constant, since an output of the item tower does not depend on them.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.compiler.progress import Reporter
+from freshet_serving.models.data.entity_table import KINDS
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.source import Field
@@ -23,31 +23,15 @@ from freshet_serving.processor.extras import needed
 from freshet_serving.processor.features.input_reader import blank_inputs
 from freshet_serving.processor.package import Input, Manifest, atomic_file
 
-KINDS = {
-    ("int64", False): "id",
-    ("int64", True): "ids",
-    ("string", False): "string",
-    ("string", True): "strings",
-    ("float32", False): "float",
-}
 VECTOR = "vector"
 
 
 def write_vectors(
     scorer: GenerationScorer, data: DataConfig, output: str, id_name: str, path: Path, reporter: Reporter
 ) -> int:
-    """Write one row per item in data order: its id and `vector`, a list of float32. The file appears whole.
+    """Write one row per item in data order, its id and `vector`, a list of float32; return how many. Appears whole.
 
-    Args:
-        output: Name of the output to write.
-        id_name: The id column; "" for the only item column with one id or string a row.
-        path: The file to write.
-
-    Returns:
-        The number of items written.
-
-    Raises:
-        BadInput: The output, id or column does not exist, or the file cannot be written.
+    Without id_name the id is the only item column with one id or string a row. Raises BadInput.
     """
     with needed("a Parquet file"):
         import pyarrow as pa
@@ -62,7 +46,7 @@ def write_vectors(
     key = _key(fields, id_name)
     source = open_source(data, fields)
     schema = pa.schema([(key.name, pa.int64() if key.kind == "id" else pa.string()), (VECTOR, pa.list_(pa.float32()))])
-    # One row for all items, of what no feature of theirs derives from.
+    # Of one row for all items.
     others = {name: column for name, column in blank_inputs(manifest).items() if manifest.input(name) not in inputs}
     written, seen = 0, set[Any]()
     reporter.begin(f"{output} by {scorer.model} {scorer.generation}", source.count_rows())
@@ -70,7 +54,7 @@ def write_vectors(
         with atomic_file(path) as file, pq.ParquetWriter(file, schema) as writer:
             for batch in source.batches(REQUEST_ROWS):
                 ids: list[Any] = batch.columns[key.name].tolist()  # type: ignore[union-attr]
-                first = [i for i, one in enumerate(ids) if not (one in seen or seen.add(one))]  # type: ignore[func-returns-value]
+                first = [i for i, key_ in enumerate(ids) if not (key_ in seen or seen.add(key_))]  # type: ignore[func-returns-value]
                 if first:
                     rows = scorer.score(others | batch.columns, len(batch), [output]).reshape(-1, columns)[first]
                     splits = pa.array(np.arange(len(first) + 1, dtype=np.int32) * columns)
@@ -84,11 +68,7 @@ def write_vectors(
 
 
 def item_inputs(manifest: Manifest) -> list[Input]:
-    """Return the inputs that features of side "item" derive from, directly or through transforms.
-
-    Raises:
-        BadInput: There are none, or no table column can represent one of them.
-    """
+    """Return the inputs that features of side "item" derive from, directly or through transforms. Raises BadInput."""
     names = manifest.origins(f.input for f in manifest.features if f.side == "item")
     inputs = [spec for spec in manifest.inputs if spec.name in names]
     if not inputs:
@@ -103,6 +83,6 @@ def _key(fields: Sequence[Field], name: str) -> Field:
     keys = [field for field in fields if field.kind in ("id", "string")]
     chosen = [field for field in keys if field.name == name] if name else keys
     if len(chosen) != 1:
-        there = ", ".join(field.name for field in keys) or "none: the items have no id"
-        raise BadInput(f"id: expected the column that identifies items ({there}), got {name[:64] or 'nothing'}")
+        names = ", ".join(field.name for field in keys) or "none: the items have no id"
+        raise BadInput(f"id: expected the column that identifies items ({names}), got {name[:64] or 'nothing'}")
     return chosen[0]

@@ -4,11 +4,10 @@ popularity   how often each item was met
 last item    share of the events after the last item that were of it
 last two     that, plus the share of the events two after the item before the last one
 
-Items with one score are in the order of their popularity, and of those a target is behind every other one: the rule of
-models.evaluation.catalogue_ranking. Items of the history are no candidates, a target always is one.
+Ties and seen items are as in models.evaluation.catalogue_ranking, ties in the order of popularity.
 
-Costs: two sorts of the events counted. Ranking a target costs as many steps as items have followed its last two ones,
-so at most MOST_STEPS are made, for targets in their order: the figures say over how many.
+Costs: two sorts of the events counted. Ranking a target takes as many steps as items have followed its last two, and at
+most MOST_STEPS are made, for targets in their order: the figures say over how many.
 """
 
 from __future__ import annotations
@@ -36,19 +35,13 @@ class Followers:
     """The items that came some events after each item, with their shares."""
 
     def __init__(self, before: Int64s, after: Int64s, items: int) -> None:
-        """Count pairs.
-
-        Args:
-            before: int64 [n], numbers of items.
-            after: int64 [n], what came after each.
-        """
+        """Count pairs of numbers of items, int64 [n]: one before, and what came after."""
         keys, counts = np.unique(before * items + after, return_counts=True)
         rows, self._items = keys // items, keys % items
         self._ends: Int64s = np.searchsorted(rows, np.arange(items + 1))
         self._shares = counts / np.bincount(rows, counts, minlength=items)[rows]
 
     def steps(self, items: Int64s) -> Int64s:
-        """Return how many items have followed each item; 0 for a negative number."""
         return np.where(items < 0, 0, self._ends[items + 1] - self._ends[items])
 
     def of(self, items: Int64s) -> tuple[Int64s, Int64s, Float64s]:
@@ -64,13 +57,7 @@ class NextItemBaselines:
     """Counts of the events of a log before a row, and ranks of the items of later events."""
 
     def __init__(self, log: NextItemRows, item: str, before: int, top: int) -> None:
-        """Count events.
-
-        Args:
-            item: The sequence's column of the items.
-            before: Row before which events are counted.
-            top: Places that count.
-        """
+        """Count the events of rows before `before`; `item` is the sequence's column of items, `top` places count."""
         self.top, self._left = top, MOST_STEPS
         column, alone = log.events_before(before, item)
         self._keys, numbers = np.unique(value_hashes(column), return_inverse=True)
@@ -86,17 +73,10 @@ class NextItemBaselines:
 
     @property
     def targets(self) -> int:
-        """Number of targets that were ranked."""
         return self._tallies[POPULARITY].targets
 
     def rank(self, log: NextItemRows, item: str, first: int, last_only: bool = False) -> None:
-        """Rank the items of events of a log from a row on, as many as MOST_STEPS allows.
-
-        Args:
-            item: The sequence's column of the items.
-            first: First row whose event counts.
-            last_only: True if only each user's last event counts.
-        """
+        """Rank the items of events, or of each user's last, from row `first` on, as many as MOST_STEPS allows."""
         for histories, targets in log.cases(CASES, first, item, last_only):
             past = histories[item]
             assert isinstance(past, Ragged)
@@ -133,13 +113,7 @@ class NextItemBaselines:
         )
 
     def _add(self, seen: Int64s, ends: Int64s, targets: Int64s) -> bool:
-        """Rank targets; return False once MOST_STEPS are made.
-
-        Args:
-            seen: Numbers of the items of the histories.
-            ends: int64 [n + 1], row_splits of the histories.
-            targets: int64 [n], numbers of the targets.
-        """
+        """Rank targets [n] after histories of items `seen`, with row_splits `ends`; return False after MOST_STEPS."""
         lengths, padded = np.diff(ends), np.append(seen, -1)
         last = np.where(lengths > 0, padded[ends[1:] - 1], -1)
         second = np.where(lengths > 1, padded[np.maximum(ends[1:] - 2, 0)], -1)
@@ -148,44 +122,42 @@ class NextItemBaselines:
         whole, self._left = rows == len(targets), self._left - int(steps[rows - 1] if rows else 0)
         targets, last, second = targets[:rows], last[:rows], second[:rows]
         history = _pairs(np.repeat(np.arange(rows), lengths[:rows]), seen[: ends[rows]], len(self._popularity))
-        one, two = self._after.of(last), self._two_after.of(second)
+        after, two_after = self._after.of(last), self._two_after.of(second)
         nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
-        both = tuple(np.concatenate(parts) for parts in zip(one, two))
-        for name, candidates in ((POPULARITY, nothing), (LAST_ITEM, one), (LAST_TWO, both)):
+        both = tuple(np.concatenate(parts) for parts in zip(after, two_after))
+        for name, candidates in ((POPULARITY, nothing), (LAST_ITEM, after), (LAST_TWO, both)):
             self._tallies[name].add(self._ranks(candidates, history, targets))  # type: ignore[arg-type]
         return whole
 
     def _ranks(self, candidates: tuple[Int64s, Int64s, Float64s], history: Int64s, targets: Int64s) -> Int64s:
         """Return each target's rank from 1; past all items for one that was not counted.
 
-        Args:
-            candidates: Places in `targets`, items and shares; shares of a pair that is there twice are added up.
-            history: Pairs of places and items that are no candidates, ascending.
-            targets: int64 [n], numbers of the items.
+        Candidates are places in `targets`, items and shares, added up for a pair that is there twice; `history` has the
+        pairs of places and items, ascending, that are no candidates.
         """
         items = len(self._popularity)
         keys, at = np.unique(candidates[0] * items + candidates[1], return_inverse=True)
         shares = np.bincount(at.reshape(-1), candidates[2], minlength=len(keys))
-        own = _pairs(np.arange(len(targets)), targets, items)
+        target_pairs = _pairs(np.arange(len(targets)), targets, items)
         # A target is a candidate even if the user had it before.
-        history = history[~np.isin(history, own)]
-        there = ~np.isin(keys, history)
-        keys, shares = keys[there], shares[there]
+        history = history[~np.isin(history, target_pairs)]
+        eligible = ~np.isin(keys, history)
+        keys, shares = keys[eligible], shares[eligible]
         places, numbers = keys // items, keys % items
-        known = np.zeros(len(targets))
+        target_shares = np.zeros(len(targets))
         is_target = numbers == targets[places]
-        known[places[is_target]] = shares[is_target]
+        target_shares[places[is_target]] = shares[is_target]
         popularity = self._popularity
-        tied = (shares == known[places]) & (popularity[numbers] >= popularity[targets[places]])
-        before = np.bincount(places[(shares > known[places]) | tied], minlength=len(targets))
-        # Without a share of its own it stands behind all candidates, among the rest by popularity.
+        tied = (shares == target_shares[places]) & (popularity[numbers] >= popularity[targets[places]])
+        before = np.bincount(places[(shares > target_shares[places]) | tied], minlength=len(targets))
+        # A target without a share stands behind all candidates, among the rest by popularity.
         popular = popularity[numbers] >= popularity[targets[places]]
         behind = np.bincount(places[popular], minlength=len(targets))
         places, numbers = history // items, history % items
         gone = np.bincount(places[popularity[numbers] >= popularity[targets[places]]], minlength=len(targets))
         count = np.bincount(keys // items, minlength=len(targets))
         rest = count + self._ahead[np.maximum(targets, 0)] - behind - gone
-        ranks: Int64s = np.where(known > 0, before, rest)
+        ranks: Int64s = np.where(target_shares > 0, before, rest)
         return np.where(targets < 0, 1 << 62, ranks)
 
 

@@ -1,6 +1,6 @@
 """Rank with one generation what came next in an event log, among all items that have a row in that generation.
 
-A history is what the log has of its user before the event, as a request would send it: the user's vector is computed by
+A history is what the log has of its user before the event, as a request would send it. Users' vectors are computed by
 the executables of a server, and the items' rows are those that the server reads.
 """
 
@@ -36,13 +36,7 @@ Float32s = NDArray[np.float32]
 
 
 class RankedCases(NamedTuple):
-    """Some ranked events.
-
-    Attributes:
-        users: float32 [n, d], vectors of the histories.
-        places: int64 [n], place of each event's item among those that have a row; -1 for one without.
-        ranks: int64 [n], from 1.
-    """
+    """Some ranked events: vectors of the histories [n, d], places of the items (-1: without a row), ranks from 1."""
 
     users: Float32s
     places: Int64s
@@ -50,21 +44,10 @@ class RankedCases(NamedTuple):
 
 
 class NextItemRanker:
-    """Ranks by one generation, among all items that have a row in it.
-
-    Attributes:
-        vectors: float32 [items, d], the items' rows.
-    """
+    """Ranks by one generation, among all items that have a row in it: `vectors`, float32 [items, d]."""
 
     def __init__(self, scorer: GenerationScorer, item: FeatureConfig, events: str) -> None:
-        """Read the items' rows.
-
-        Args:
-            events: Name of the history's column of items.
-
-        Raises:
-            BadInput: The generation does not read such items and histories.
-        """
+        """Read the items' rows; `events` is the history's column of items. Raises BadInput."""
         manifest, self._plan = scorer.description, SparsePlan(scorer.description)
         sources = {f.name: int(self._plan.lookups[n, SOURCE]) for n, f in enumerate(manifest.lookups)}
         outputs = {output.name for output in manifest.outputs}
@@ -73,8 +56,8 @@ class NextItemRanker:
         self._scorer, self._column = scorer, item.column
         self._sources = sources[events], sources[item.name]
         self._keys, self.vectors = scorer.rows(item.table)
-        ranked = ItemRanking.of(manifest) if MIXTURE in outputs else None
-        self._layout = None if ranked is None else ranked.successors
+        items = ItemRanking.of(manifest) if MIXTURE in outputs else None
+        self._layout = None if items is None else items.successors
 
     @property
     def learned(self) -> Float32s:
@@ -82,18 +65,13 @@ class NextItemRanker:
         return self.vectors if self._layout is None else self.vectors[:, : self._layout.dim]
 
     def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedCases:
-        """Rank the items of n events, and count them.
-
-        Args:
-            histories: The history before each event, by input.
-            targets: The events' items.
-        """
+        """Rank the items of n events after the history before each, by input, and count them."""
         inputs = histories | {self._column: targets}
         bound = self._plan.bind_inputs(inputs)
         seen, target = (bound.keep[source] for source in self._sources)
         assert seen.splits is not None
-        named = [USER_VECTOR] if self._layout is None else [USER_VECTOR, MIXTURE]
-        scores = self._scorer.score(inputs, len(targets), named).reshape(len(targets), -1)
+        outputs = [USER_VECTOR] if self._layout is None else [USER_VECTOR, MIXTURE]
+        scores = self._scorer.score(inputs, len(targets), outputs).reshape(len(targets), -1)
         users = scores[:, : self.vectors.shape[1]]
         places, had = (places_of(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
         lifts = None if self._layout is None else self._lifts(scores[:, -3:], had, seen.splits)
@@ -104,9 +82,9 @@ class NextItemRanker:
         assert self._layout is not None
         newest = []
         for number in (1, 2):
-            there = np.diff(splits) >= number
-            at = np.where(there, splits[1:] - number, 0)
-            place = np.where(there, np.append(had, -1)[at], -1)
+            exists = np.diff(splits) >= number
+            at = np.where(exists, splits[1:] - number, 0)
+            place = np.where(exists, np.append(had, -1)[at], -1)
             newest.append(np.where((place >= 0)[:, None], self.vectors[np.maximum(place, 0)], np.float32(0)))
         keys, shares = self._layout.followed(*newest)
         places = places_of(self._keys, keys.reshape(-1)).reshape(keys.shape)
@@ -123,19 +101,14 @@ def rank_next_items(
     rows: int = 0,
     leave_one_out: bool = False,
 ) -> tuple[CatalogueRanking, NextItemBaselines | None]:
-    """Rank the items of events, by the generation and by counts of the events before them.
+    """Rank the items of events, by the generation and by counts of the events before them; None if none were skipped.
+
+    Raises BadInput if the data lack a column, or have no such rows.
 
     Args:
-        top: Places that count.
         skip: Number of rows that only enter the histories.
         rows: Number of rows after them; 0 for all.
         leave_one_out: Rank each user's last event alone.
-
-    Returns:
-        The ranks, and those by counting; None if no rows were skipped.
-
-    Raises:
-        BadInput: The data lack a column, or have no such rows.
     """
     (sequence,) = trained.sequences.values()
     item = next(f for f in trained.features if f.side == "item")

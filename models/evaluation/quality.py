@@ -16,30 +16,12 @@ HARDLY_CHANCE = 0.52
 FEW_STEPS = 100
 
 
-def log_loss(
-    labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
-) -> float:
-    """Return the weighted mean negative log-likelihood (natural log).
-
-    Args:
-        labels: float32 [n] or [n, labels].
-        scores: float32 [n] or [n, labels].
-        weights: float32 [n], or None for 1.
-
-    Returns:
-        The loss; NaN without rows, or if a score is not a probability.
-    """
-    scored = ScoredRows()
-    scored.add(labels, scores, weights)
-    return scored.log_loss()
-
-
 @dataclass(slots=True)
 class ScoredRows:
     """Labels and scores collected row by row, for metrics over all rows or the newest ones.
 
-    Exact for up to a million distinct scores. Beyond that, scores lose low bits, and auc_error() bounds the resulting
-    error of the AUC. Memory is bounded (models.evaluation.tally). With several labels, only the first counts.
+    Exact for up to a million distinct scores. Beyond that, scores lose low bits, and auc_error() bounds the error.
+    Memory is bounded (models.evaluation.tally). With several labels, only the first counts.
     """
 
     tally: ScoreTally = field(default_factory=ScoreTally)
@@ -47,13 +29,7 @@ class ScoredRows:
     def add(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None = None
     ) -> None:
-        """Add n rows.
-
-        Args:
-            labels: float32 [n] or [n, labels].
-            scores: float32 [n] or [n, labels].
-            weights: float32 [n], or None for 1.
-        """
+        """Add n rows, labels and scores [n] or [n, labels]."""
         first_label, first_scores = (array[:, 0] if array.ndim == 2 else array for array in (labels, scores))
         self.tally.add(first_label, first_scores, weights)
 
@@ -62,8 +38,8 @@ class ScoredRows:
 
     def auc(self, newest: int = 0) -> float:
         """Return the AUC over all rows, or over the `newest` rows (at most about 250,000)."""
-        found = self._counts(newest).aucs()
-        return float(found[0]) if len(found) else float("nan")
+        aucs = self._counts(newest).aucs()
+        return float(aucs[0]) if len(aucs) else float("nan")
 
     def auc_error(self) -> float:
         """Return the largest error of auc() over all rows caused by merged scores; 0 while it is exact."""
@@ -75,6 +51,7 @@ class ScoredRows:
         return float((counts.positive * negative).sum() / 2 / pairs) if pairs else 0.0
 
     def log_loss(self) -> float:
+        """Return the weighted mean negative log-likelihood (natural log); NaN without rows or outside [0, 1]."""
         counts = self._counts()
         weight = float(counts.weight.sum())
         return float(counts.losses().sum() / weight) if weight else float("nan")
@@ -89,9 +66,7 @@ class ScoredRows:
 def next_step(scored: ScoredRows, steps: int, named: Sequence[str]) -> str:
     """Return one line of advice about a held-out AUC that is NaN or hardly better than chance, or "".
 
-    Args:
-        steps: Number of steps trained.
-        named: Settings that the training file sets although they could be chosen automatically.
+    `named` are settings that the training file sets although they could be chosen automatically.
     """
     auc = scored.auc()
     if scored.tally.lost:

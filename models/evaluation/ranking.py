@@ -1,7 +1,7 @@
 """Hit rate and NDCG of the first k rows of each group, from counted scores.
 
-Rows of a group are ranked by score, the highest first. The tie rule is pessimistic: of rows with one score, those with
-label 0 come first, so a model that gives all rows the same score hits nothing that a longer list would hide.
+Rows of a group are ranked by score, the highest first; of rows with one score, those with label 0 come first, so a
+model that gives all rows the same score hits nothing that a longer list would hide.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from freshet_serving.models.evaluation.tally import Entries, Float64s, Int64s
 class RankingResult:
     """Means over the groups that have a row with label 1, each group counting once; NaN without one.
 
-    Attributes:
-        hit_rate: Share of the groups with such a row among the first k.
-        ndcg: Mean NDCG at k with gains 0 and 1: the sum of 1 / log2(place + 1) over rows with label 1 among the first
-            k, over the largest possible sum.
+    `hit_rate` is the share of the groups with such a row among the first k. `ndcg` has gains 0 and 1: the sum of
+    1 / log2(place + 1) over rows with label 1 among the first k, over the largest possible sum.
     """
 
     hit_rate: float
@@ -30,19 +28,9 @@ class RankingResult:
 
 
 class RankTally:
-    """Hit rate and NDCG of targets by their ranks, one target a group.
-
-    Attributes:
-        top: Places that count.
-        targets: Number of targets.
-    """
+    """Hit rate and NDCG of targets by their ranks, one target a group, of which `top` places count."""
 
     def __init__(self, top: int) -> None:
-        """Create an empty tally.
-
-        Args:
-            top: Places that count.
-        """
         self.top, self.targets = top, 0
         self._hits, self._gains = 0, 0.0
 
@@ -60,13 +48,9 @@ class RankTally:
 
 
 def ranking(counts: Entries, k: int) -> RankingResult:
-    """Rank the rows of each key.
+    """Rank the rows of each key; k places count.
 
     Rows with a weight other than 1 have no place in a ranking: with any, both figures are NaN.
-
-    Args:
-        counts: Entries of all rows.
-        k: Number of places that count.
     """
     nothing = RankingResult(float("nan"), float("nan"), 0)
     if not len(counts) or not np.array_equal(counts.weight, counts.rows):
@@ -86,8 +70,8 @@ def ranking(counts: Entries, k: int) -> RankingResult:
 
     gained = np.add.reduceat(up_to(last) - up_to(last - positive), firsts)
     total = np.add.reduceat(positive, firsts)
-    some = total > 0
-    if not some.any():
+    positives = total > 0
+    if not positives.any():
         return nothing
-    best = up_to(total[some])
-    return RankingResult(float((gained[some] > 0).mean()), float((gained[some] / best).mean()), int(some.sum()))
+    gained, best = gained[positives], up_to(total[positives])
+    return RankingResult(float((gained > 0).mean()), float((gained / best).mean()), len(best))

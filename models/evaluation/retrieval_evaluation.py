@@ -36,25 +36,14 @@ Float32s = NDArray[np.float32]
 
 
 class Catalogue(NamedTuple):
-    """Items and their columns.
-
-    Attributes:
-        keys: int64 [m], ascending, as the items' table has them.
-        columns: m rows each, by input of the items' tower.
-    """
+    """Items, int64 [m] ascending as their table has them, and their columns by input of the items' tower."""
 
     keys: Int64s
     columns: Mapping[str, Column]
 
 
 class RankedPairs(NamedTuple):
-    """Some ranked rows.
-
-    Attributes:
-        users: float32 [n, d], the users' vectors.
-        places: int64 [n], place of each row's item in the catalogue; -1 for none.
-        ranks: int64 [n], from 1.
-    """
+    """Some ranked rows: the users' vectors [n, d], places of the items in the catalogue (-1: none), ranks from 1."""
 
     users: Float32s
     places: Int64s
@@ -62,18 +51,10 @@ class RankedPairs(NamedTuple):
 
 
 class RetrievalRanker:
-    """Ranks by one generation.
-
-    Attributes:
-        inputs: Names of the inputs of the items' tower.
-    """
+    """Ranks by one generation; `inputs` are those of the items' tower."""
 
     def __init__(self, scorer: GenerationScorer, trained: TrainConfig) -> None:
-        """Find the two towers of a generation.
-
-        Raises:
-            BadInput: The generation has no such towers.
-        """
+        """Find the two towers of a generation; raise BadInput if there are none."""
         manifest = scorer.description
         self._scorer, self._manifest, self._plan = scorer, manifest, SparsePlan(manifest)
         item = tower_keys(trained.features, trained.entities)[1]
@@ -86,34 +67,22 @@ class RetrievalRanker:
         self.inputs = [spec.name for spec in item_inputs(manifest)]
         self.keys, self._vectors = np.empty(0, np.int64), np.empty((0, self._dim), np.float32)
 
-    def catalogue(self, batches: Iterable[Batch], before: Catalogue | None = None) -> Catalogue:
-        """Return the items of rows, each with its last row.
-
-        Args:
-            batches: The rows.
-            before: Items that are there already.
-        """
-        parts = [(before.keys, dict(before.columns))] if before is not None and len(before.keys) else []
+    def catalogue(self, batches: Iterable[Batch]) -> Catalogue:
+        parts: list[tuple[Int64s, dict[str, Column]]] = []
         for batch in batches:
             inputs = inputs_of(self._manifest, batch)
             parts.append((self._keys_of(inputs), {name: inputs[name] for name in self.inputs}))
             if len(parts) > 1:
                 parts = [_newest(parts)]
-        if not parts:
-            return Catalogue(np.empty(0, np.int64), {})
-        return Catalogue(*_newest(parts))
+        return Catalogue(*_newest(parts)) if parts else Catalogue(np.empty(0, np.int64), {})
 
     def items(self, columns: Mapping[str, Column]) -> Catalogue:
-        """Return the catalogue of a row an item.
-
-        Args:
-            columns: By input, those of the items' tower among them.
-        """
+        """Return the catalogue of a row an item; columns are by input, those of the items' tower among them."""
         if missing := sorted(set(self.inputs) - columns.keys()):
             raise BadInput(f"items: expected a column {missing[0]!r}, which the items' tower reads, got none")
-        own = {name: columns[name] for name in self.inputs}
-        rows = len(next(iter(own.values())))
-        return Catalogue(*_newest([(self._keys_of(self._completed(own, rows)), own)]))
+        read = {name: columns[name] for name in self.inputs}
+        rows = len(next(iter(read.values())))
+        return Catalogue(*_newest([(self._keys_of(self._completed(read, rows)), read)]))
 
     def rank_among(self, catalogue: Catalogue) -> None:
         """Compute the vectors of a catalogue, among which rank() ranks."""
@@ -132,7 +101,7 @@ class RetrievalRanker:
         return RankedPairs(users, places, ranking.add(users, self._vectors, places))
 
     def _completed(self, columns: Mapping[str, Column], rows: int) -> dict[str, Column]:
-        """Return columns of the items' tower with those of all other inputs, which say nothing."""
+        """Add columns of all other inputs, which say nothing."""
         others = [spec for spec in self._manifest.inputs if spec.name not in self.inputs]
         return dict(columns) | {spec.name: nothing(spec, rows) for spec in others}
 
@@ -140,26 +109,19 @@ class RetrievalRanker:
         return self._scorer.score(inputs, rows, [output]).reshape(rows, self._dim)
 
     def _keys_of(self, inputs: dict[str, Column]) -> Int64s:
-        """Return the keys of rows' items."""
-        given = self._plan.bind_inputs(inputs).keep[self._source]
-        values = given.values
-        if given.splits is None and given.stride > 1:
-            values = values.reshape(-1)[self._item.column :: given.stride]
+        ids = self._plan.bind_inputs(inputs).keep[self._source]
+        values = ids.values
+        if ids.splits is None and ids.stride > 1:
+            values = values.reshape(-1)[self._item.column :: ids.stride]
         return np.ascontiguousarray(values.reshape(-1))
 
 
 def rank_pairs(
     scorer: GenerationScorer, data: DataConfig, trained: TrainConfig, top: int, reporter: Reporter, skip: int, rows: int
 ) -> RetrievalRanking:
-    """Rank the items that were chosen in rows [skip, skip + rows), among all items of the data.
+    """Rank the items that were chosen in rows [skip, skip + rows), all with rows = 0, among all items of the data.
 
-    Args:
-        top: Places that count in NDCG.
-        skip: Number of rows whose items are only in the catalogue.
-        rows: Number of rows after them; 0 for all.
-
-    Raises:
-        BadInput: The data lack a column, or no row of these was chosen.
+    Items of rows before `skip` are only in the catalogue. Raises BadInput if no row of these was chosen.
     """
     ranker, ranking = RetrievalRanker(scorer, trained), RetrievalRanking(top)
     source = open_rows_of(scorer.description, data, trained)
@@ -190,7 +152,6 @@ def nothing(spec: Input, rows: int) -> Column:
 
 
 def _newest(parts: list[tuple[Int64s, dict[str, Column]]]) -> tuple[Int64s, dict[str, Column]]:
-    """Return the distinct items of several parts, ascending, each with the columns of its last row."""
     keys = np.concatenate([keys for keys, _ in parts])
     columns = {name: join_columns([part[name] for _, part in parts]) for name in parts[0][1]}
     items, newest = np.unique(keys[::-1], return_index=True)

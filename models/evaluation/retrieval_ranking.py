@@ -1,8 +1,7 @@
 """Recall and NDCG of the item that a user chose, among all items of a catalogue.
 
-One event counts once: its recall at k is 1 if the item is among the first k. Ties are those of catalogue_ranking. Items
-that the user chose before are candidates like all others, since what is chosen again is as good; an item that is not in
-the catalogue is missed.
+An event's recall at k is 1 if the item is among the first k. Ties are those of catalogue_ranking. Items that the user
+chose before are candidates, since what is chosen again is as good; an item that is not in the catalogue is missed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,7 @@ Float32s = NDArray[np.float32]
 
 
 class RetrievalRanking(CatalogueRanking):
-    """Ranks of chosen items, counted as they come."""
-
     def __init__(self, top: int) -> None:
-        """Create an empty ranking.
-
-        Args:
-            top: Places that count in NDCG and in the first recall.
-        """
         super().__init__(top)
         self._further = RankTally(FURTHER)
 
@@ -55,7 +47,6 @@ class RetrievalRanking(CatalogueRanking):
         return {f"recall@{self.top}": near.hit_rate, f"recall@{FURTHER}": far.hit_rate, f"ndcg@{self.top}": near.ndcg}
 
     def told(self) -> str:
-        """Return one line about the figures."""
         near, far = self.result(), self._further.result()
         return (
             f"recall@{self.top} {near.hit_rate:.4f}, recall@{FURTHER} {far.hit_rate:.4f}, NDCG@{self.top}"

@@ -24,14 +24,7 @@ NOBODY: Int64s = np.empty(0, np.int64)
 
 
 class RowChunk(NamedTuple):
-    """Some rows of a table.
-
-    Attributes:
-        keys: int64 [n].
-        rows: float32 [n, dim].
-        counts: int64 [n], how often training read each row; None if unknown.
-        last_step: int64 [n]; None if unknown.
-    """
+    """Some rows of a table; how often training read each, and its last step, are None if unknown."""
 
     keys: Int64s
     rows: Float32s
@@ -41,16 +34,9 @@ class RowChunk(NamedTuple):
 
 @dataclass(slots=True)
 class RowLayer:
-    """One layer.
+    """One layer: distinct keys in any order, rows as stored with their scales, and removed ids.
 
-    Attributes:
-        keys: int64 [n], distinct, in any order.
-        rows: [n, dim], as they are stored.
-        scales: Scales of the rows.
-        removed: Ids that the layer removed.
-        counts: As in RowChunk.
-        last_step: As in RowChunk.
-        index: Hash index of the keys, if the file has one.
+    `index` is the hash index of the keys, if the file has one.
     """
 
     keys: Int64s
@@ -89,21 +75,14 @@ class RowLayers:
 
     @classmethod
     def of(cls, contents: VersionContents, name: str) -> RowLayers:
-        """Open a table from the files of a generation. Rows from deltas count as read once.
-
-        Args:
-            name: The table's name.
-
-        Raises:
-            Corrupt: A file is damaged.
-        """
+        """Open a table from the files of a generation. Rows from deltas count as read once. Raises Corrupt."""
         entry, changes = contents.base.manifest.table(name), contents.changes[name]
         keys, rows, scales = contents.base_rows(name)
         file = contents.base.tensors(table_file(name))
-        met = file.get("frequencies")
-        once = None if met is None else np.ones(len(changes.keys), np.int64)
+        frequencies = file.get("frequencies")
+        once = None if frequencies is None else np.ones(len(changes.keys), np.int64)
         newest = RowLayer(changes.keys, stored(changes.rows, entry.dtype), NO_SCALES, changes.removed, once)
-        base = RowLayer(keys, rows, scales, NOBODY, met, None, file["index"])
+        base = RowLayer(keys, rows, scales, NOBODY, frequencies, None, file["index"])
         return cls(name, entry.dim, [newest, base])
 
     @property
@@ -112,43 +91,38 @@ class RowLayers:
         return sum(len(layer.keys) for layer in self._layers)
 
     def pieces(self) -> Iterator[RowChunk]:
-        """Iterate over every row once."""
         hidden = NOBODY
         for number, layer in enumerate(self._layers):
             for first in range(0, len(layer.keys), PIECE_ROWS):
                 piece = slice(first, first + PIECE_ROWS)
                 keys = np.array(layer.keys[piece])
-                kept = ~_within(hidden, keys)
+                visible = ~_within(hidden, keys)
                 counts, steps = (
-                    None if column is None else column[piece][kept].astype(np.int64)
+                    None if column is None else column[piece][visible].astype(np.int64)
                     for column in (layer.counts, layer.last_step)
                 )
-                yield RowChunk(keys[kept], layer.wide(piece)[kept], counts, steps)
+                yield RowChunk(keys[visible], layer.wide(piece)[visible], counts, steps)
             if number + 1 < len(self._layers):
                 hidden = np.union1d(hidden, np.concatenate([layer.keys, layer.removed]))
 
     def rows(self, keys: Int64s) -> tuple[NDArray[np.bool_], Float32s]:
-        """Look up rows by id.
-
-        Returns:
-            bool [n], whether each key has a row; and float32 [n, dim], the rows, zeros where there is none.
-        """
-        there, open_ = np.zeros(len(keys), np.bool_), np.ones(len(keys), np.bool_)
+        """Return bool [n], whether each key has a row, and the rows, float32 [n, dim], zeros where there is none."""
+        exists, unseen = np.zeros(len(keys), np.bool_), np.ones(len(keys), np.bool_)
         rows = np.zeros((len(keys), self.dim), np.float32)
         for layer in self._layers:
-            wanted = np.flatnonzero(open_)
-            places = layer.find(keys[wanted])
-            found = wanted[places >= 0]
-            rows[found] = layer.wide(places[places >= 0])
-            there[found] = True
-            open_[found] = False
-            open_[np.isin(keys, layer.removed)] = False
-        return there, rows
+            left = np.flatnonzero(unseen)
+            places = layer.find(keys[left])
+            hits = left[places >= 0]
+            rows[hits] = layer.wide(places[places >= 0])
+            exists[hits] = True
+            unseen[hits] = False
+            unseen[np.isin(keys, layer.removed)] = False
+        return exists, rows
 
 
 def _within(ordered: Int64s, keys: Int64s) -> NDArray[np.bool_]:
     if not len(ordered):
         return np.zeros(len(keys), np.bool_)
     at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
-    found: NDArray[np.bool_] = ordered[at] == keys
-    return found
+    within: NDArray[np.bool_] = ordered[at] == keys
+    return within

@@ -1,7 +1,7 @@
 """Compute metrics by the value of a column, and AUC within the groups of another.
 
-Both read the column batch by batch, in bounded memory. If a column has very many values, those with the most rows stay
-separate, and the rest are counted together as `others`.
+Both read the column batch by batch, in bounded memory. Of very many values, those with the most rows stay separate, and
+the rest are counted together as `others`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_VALUES, MOST_LINES = 4096, 20
 FIRST_VALUES, FIRST_ROWS = 1 << 16, 1_000_000
 MOST_GROUPED = 1 << 21
 LONGEST = 256
-"""Bytes of a text value that are compared; values with an equal prefix of this length count as one."""
+"""Bytes of a text value that are compared."""
 OTHERS = -1
 
 Float32s = NDArray[np.float32]
@@ -30,14 +30,9 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class RowMetrics:
-    """The metrics of some rows; NaN where a figure does not exist.
+    """The weighted metrics of some rows; NaN where a figure does not exist.
 
-    Attributes:
-        weight: Sum of their weights.
-        auc: AUC.
-        log_loss: Weighted mean log-loss.
-        predicted: Weighted mean score.
-        observed: Weighted share of labels that are 1.
+    `predicted` is the mean score, `observed` the share of labels that are 1.
     """
 
     rows: int
@@ -63,11 +58,9 @@ def row_metrics(counts: Entries) -> list[RowMetrics]:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The rows whose column has one value.
+    """The rows whose column has one value, as text.
 
-    Attributes:
-        value: The value as text.
-        others: Least number of values merged into this slice; 0 for a slice of a single value.
+    `others` is the least number of values merged into this slice; 0 for a slice of a single value.
     """
 
     value: str
@@ -78,11 +71,9 @@ class Slice:
 class Slices:
     """Rows by the value of one column.
 
-    A row with a list counts in the slice of each of its values, and a row with an empty list in the slice of the empty
-    text.
-
-    Values stay separate until there are FIRST_VALUES of them, or FIRST_ROWS rows and more than MOST_VALUES values. From
-    then on only the values with the most rows so far stay separate, and the rest are merged into `others`.
+    A row counts in the slice of each value of its list, or of the empty text if that is empty. Values stay separate
+    until there are FIRST_VALUES of them, or FIRST_ROWS rows and more than MOST_VALUES values; from then on only those
+    with the most rows so far.
     """
 
     def __init__(self) -> None:
@@ -93,14 +84,7 @@ class Slices:
         self._tally = ScoreTally()
 
     def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
-        """Add n rows.
-
-        Args:
-            column: n values or lists.
-            labels: As for ScoreTally.add().
-            scores: As for ScoreTally.add().
-            weights: As for ScoreTally.add().
-        """
+        """Add n rows, values or lists, with labels, scores and weights as ScoreTally.add takes them."""
         if isinstance(column, Ragged):
             codes, rows = self._of_lists(column)
             labels, scores = labels[rows], scores[rows]
@@ -122,12 +106,12 @@ class Slices:
         ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
         shown = dict(ranked[:most])
         left = len(ranked) - len(shown) + self._dropped
-        known = np.array(sorted(shown.values()), np.int64)
-        keys = np.where(np.isin(counts.keys, known), counts.keys, OTHERS)
+        separate = np.array(sorted(shown.values()), np.int64)
+        keys = np.where(np.isin(counts.keys, separate), counts.keys, OTHERS)
         counts = joined([Entries(keys, counts.ranks, counts.rows, counts.weight, counts.positive, counts.predicted)])
         by_code = dict(zip(np.unique(counts.keys).tolist(), row_metrics(counts)))
-        made = [Slice(_shown(value), by_code[code]) for value, code in shown.items() if code in by_code]
-        return [*made, Slice("", by_code[OTHERS], left)] if OTHERS in by_code else made
+        slices = [Slice(_shown(value), by_code[code]) for value, code in shown.items() if code in by_code]
+        return [*slices, Slice("", by_code[OTHERS], left)] if OTHERS in by_code else slices
 
     def _of_values(self, column: Column) -> NDArray[np.int64]:
         if isinstance(column, Strings):
@@ -138,7 +122,6 @@ class Slices:
         return self._coded(values.tolist())[place]
 
     def _of_lists(self, column: Ragged) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (codes, rows), with each value of a row once."""
         lengths = np.diff(column.row_splits)
         rows = np.repeat(np.arange(len(lengths)), lengths)
         pairs = np.unique(np.stack([rows, self._of_values(column.values)]), axis=1)
@@ -161,10 +144,10 @@ class Slices:
     def _close(self) -> None:
         """Keep only the values with the most rows separate from now on."""
         ranked = sorted(self._codes.items(), key=lambda item: -self._rows[item[1]])
-        kept = dict(ranked[:MOST_VALUES])
-        self._open, self._dropped, self._codes = False, len(self._codes) - len(kept), kept
-        known = np.array(sorted(kept.values()), np.int64)
-        self._tally.rekey(lambda keys: np.where(np.isin(keys, known), keys, OTHERS))
+        separate = dict(ranked[:MOST_VALUES])
+        self._open, self._dropped, self._codes = False, len(self._codes) - len(separate), separate
+        codes = np.array(sorted(separate.values()), np.int64)
+        self._tally.rekey(lambda keys: np.where(np.isin(keys, codes), keys, OTHERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +156,7 @@ class GroupedAucResult:
 
     Attributes:
         auc: Mean AUC of the groups, weighted by the groups' weights (or rows); NaN without a usable group.
-        groups: Number of groups with labels of both kinds, the usable ones.
-        of: Number of all groups.
+        groups: Number of groups with labels of both kinds, the usable ones, `of` all groups.
         share: Share of all groups that this sample holds; 1 if it holds all.
         error: Standard error of the sample; 0 if share is 1.
     """
@@ -196,17 +178,7 @@ class GroupedAuc:
         self._tally = ScoreTally(MOST_GROUPED, sampled=True)
 
     def add(self, column: Column, labels: Float32s, scores: Float32s, weights: Float32s | None = None) -> None:
-        """Add n rows.
-
-        Args:
-            column: n values; lists are refused.
-            labels: As for ScoreTally.add().
-            scores: As for ScoreTally.add().
-            weights: As for ScoreTally.add().
-
-        Raises:
-            BadInput: The column holds lists.
-        """
+        """Add n rows, with labels, scores and weights as ScoreTally.add takes them; BadInput for a column of lists."""
         if isinstance(column, Strings):
             keys = hash_strings(column, 0)
         elif isinstance(column, np.ndarray) and column.ndim == 1:
@@ -227,7 +199,6 @@ class GroupedAuc:
         return GroupedAucResult(mean, int(both.sum()), len(aucs), share, error)
 
     def ranking(self, k: int) -> RankingResult:
-        """Return hit rate and NDCG of the first k rows of each group."""
         return ranking(self._tally.counts(), k)
 
 

@@ -1,9 +1,8 @@
 """Summarise a table: histograms of its rows by reads, age and norm, and estimated savings of admission and eviction.
 
-One pass over pieces, in memory that does not grow with the table.
-
-Bins double: bin i of frequencies and ages holds the numbers from 2**(i-1) to 2**i - 1, bin 0 holds 0. Bins of norms are
-eighths of a doubling. Savings of eviction are estimated at edges of bins, where the histograms are exact.
+One pass over pieces, in memory that does not grow with the table. Bins double: bin i of frequencies and ages holds the
+numbers from 2**(i-1) to 2**i - 1, bin 0 holds 0. Bins of norms are eighths of a doubling. Savings of eviction are
+estimated at edges of bins, where the histograms are exact.
 """
 
 from __future__ import annotations
@@ -29,11 +28,9 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SavingEstimate:
-    """Estimated saving of one key of [tables.NAME].
+    """Estimated saving of one key of [tables.NAME]: rows that would not exist.
 
-    Attributes:
-        rows: Rows that would not exist.
-        lookups: Share of training's lookups that would have read the default instead; NaN if lookups were not counted.
+    `lookups` is the share of training's lookups that would have read the default instead; NaN if they were not counted.
     """
 
     key: str
@@ -44,21 +41,13 @@ class SavingEstimate:
 
 @dataclass(slots=True)
 class TableSummary:
-    """Summary of one table.
+    """Summary of one table. Rows and lookups by bin are all 0, and other figures 0 or "", if unknown.
 
     Attributes:
-        steps: Steps of the run.
-        hashed: Whether a row is shared by many ids.
-        file_nbytes: Bytes on disk; 0 if unknown.
-        memory_nbytes: Bytes of a server that holds all of it in memory; 0 if unknown.
-        slots_nbytes: Bytes of the optimizer in training; 0 if unknown.
-        read_by: How a server finds a row, "row number" or "hash"; "" if unknown.
-        rows_by_frequency: Rows by bin; all 0 if unknown.
-        lookups_by_frequency: Lookups by bin of frequency.
-        rows_by_age: Rows by bin; all 0 if unknown.
-        lookups_by_age: Lookups by bin of age.
-        rows_by_norm: Rows by bin.
-        lookups_by_norm: Lookups by bin of norm.
+        hashed: A row is shared by many ids.
+        memory_nbytes: Bytes of a server that holds all of it in memory.
+        slots_nbytes: Bytes of the optimizer in training.
+        read_by: How a server finds a row, "row number" or "hash".
         admission: (rows, lookups) that each of ADMITTED_AFTER would save.
     """
 
@@ -83,7 +72,6 @@ class TableSummary:
 
     @property
     def counted(self) -> bool:
-        """True if reads of rows were counted."""
         return self.lookups > 0
 
     @property
@@ -91,7 +79,6 @@ class TableSummary:
         return bool(self.rows_by_age.any())
 
     def add(self, piece: RowChunk) -> None:
-        """Add some rows to the summary."""
         self.rows += len(piece.keys)
         counts = np.zeros(len(piece.keys), np.int64) if piece.counts is None else piece.counts
         self.lookups += int(counts.sum())
@@ -107,23 +94,22 @@ class TableSummary:
             _tally(doubling_bins(ages), counts, self.rows_by_age, self.lookups_by_age)
 
     def savings(self) -> list[SavingEstimate]:
-        """Return the estimated savings of admission and eviction.
+        """Return the estimated savings of admission and eviction; none for a hashed table, which has neither.
 
-        These are admission at ADMITTED_AFTER, and evictions that would remove from a hundredth to nearly all rows; none
-        for a hashed table, which has neither.
+        These are admission at ADMITTED_AFTER, and evictions that would remove from a hundredth to nearly all rows.
         """
-        found: list[SavingEstimate] = []
+        savings: list[SavingEstimate] = []
         if self.hashed:
-            return found
+            return savings
         if self.counted:
             for after, (rows, lost) in zip(ADMITTED_AFTER, self.admission):
-                found.append(SavingEstimate("admit_after", after, rows, lost / self.lookups))
+                savings.append(SavingEstimate("admit_after", after, rows, lost / self.lookups))
         if self.aged:
             gone, lost_by = _from_the_end(self.rows_by_age), _from_the_end(self.lookups_by_age)
             edges = [i for i in range(2, BINS) if 0.01 * self.rows <= gone[i] < 0.99 * self.rows]
             for i in edges[-MOST_TOLD:]:
                 # Rows in bin i or later are older than 2**(i-1) - 1 steps.
-                found.append(
+                savings.append(
                     SavingEstimate("evict_after_steps", 2 ** (i - 1) - 1, int(gone[i]), self._share(lost_by[i]))
                 )
         below, lost_below = np.cumsum(self.rows_by_norm), np.cumsum(self.lookups_by_norm)
@@ -132,10 +118,10 @@ class TableSummary:
             i = int(np.searchsorted(below, share * self.rows))
             if self.rows and i < NORM_BINS - 1 and i not in shown and below[i] < self.rows:
                 shown.add(i)
-                found.append(
+                savings.append(
                     SavingEstimate("evict_below_norm", norm_edge(i + 1), int(below[i]), self._share(lost_below[i]))
                 )
-        return found
+        return savings
 
     def median_norm(self) -> float:
         """Return the upper edge of the bin with the median norm; 0 without rows."""
@@ -148,11 +134,7 @@ class TableSummary:
 
 
 def summarise(summary: TableSummary, pieces: Iterable[RowChunk], advance: Callable[[int], None]) -> TableSummary:
-    """Add all of a table's rows to a summary.
-
-    Args:
-        advance: Called with the number of rows processed.
-    """
+    """Add all of a table's rows to a summary; `advance` gets the numbers of rows."""
     for piece in pieces:
         summary.add(piece)
         advance(len(piece.keys))
@@ -165,16 +147,15 @@ def doubling_bins(numbers: Int64s) -> Int64s:
     return np.clip(bins, 0, BINS - 1)
 
 
-def norm_bins(found: NDArray[np.float64]) -> Int64s:
+def norm_bins(norm: NDArray[np.float64]) -> Int64s:
     """Return the bin of each norm; 0 for LEAST_NORM and less, and for NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        bins = np.floor(np.log2(found / LEAST_NORM) * NORMS_A_DOUBLING) + 1
+        bins = np.floor(np.log2(norm / LEAST_NORM) * NORMS_A_DOUBLING) + 1
     bins = np.where(np.isnan(bins), 0, bins)
     return np.clip(bins, 0, NORM_BINS - 1).astype(np.int64)
 
 
 def norm_edge(i: int) -> float:
-    """Return the lower edge of bin i."""
     return LEAST_NORM * 2.0 ** ((i - 1) / NORMS_A_DOUBLING) if i else 0.0
 
 

@@ -1,16 +1,14 @@
 """Count labelled scores by (key, score) in bounded memory, as the basis of AUC, log-loss and calibration.
 
 Invariants
-- Entries are sorted by key, then score, and are unique in both. Until the limit is reached they hold exactly what the
-  rows hold, so metrics of the entries equal metrics of the rows.
+- Entries are sorted by key, then score, and are unique in both. Until the limit is reached, their metrics equal those
+  of the rows.
 - A score is stored as its rank: the bits of its float32, reordered so that integers compare like the numbers. With more
-  than `most` entries, all ranks lose the same number of low bits: near scores merge, their order stays, and the sum of
-  their scores is kept. If `sampled`, whole keys are dropped instead: half of them each time, chosen by a hash of the
-  key.
+  than `most` entries, all ranks lose a low bit: near scores merge, their order stays, and the sum of their scores is
+  kept. If `sampled`, half of the keys are dropped instead, chosen by a hash.
 - At least the newest KEPT rows are also kept as rows.
 
-Cost: an entry takes 44 bytes, a row not yet counted 5 to 21. Counting sorts the new rows and merges them, so a row is
-sorted once or twice, amortised.
+Cost: an entry takes 44 bytes, a row not yet counted 5 to 21. A row is sorted once or twice, amortised.
 """
 
 from __future__ import annotations
@@ -36,15 +34,9 @@ CLIP = 1e-7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """Entries by ascending (key, rank).
+    """Entries by ascending (key, rank), each the sums of its rows.
 
-    Attributes:
-        keys: int64 [m].
-        ranks: int32 [m].
-        rows: int64 [m], number of rows.
-        weight: float64 [m], sum of the rows' weights.
-        positive: float64 [m], the part of `weight` whose label is 1.
-        predicted: float64 [m], sum of weight times score.
+    `positive` is the part of `weight` whose label is 1, `predicted` the sum of weight times score.
     """
 
     keys: Int64s
@@ -64,11 +56,9 @@ class Entries:
         return np.divide(self.predicted, self.weight, out=scores, where=self.weight > 0)
 
     def firsts(self) -> Int64s:
-        """Return the index of each key's first entry."""
         return np.flatnonzero(np.diff(self.keys, prepend=self.keys[:1] - 1))
 
     def aucs(self) -> Float64s:
-        """Return the AUC of each key."""
         return aucs(self.positive, self.weight - self.positive, self.firsts()) if len(self) else np.empty(0)
 
     def losses(self) -> Float64s:
@@ -80,7 +70,6 @@ class Entries:
         return np.where(self.weight > 0, loss, 0.0)
 
     def taken(self, which: NDArray[np.bool_]) -> Entries:
-        """Return the entries selected by the mask `which`."""
         return Entries(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
@@ -89,14 +78,7 @@ NOTHING = Entries(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferedRows:
-    """Rows that are not counted yet.
-
-    Attributes:
-        keys: int64 [n].
-        scores: float32 [n].
-        positive: bool [n].
-        weight: float64 [n], or None for 1.
-    """
+    """Rows that are not counted yet, [n] each; weight None for 1."""
 
     keys: Int64s
     scores: Float32s
@@ -123,22 +105,13 @@ class BufferedRows:
 
 
 class ScoreTally:
-    """Rows counted by key and score.
+    """Rows counted by key and score; `lost` rows, whose score is not finite, are not among `rows`.
 
-    Attributes:
-        rows: Number of rows with a finite score.
-        lost: Number of rows whose score is not finite; they are not counted.
-        bits: Number of low bits that ranks have lost.
-        halvings: Number of times that half of the keys were dropped.
+    Ranks have lost `bits` low bits, and half of the keys were dropped `halvings` times.
     """
 
     def __init__(self, most: int = MOST, sampled: bool = False) -> None:
-        """Create an empty tally.
-
-        Args:
-            most: Maximum number of entries.
-            sampled: Drop keys beyond `most`, instead of low bits of the scores.
-        """
+        """Create an empty tally of at most `most` entries, which drops low bits of scores or, if `sampled`, keys."""
         self._most, self._sampled = most, sampled
         self._counted, self._waiting, self._waits = NOTHING, list[BufferedRows](), 0
         self.rows = self.lost = 0
@@ -151,14 +124,7 @@ class ScoreTally:
         weights: Float32s | None = None,
         keys: Int64s | None = None,
     ) -> None:
-        """Add n rows.
-
-        Args:
-            labels: float32 [n]; positive where above 0.5.
-            scores: float32 [n].
-            weights: float32 [n], not negative, or None for 1.
-            keys: int64 [n], or None for 0.
-        """
+        """Add n rows: labels, positive where above 0.5, scores, weights (None for 1) and keys (None for 0)."""
         finite = np.isfinite(scores)
         if not finite.all():
             self.lost += len(scores) - int(finite.sum())
@@ -168,9 +134,9 @@ class ScoreTally:
             keys = np.broadcast_to(np.int64(0), scores.shape)
         self.rows += len(scores)
         if self.halvings:
-            kept = self._sample(keys)
-            keys, labels, scores = keys[kept], labels[kept], scores[kept]
-            weights = None if weights is None else weights[kept]
+            stays = self._sample(keys)
+            keys, labels, scores = keys[stays], labels[stays], scores[stays]
+            weights = None if weights is None else weights[stays]
         weight = None if weights is None else weights.astype(np.float64)
         # Copy: batches are views of a reader's buffers.
         self._waiting.append(BufferedRows(keys, scores.astype(np.float32), labels > 0.5, weight))
@@ -179,7 +145,6 @@ class ScoreTally:
             self._count()
 
     def counts(self) -> Entries:
-        """Return the entries of all rows so far."""
         parts = [self._counted] if len(self._counted) else []
         if self._waiting:
             parts.append(self._entries(self._waiting))
@@ -196,7 +161,6 @@ class ScoreTally:
         return self._entries(parts) if parts else NOTHING
 
     def rekey(self, new: Callable[[Int64s], Int64s]) -> None:
-        """Replace every key: new(keys) -> keys."""
         counted = self.counts()
         self._waiting, self._waits = [], 0
         self._counted = joined([Entries(new(counted.keys), *(getattr(counted, f.name) for f in fields(Entries)[1:]))])
@@ -227,14 +191,14 @@ class ScoreTally:
             self._counted = _merged(c.keys, c.ranks >> self.bits << self.bits, lambda name: getattr(c, name))
 
     def _sample(self, keys: Int64s) -> NDArray[np.bool_]:
-        """Return a mask of the kept keys: those whose hash ends in as many zero bits as there were halvings."""
+        """Return a mask of the keys that stay: those whose hash ends in as many zero bits as there were halvings."""
         z = keys.astype(np.uint64)
         # Finalizer of SplitMix64 (Steele, Lea and Flood 2014).
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-        kept: NDArray[np.bool_] = z & np.uint64((1 << self.halvings) - 1) == 0
-        return kept
+        stays: NDArray[np.bool_] = z & np.uint64((1 << self.halvings) - 1) == 0
+        return stays
 
 
 def ranks_of(scores: Float32s) -> NDArray[np.int32]:
@@ -245,7 +209,6 @@ def ranks_of(scores: Float32s) -> NDArray[np.int32]:
 
 
 def joined(parts: list[Entries]) -> Entries:
-    """Merge entries into one sorted set."""
     if not sum(map(len, parts)):
         return NOTHING
     keys, ranks = (np.concatenate([getattr(p, name) for p in parts]) for name in ("keys", "ranks"))

@@ -18,26 +18,16 @@ ROUND = (1, 2, 2.5, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart.
-
-    Attributes:
-        name: Label of the line.
-        points: (x, y) by ascending x; points that are not finite are left out.
-    """
+    """One line of a chart: (x, y) by ascending x; points that are not finite are left out."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def curves_svg(curves: Sequence[Curve], unit: str, diagonal: bool = False) -> str:
-    """Draw curves over one x axis.
+    """Draw curves over one x axis of a unit as an <svg> element; "" if there are no points.
 
-    Args:
-        unit: Unit of x.
-        diagonal: Use the same range for both axes and draw the line y = x.
-
-    Returns:
-        An <svg> element, or "" if there are no points.
+    `diagonal` uses the same range for both axes and draws the line y = x.
     """
     shown = [Curve(c.name, _thinned([p for p in c.points if all(map(math.isfinite, p))])) for c in curves]
     points = [point for curve in shown for point in curve.points]
@@ -57,12 +47,11 @@ def curves_svg(curves: Sequence[Curve], unit: str, diagonal: bool = False) -> st
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
     for value in _ticks(y_low, y_high, y_step):
         parts.append(f'<path class="grid" d="M{LEFT} {at_y(value):.1f}H{WIDTH - RIGHT}"/>')
-        parts.append(f'<text class="label end" x="{LEFT - 6}" y="{at_y(value) + 4:.1f}">{_told(value)}</text>')
+        parts.append(f'<text class="label end" x="{LEFT - 6}" y="{at_y(value) + 4:.1f}">{_label(value)}</text>')
     for value in _ticks(x_low, x_high, x_step):
         anchor = "end" if at_x(value) > WIDTH - 3 * RIGHT else "middle"
-        parts.append(
-            f'<text class="label {anchor}" x="{at_x(value):.1f}" y="{HEIGHT - 10}">{_told(value)} {escape(unit)}</text>'
-        )
+        label = f"{_label(value)} {escape(unit)}"
+        parts.append(f'<text class="label {anchor}" x="{at_x(value):.1f}" y="{HEIGHT - 10}">{label}</text>')
     if diagonal:
         low, high = max(x_low, y_low), min(x_high, y_high)
         parts.append(f'<path class="grid" d="M{at_x(low):.1f} {at_y(low):.1f}L{at_x(high):.1f} {at_y(high):.1f}"/>')
@@ -107,7 +96,7 @@ def _ticks(low: float, high: float, step: float) -> list[float]:
     return [low + n * step for n in range(round((high - low) / step) + 1)]
 
 
-def _told(value: float) -> str:
+def _label(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'k' else size):g}{letter}"

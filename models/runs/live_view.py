@@ -52,7 +52,6 @@ class LiveView:
         return grid
 
     def _rate(self) -> float:
-        """Return the rows learned a second over the last RATE_S seconds."""
         now_s, rows = self._now_s(), self.status().learned_rows if self.status else 0
         self._learned.append((now_s, rows))
         while len(self._learned) > 2 and self._learned[1][0] <= now_s - RATE_S:
@@ -62,15 +61,7 @@ class LiveView:
 
 
 def lines(status: RunStatus, rows_per_s: float, unix_s: float) -> Iterator[tuple[str, str]]:
-    """Format a run's status.
-
-    Args:
-        rows_per_s: Rows trained on per second.
-        unix_s: The current time, Unix seconds.
-
-    Returns:
-        (name, value) of each line.
-    """
+    """Format a run's status as (name, value) of each line."""
     waiting = f", {status.waiting_rows:,} waiting" if status.waiting_rows else ", caught up"
     yield "rows", f"{status.position:,}, {rows_per_s:,.0f} a second{waiting}"
     left_out = [f"{n:,} {what}" for n, what in ((status.rejected_rows, "not sound"), (status.lost_rows, "lost")) if n]

@@ -1,8 +1,7 @@
 """Write the files of one run for people, beside the repository's own files.
 
-A run matters more than the records about it: when a file cannot be written, the folder reports it once and ignores
-everything after that. No folder is created before the first file, so a run that has nothing to do leaves nothing
-behind.
+A run matters more than its records: when a file cannot be written, the folder reports it once and ignores everything
+after that. No folder is created before the first file, so a run that has nothing to do leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,34 +20,21 @@ T = TypeVar("T")
 class RunFolder:
     """A folder named by the time of the run's start, UTC: `20260131-093000`, or `20260131-093000.2` if that is taken.
 
-    Attributes:
-        path: The folder; None until it is created.
-        broken: Whether something could not be written.
+    `path` is None until it is created; `broken` says that something could not be written.
     """
 
     def __init__(self, parent: Path, unix_s: float, note: Callable[[str], None]) -> None:
-        """Create nothing yet.
-
-        Args:
-            parent: The folder in which the run's folder is created.
-            unix_s: Start of the run, Unix seconds.
-            note: Called once with a message if something cannot be written.
-        """
+        """Create nothing yet; `note` receives one message if something cannot be written."""
         self._parent, self._note = parent, note
         self._name = datetime.fromtimestamp(unix_s, UTC).strftime("%Y%m%d-%H%M%S")
         self.path: Path | None = None
         self.broken = False
 
     def append(self, name: str, text: str) -> None:
-        """Append text to a file."""
         self.attempt(lambda folder: _append(folder / name, text))
 
     def write(self, name: str, text: str) -> Path | None:
-        """Write a whole file, replacing an existing one; return its path, or None if it cannot be written.
-
-        Args:
-            text: Its content.
-        """
+        """Write a whole file, replacing an existing one; return its path, or None if it cannot be written."""
         return self.attempt(lambda folder: _write(folder / name, text))
 
     def attempt(self, work: Callable[[Path], T]) -> T | None:

@@ -5,9 +5,9 @@
     report.html     curves and tables of them, rewritten now and then and at the end
     events.*        the same curves for TensorBoard
 
-Costs: a batch costs a few additions and one reading of the clock. A line of progress is written at most once a second,
-and at most once in 1/LINES of the run's time, so that an endless stream gives a few thousand lines; the report once in
-REPORT_S seconds or a hundredth of the run's time. Nothing here can end a run (models.runs.run_folder).
+Costs: a batch costs a few additions and one reading of the clock. Progress is written at most once a second and once in
+1/LINES of the run's time, so that an endless stream gives a few thousand lines; the report once in REPORT_S seconds or
+a hundredth of the run's time. Nothing here can end a run (models.runs.run_folder).
 """
 
 from __future__ import annotations
@@ -50,50 +50,36 @@ class RunJournal:
 
         Args:
             parent: Folder of the folders of this model's runs.
-            title: Title of the report.
             config: The configuration, JSON-able.
             progress: Returns the run's state for a line of progress: step, epoch, position, learning_rates and
                 table_rows by table, dense_learning_rate.
             note: Called once if the folder cannot be written.
-            now_s: The clock.
         """
         unix_s = time.time()
         self._title = f"{title}, {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(unix_s))} UTC"
         self._folder = RunFolder(parent, unix_s, note)
         self._config, self._progress_line, self._now_s = config, progress, now_s
         self._board: TensorBoardLog | None = None
-        # A run may publish without end: keep the first and the last generation, and their number.
+        # A run may publish without end: keep only the first and the last generation.
         self._lines, self._generations = list[Line](), list[str]()
         self._published = 0
-        self._began_s = self._told_s = self._reported_s = now_s()
+        self._began_s = self._written_s = self._reported_s = now_s()
         self._rows = self._new_rows = 0
         self._new_loss, self._window = 0.0, ScoredRows()
 
     def learned(self, rows: int, loss: float) -> None:
-        """Record a learned batch.
-
-        Args:
-            rows: Rows of the batch.
-            loss: Mean loss of the batch before it was learned.
-        """
+        """Record a learned batch and its mean loss before it was learned."""
         self._new_rows += rows
         self._new_loss += rows * loss
         now_s = self._now_s()
-        if now_s - self._told_s >= max(LINE_S, (now_s - self._began_s) / LINES):
-            self._tell(now_s)
+        if now_s - self._written_s >= max(LINE_S, (now_s - self._began_s) / LINES):
+            self._write_progress(now_s)
             if now_s - self._reported_s >= max(REPORT_S, (now_s - self._began_s) / REPORTS):
                 self.report()
 
     def scored(
         self, labels: NDArray[np.float32], scores: NDArray[np.float32], weights: NDArray[np.float32] | None
     ) -> None:
-        """Record rows that were scored before they are learned.
-
-        Args:
-            labels: float32, the labels.
-            scores: float32, the scores.
-            weights: float32, the rows' weights, or None.
-        """
         self._window.add(labels, scores, weights)
 
     def published(self, generation: str) -> None:
@@ -102,43 +88,36 @@ class RunJournal:
         self._write({"what": "published", "generation": generation, "rows": self._rows + self._new_rows})
 
     def epoch(self, epoch: int, figures: Mapping[str, float]) -> None:
-        """Record the metrics of the held-out rows after an epoch.
-
-        Args:
-            epoch: Number of the epoch, from 1.
-            figures: Metrics by name.
-        """
+        """Record the metrics of the held-out rows, by name, after an epoch, counted from 1."""
         self._add({"what": "epoch", "epoch": epoch, **figures})
 
     def measured(self, lines: Iterable[Line]) -> None:
-        """Record the metrics of the held-out rows (models.evaluation.evaluation_metrics)."""
         for line in lines:
             self._add(line)
 
     def report(self) -> Path | None:
         """Write the report of everything so far; return its path, or None if it is empty or cannot be written."""
         if self._new_rows:
-            self._tell(self._now_s())
+            self._write_progress(self._now_s())
         self._reported_s = self._now_s()
         if not self._lines:
             return None
         published = " to ".join(self._generations) + (f", {self._published:,} of them" if self._published > 1 else "")
         return self._folder.write("report.html", report_html(self._title, self._lines, published, self._config))
 
-    def _tell(self, now_s: float) -> None:
-        """Write a line of progress since the last one."""
+    def _write_progress(self, now_s: float) -> None:
         self._rows += self._new_rows
         line = {
             "what": "progress",
             "rows": self._rows,
             "seconds": max(1e-3, now_s - self._began_s),
-            "rows_per_s": self._new_rows / max(1e-3, now_s - self._told_s),
+            "rows_per_s": self._new_rows / max(1e-3, now_s - self._written_s),
             "loss": self._new_loss / self._new_rows,
             **self._progress_line(),
         }
         if len(self._window):
             line |= {"auc": self._window.auc(), "log_loss": self._window.log_loss()}
-        self._told_s, self._new_rows, self._new_loss, self._window = now_s, 0, 0.0, ScoredRows()
+        self._written_s, self._new_rows, self._new_loss, self._window = now_s, 0, 0.0, ScoredRows()
         self._add(line)
         self._folder.attempt(lambda folder: self._show(folder, line))
 

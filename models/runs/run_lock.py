@@ -21,15 +21,7 @@ LOCK = "trainer.lock"
 
 @contextmanager
 def trainer_lock(folder: Path, model: str) -> Iterator[None]:
-    """Hold the lock of a model's trainer for the block.
-
-    Args:
-        folder: Where the model's checkpoints lie; it is made.
-        model: The model's name, for the message.
-
-    Raises:
-        Conflict: Another process holds it.
-    """
+    """Hold the lock of a model's trainer, in the folder of its checkpoints, for the block. Raises Conflict."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

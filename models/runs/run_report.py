@@ -42,14 +42,7 @@ FIGURES = ("rows", "auc", "log_loss", "predicted", "observed")
 
 
 def report_html(title: str, lines: Sequence[Line], published: str, config: Mapping[str, Any]) -> str:
-    """Return the report as HTML.
-
-    Args:
-        title: Model name and start of the run.
-        lines: Lines of the journal, in order.
-        published: The published generations, in words.
-        config: Configuration of the run.
-    """
+    """Return the report, of a journal's lines and the published generations in words, as HTML."""
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
@@ -78,15 +71,15 @@ def _summary(lines: Sequence[Line], published: str) -> Iterator[str]:
     if published:
         yield f"<p>Published: {escape(published)}.</p>"
     for line in (line for line in lines if line["what"] == "all"):
-        about = f"AUC {_told(line['auc'])}, log-loss {_told(line['log_loss'])} over {line['rows']:,} rows"
+        about = f"AUC {_shown(line['auc'])}, log-loss {_shown(line['log_loss'])} over {line['rows']:,} rows"
         if line.get("grouped_auc") is not None:
-            about += f"; grouped by {line['group']}: AUC {_told(line['grouped_auc'])}"
+            about += f"; grouped by {line['group']}: AUC {_shown(line['grouped_auc'])}"
         yield f"<p>Held out, {escape(str(line['label']))}: {escape(about)}.</p>"
     for line in (line for line in lines if line["what"] == "retrieval"):
-        about = ", ".join(f"{key} {_told(line[key])}" for key in line if "@" in key)
+        about = ", ".join(f"{key} {_shown(line[key])}" for key in line if "@" in key)
         yield f"<p>Held out: {about} over {line['events']:,} events, among {line['items']:,} items.</p>"
     for line in (line for line in lines if line["what"] == "baseline"):
-        yield f"<p>Baseline, {escape(line['name'])}: AUC {_told(line['auc'])} over {line['rows']:,} rows.</p>"
+        yield f"<p>Baseline, {escape(line['name'])}: AUC {_shown(line['auc'])} over {line['rows']:,} rows.</p>"
 
 
 def _over_rows(lines: Sequence[Line]) -> Iterator[str]:
@@ -97,9 +90,9 @@ def _over_rows(lines: Sequence[Line]) -> Iterator[str]:
 
     def by_table(key: str) -> list[Curve]:
         tables = dict.fromkeys(name for line in progress for name in line[key])
-        made = [Curve(t, [(line["rows"], line[key][t]) for line in progress if t in line[key]]) for t in tables]
+        curves = [Curve(t, [(line["rows"], line[key][t]) for line in progress if t in line[key]]) for t in tables]
         # With many tables, show the largest only.
-        return sorted(made, key=lambda curve: -curve.points[-1][1])[:COLOURS]
+        return sorted(curves, key=lambda curve: -curve.points[-1][1])[:COLOURS]
 
     rates = [*by_table("learning_rates")[: COLOURS - 1], of("dense_learning_rate", "network")]
     yield from _chart("Loss of each batch, before its update", [of("loss", "loss")])
@@ -120,8 +113,8 @@ def _epochs(lines: Sequence[Line]) -> Iterator[str]:
 
 def _measured(lines: Sequence[Line]) -> Iterator[str]:
     for label in dict.fromkeys(line["label"] for line in lines if line["what"] == "all"):
-        own = [line for line in lines if line.get("label") == label]
-        deciles = [line for line in own if line["what"] == "decile"]
+        of_label = [line for line in lines if line.get("label") == label]
+        deciles = [line for line in of_label if line["what"] == "decile"]
         yield f"<h2>Calibration of {escape(label)} on the held-out rows</h2>"
         yield curves_svg(
             [Curve("observed", [(line["predicted"], line["observed"]) for line in deciles])], "predicted", diagonal=True
@@ -129,15 +122,15 @@ def _measured(lines: Sequence[Line]) -> Iterator[str]:
         yield _table(
             ("scores", "rows", "predicted", "observed"),
             [
-                (f"{_told(d['low'])} to {_told(d['high'])}", d["rows"], _told(d["predicted"]), _told(d["observed"]))
+                (f"{_shown(d['low'])} to {_shown(d['high'])}", d["rows"], _shown(d["predicted"]), _shown(d["observed"]))
                 for d in deciles
             ],
         )
-        slices = [line for line in own if line["what"] == "slice"]
+        slices = [line for line in of_label if line["what"] == "slice"]
         for column in dict.fromkeys(line["by"] for line in slices):
             yield f"<h2>{escape(label)} by {escape(column)}</h2>"
             rows = [
-                (_value(s), s["rows"], *(_told(s[key]) for key in FIGURES[1:])) for s in slices if s["by"] == column
+                (_value(s), s["rows"], *(_shown(s[key]) for key in FIGURES[1:])) for s in slices if s["by"] == column
             ]
             yield _table((column, *(key.replace("_", "-") for key in FIGURES)), rows)
 
@@ -177,7 +170,7 @@ def _value(line: Line) -> str:
     return f"{line['others']:,} others" if line["others"] else line["value"] or "(empty)"
 
 
-def _told(value: float | None) -> str:
+def _shown(value: float | None) -> str:
     return "nan" if value is None else f"{value:.4f}"
 
 

@@ -15,32 +15,24 @@ KINDS = (("wall_ms", "clock"), ("cpu_ms", "cores"))
 def stage_lines(stage_times: Mapping[str, Any], cores: int, times: float) -> list[dict[str, Any]]:
     """Return a journal line for each stage, with wall-clock and CPU milliseconds a step.
 
-    Args:
-        stage_times: Seconds by stage (models.runs.step_profile).
-        cores: Available cores.
-        times: How many times as long as with all cores busy (models.runs.step_profile.overlap).
+    `times` is models.runs.step_profile.overlap.
     """
     steps = max(1, stage_times["step"].times)
     return [
         {
             "what": "stage",
             "stage": name,
-            "wall_ms": one.wall_s / steps * 1e3,
-            "cpu_ms": one.cpu_s / steps * 1e3,
+            "wall_ms": stage.wall_s / steps * 1e3,
+            "cpu_ms": stage.cpu_s / steps * 1e3,
             "cores": cores,
             "overlap": times,
         }
-        for name, one in stage_times.items()
+        for name, stage in stage_times.items()
     ]
 
 
 def stages_svg(lines: Sequence[Mapping[str, Any]], ahead: Sequence[str]) -> str:
-    """Draw both bars with their legend.
-
-    Args:
-        lines: Journal lines of the stages.
-        ahead: Stages left out of the wall-clock bar, because they overlap with the others.
-    """
+    """Draw both bars with their legend; stages `ahead`, which overlap with others, are not in the wall-clock bar."""
     shares = [
         [0.0 if key == "wall_ms" and line["stage"] in ahead else float(line[key]) for line in lines] for key, _ in KINDS
     ]

@@ -1,9 +1,9 @@
 """Measure the wall-clock and CPU time of each stage of a training step.
 
 Look up, exchange (with other processes, models.parallel), step and update run one after another; read, transform and
-fetch (of rows on disk, models.training.prefetch_windows) run ahead in threads of their own, so of them the wall clock
-shows only the time that the others waited. XLA computes in threads whose time cannot be read: the step's CPU time is
-that of the process meanwhile, minus what the stages ahead measured for themselves in that time.
+fetch (of rows on disk, models.training.prefetch_windows) run ahead in threads of their own, so the wall clock shows
+only the wait for them. XLA computes in threads whose time cannot be read: the step's CPU time is that of the process
+meanwhile, minus what the stages ahead measured for themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ SELDOM = ("fetch", "exchange")
 
 @dataclass(slots=True)
 class StageTime:
-    """Times of one stage: wall-clock seconds, CPU seconds, and number of runs."""
-
     wall_s: float = 0.0
     cpu_s: float = 0.0
     times: int = 0
@@ -35,26 +33,19 @@ class StepProfile:
     """Seconds by stage since creation. Thread-safe."""
 
     def __init__(self, helper_cpu_s: Callable[[], float]) -> None:
-        """Start measuring.
-
-        Args:
-            helper_cpu_s: Returns the CPU seconds that the worker pool's other threads have spent so far.
-        """
+        """Start measuring; helper_cpu_s returns the CPU seconds that the worker pool's threads have spent so far."""
         self._stage_times = {name: StageTime() for name in (*AHEAD, *IN_TURN)}
         self._lock, self._helped_s = threading.Lock(), helper_cpu_s
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Time the block: wall clock, and CPU time of this thread and the worker pool's."""
-        wall_s, cpu_s, helper_cpu_s = (
-            time.perf_counter(),
-            time.thread_time(),
-            0.0 if stage in AHEAD else self._helped_s(),
-        )
+        helper_s = 0.0 if stage in AHEAD else self._helped_s()
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
         try:
             yield
         finally:
-            cpu_s = time.thread_time() - cpu_s + (0.0 if stage in AHEAD else self._helped_s() - helper_cpu_s)
+            cpu_s = time.thread_time() - cpu_s + (0.0 if stage in AHEAD else self._helped_s() - helper_s)
             self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
     @contextmanager
@@ -68,7 +59,6 @@ class StepProfile:
             self._add(stage, time.perf_counter() - wall_s, cpu_s)
 
     def waited(self, items: Iterator[T]) -> Iterator[T]:
-        """Iterate over the items and time the wait for each."""
         while True:
             wall_s = time.perf_counter()
             item: Any = next(items, self)
@@ -98,13 +88,10 @@ class StepProfile:
 
 
 def overlap(stage_times: Mapping[str, StageTime], cores: int) -> float:
-    """Return how many times as long the steps took as with every core always busy.
+    """Return how many times as long the steps took as with every core always busy, the optimum of 1.
 
-    That is wall-clock seconds over CPU seconds per core. 1 is the optimum; NaN without a step.
-
-    Args:
-        stage_times: Times by stage.
+    That is wall-clock seconds over CPU seconds per core; NaN without a step.
     """
     wall_s = sum(stage_times[name].wall_s for name in IN_TURN if name in stage_times)
-    cpu_s = sum(one.cpu_s for one in stage_times.values())
+    cpu_s = sum(stage.cpu_s for stage in stage_times.values())
     return wall_s / (cpu_s / cores) if cpu_s else float("nan")

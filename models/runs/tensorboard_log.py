@@ -9,8 +9,6 @@ from freshet_serving.compiler.frameworks import summary_pb2, tf
 
 
 class TensorBoardLog:
-    """The event file of one run."""
-
     def __init__(self, folder: Path) -> None:
         """Create the event file; raise OSError if the folder cannot be written."""
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="scalars")
@@ -21,15 +19,6 @@ class TensorBoardLog:
             raise OSError(error.message) from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars.
-
-        Args:
-            step: Step of the run.
-            values: Values by tag.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
         summary = summary_pb2.Summary()
         for tag, value in values.items():
             # One message for all tags: one operator each would cost as much as a training step.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, start_http_server
@@ -14,30 +14,24 @@ from prometheus_client.registry import Collector
 
 from freshet_serving.processor.errors import BadInput
 
+S = TypeVar("S")
+Family = tuple[str, str, Callable[[S], float]]
+"""Name, help text and value of a metric."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Status of a run.
+    """Status of a run. Times are Unix seconds, 0 for none; figures of the newest window are before it was learned.
 
     Attributes:
-        learned_rows: Rows learned by this process.
         position: Number of the next row.
         waiting_rows: Rows that have arrived and are not learned yet, as far as the stream knows.
-        lost_rows: Of the stream (models.streams.followed_source).
-        rejected_rows: Of the stream.
-        files_aside: Of the stream.
-        trouble: Of the stream.
+        lost_rows: Of the stream (models.streams.followed_source), as rejected_rows, files_aside and trouble.
         store_trouble: Why histories cannot be written to an online store; "" if they can.
         stale_tables: Joined tables whose newest content cannot be read.
-        event_time: Newest learned event, Unix seconds; 0 for none.
-        published_at: Newest publication, Unix seconds; 0 for none.
-        window_auc: AUC of the newest window before it was learned; NaN for none.
-        window_calibration: Mean score over mean label of the newest window before it was learned; NaN for none.
-        window_ndcg: NDCG of the newest window of a next-item network before it was learned; NaN for none.
-        held_out: Figures of the held-out rows by name; none before they are scored.
+        window_calibration: Mean score over mean label.
         gate: Newest verdict of the gate; "" for none.
         held: Why the guard holds deltas; "" if it does not.
-        table_rows: Rows by table.
     """
 
     learned_rows: int = 0
@@ -66,7 +60,7 @@ class RunStatus:
     table_rows: dict[str, int] = field(default_factory=dict)
 
 
-COUNTERS: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
+COUNTERS: tuple[Family[RunStatus], ...] = (
     ("freshet_train_rows", "Rows that this process has trained on.", lambda s: s.learned_rows),
     (
         "freshet_train_rejected_rows",
@@ -79,7 +73,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
     ("freshet_train_versions", "Full versions that this process has published.", lambda s: s.versions),
     ("freshet_train_windows_held", "Windows whose delta was held back.", lambda s: s.held_windows),
 )
-GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
+GAUGES: tuple[Family[RunStatus], ...] = (
     ("freshet_train_position", "Position of the next row to train on.", lambda s: s.position),
     ("freshet_train_waiting_rows", "Rows that have arrived and are not trained on yet.", lambda s: s.waiting_rows),
     ("freshet_train_stream_up", "1 while the stream can be read.", lambda s: float(not s.trouble)),
@@ -113,47 +107,45 @@ GAUGES: tuple[tuple[str, str, Callable[[RunStatus], float]], ...] = (
 )
 
 
-class HasRegistry(Protocol):
-    """The metric families of a process."""
+class StatusMetrics(Collector, Generic[S]):
+    """The metric families of one model's run, computed from its status at each scrape."""
 
-    registry: CollectorRegistry
-
-
-class TrainMetrics(Collector):
-    """The metric families of one run."""
-
-    def __init__(self, model: str, status: Callable[[], RunStatus]) -> None:
+    def __init__(
+        self,
+        model: Callable[[], str],
+        status: Callable[[], S],
+        counters: Sequence[Family[S]],
+        gauges: Sequence[Family[S]],
+    ) -> None:
         self._model, self._status = model, status
+        self._families = ((counters, CounterMetricFamily), (gauges, GaugeMetricFamily))
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        status = self._status()
-        for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
+        status, model = self._status(), self._model()
+        for families, make in self._families:
             for name, help_text, value in families:
                 family: Any = make(name, help_text, labels=["model"])
-                family.add_metric([self._model], value(status))
+                family.add_metric([model], value(status))
                 yield family
+
+
+class TrainMetrics(StatusMetrics[RunStatus]):
+    def __init__(self, model: str, status: Callable[[], RunStatus]) -> None:
+        super().__init__(lambda: model, status, COUNTERS, GAUGES)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
         rows = GaugeMetricFamily("freshet_train_table_rows", "Rows of a table.", labels=["model", "table"])
-        for table, count in status.table_rows.items():
-            rows.add_metric([self._model, table], count)
+        for table, count in self._status().table_rows.items():
+            rows.add_metric([self._model(), table], count)
         yield rows
 
 
-def serve_metrics(metrics: HasRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serve /metrics on a port from a thread.
-
-    Args:
-        host: Address to listen on.
-        port: Port to listen on.
-
-    Returns:
-        The server and its thread.
-
-    Raises:
-        BadInput: The port is not free.
-    """
+def serve_metrics(metrics: StatusMetrics[Any], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Serve /metrics from a thread; raise BadInput if the port is not free."""
     try:
         return start_http_server(port, host, metrics.registry)
     except OSError as error:

@@ -1,9 +1,9 @@
 """Index emitted rows by the hash of their keys, so that late outcomes find them.
 
 For each file of the joined folder the index holds the 64-bit hashes of its keys in ascending order, each key's file and
-row, and a flag for rows that have become positives. Disowned keys (several requests had the same id) are included, with
-the file that left their rows out. Two keys may share a hash, so a reader of the row must compare the key. The hash seed
-is private to the process, so clients cannot construct collisions.
+row, and a flag for rows that have become positives. Disowned keys are included, with the file that left their rows out.
+Two keys may share a hash, so a reader of the row must compare the key. The hash seed is private to the process, so
+clients cannot construct collisions.
 
 Cost: 17 bytes a row. A lookup is one binary search for all keys in each run. A run is one file, or MERGED consecutive
 runs merged, at most twice over, so a day of small files is a few dozen runs. Runs are dropped as a whole.
@@ -27,12 +27,7 @@ MERGED, MOST_MERGES = 16, 2
 
 
 class RowLocation(NamedTuple):
-    """A row of a file of the joined folder.
-
-    Attributes:
-        row: Row in the file; NOWHERE if the row was left out.
-        positive: True if the row was already a positive at lookup.
-    """
+    """A row of a file of the joined folder: NOWHERE if it was left out, and if it was a positive at lookup."""
 
     file: int
     row: int
@@ -45,16 +40,7 @@ class RowLocation(NamedTuple):
 
 @dataclass(slots=True)
 class _KeyRun:
-    """Rows of one file or of several consecutive files; for equal hashes, the newest file comes first.
-
-    Attributes:
-        newest_s: Time of the newest row.
-        hashes: int64 [n], ascending.
-        files: int32 [n].
-        rows: int32 [n].
-        positive: bool [n].
-        merges: Number of times this run was merged.
-    """
+    """Rows of one file or of several consecutive files, by ascending hash; of equal ones the newest file first."""
 
     newest_s: float
     hashes: NDArray[np.int64]
@@ -65,8 +51,6 @@ class _KeyRun:
 
 
 class EmittedRows:
-    """Recently emitted rows."""
-
     def __init__(self) -> None:
         self._runs: list[_KeyRun] = []
         self._seed = secrets.randbits(64)
@@ -87,7 +71,7 @@ class EmittedRows:
         Args:
             keys: Keys of its rows, and disowned keys.
             rows: Row of each key, or NOWHERE.
-            positive: True for positives, bool [n].
+            positive: bool [n].
             newest_s: Time of its newest row.
         """
         self._runs.append(_sorted(newest_s, self._hashes(keys), np.full(len(keys), file), rows, positive))
@@ -113,14 +97,14 @@ class EmittedRows:
             if not len(left):
                 break
             at = np.searchsorted(run.hashes, hashes[left])
-            found = at < len(run.hashes)
-            found[found] = run.hashes[at[found]] == hashes[left[found]]
-            for key, position in zip(left[found].tolist(), at[found].tolist()):
+            hit = at < len(run.hashes)
+            hit[hit] = run.hashes[at[hit]] == hashes[left[hit]]
+            for key, position in zip(left[hit].tolist(), at[hit].tolist()):
                 places[key] = RowLocation(
                     int(run.files[position]), int(run.rows[position]), bool(run.positive[position])
                 )
                 run.positive[position] |= taken
-            left = left[~found]
+            left = left[~hit]
         return places
 
     def _hashes(self, keys: Sequence[bytes]) -> NDArray[np.int64]:
@@ -132,7 +116,6 @@ class EmittedRows:
 
 
 def _merged(runs: Sequence[_KeyRun]) -> _KeyRun:
-    """Merge consecutive runs, the newest last."""
     newest_first = runs[::-1]
     hashes, files, rows, positive = (
         np.concatenate([getattr(run, name) for run in newest_first]) for name in ("hashes", "files", "rows", "positive")

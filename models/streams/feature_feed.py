@@ -5,12 +5,11 @@
 
 Invariants
 - Rows are published in the order of the stream, in one delta for all that have come in `every_s`; of a key's rows in a
-  delta the last one. So after any crash the stream's last row of a key is served: rows after the position on disk are
-  published again, which changes nothing that is newer.
+  delta the last one. Rows after the position on disk are published again after a crash, which changes nothing newer.
 - The position moves after the delta is published. It belongs to a version: a new version, whose features are those of
   the trainer's table, gets the stream from its first row that is still there.
-- The feed owns the rows of the entity's table that it publishes, nothing else: it continues from what is served, so a
-  trainer and other feeds publish to the version at the same time, and a rollback is not undone by it.
+- The feed owns the rows that it publishes, nothing else, and continues from what is served: a trainer and other feeds
+  publish to the version at the same time, and no feed undoes a rollback.
 - A row that is no row of the entity is skipped and counted; it holds back no other.
 """
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +72,6 @@ class FeatureFeed:
             rows: Most rows of a delta.
             key: File of the private key that signs; "" for FRESHET_KEY, or no signature.
             note: Receives lines for people.
-            now_s: Clock.
 
         Raises:
             BadInput: The model has no such entity, or the stream cannot be read.
@@ -114,7 +112,7 @@ class FeatureFeed:
         """Publish to one version; return True if there is a newer one."""
         held: list[Batch] = []
         since_s = 0.0
-        for batch in self._arriving():
+        for batch in self._source.arriving(self._rows, self._position):
             if batch is not None:
                 since_s = since_s if held else self._now_s()
                 held.append(batch)
@@ -131,9 +129,6 @@ class FeatureFeed:
         if held:
             self._publish(held)
         return self._is_old()
-
-    def _arriving(self) -> Iterator[Batch | None]:
-        return self._source.arriving(self._rows, self._position)
 
     def _is_old(self) -> bool:
         newest = max(open_repository(self._repository).versions(self._model), default=0)

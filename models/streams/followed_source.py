@@ -1,14 +1,14 @@
 """Read a stream as a source of rows with permanent numbers.
 
 A row has its number for good once its segment is in the journal (models.streams.stream_journal), which happens before
-any consumer receives it. So a run's position is what it is for a table, the number of the next row to train on, and a
-crash, a rollback or another epoch reads the same rows again. An invalid row has a number too, is reported, and is left
-out: batches are cut there.
+any consumer receives it. So a run's position is the number of the next row to train on, as for a table, and a crash, a
+rollback or another epoch reads the same rows again. An invalid row has a number too, is reported, and is left out:
+batches are cut there.
 
 Two ways to read
 - batches(): the rows that have arrived so far, then the end, as any source.
-- arriving(): continues. It yields a batch once it is full, or linger_s after its first row arrived, and None if nothing
-  has arrived for a moment, so that the consumer can check the time.
+- arriving(): yields a batch once it is full, or linger_s after its first row arrived, and None if nothing has arrived
+  for a moment, so that the consumer can check the time.
 
 Threads: one reader at a time polls the stream (the lock); any thread may read its status.
 
@@ -43,18 +43,7 @@ Part = tuple[int, list[pa.Array]]
 
 @dataclass(frozen=True, slots=True)
 class IngestStatus:
-    """Progress of reading a stream.
-
-    Attributes:
-        waiting: Rows that have not been read; see StreamBacklog.rows.
-        lost: See StreamBacklog.
-        rejected: Rows that were read and are invalid.
-        why: Why the last of them was invalid.
-        trouble: See StreamBacklog.
-        aside: See StreamBacklog.
-        why_aside: See StreamBacklog.
-        looks: See StreamBacklog.
-    """
+    """Progress of reading a stream, and its StreamBacklog; `why` is the reason of the last rejected row."""
 
     rows: int
     waiting: int
@@ -76,8 +65,6 @@ def followed_source(source: Source) -> FollowedSource | None:
 
 
 class FollowedSource:
-    """The rows of a stream that grows."""
-
     def __init__(
         self,
         stream: Stream,
@@ -87,16 +74,11 @@ class FollowedSource:
         now_s: Callable[[], float] = time.monotonic,
         linger_s: float = LINGER_S,
     ) -> None:
-        """Start to read a stream.
+        """Start to read a stream. Raises BadInput.
 
         Args:
-            schema: Columns to read.
             endless: arriving() waits for more rows; otherwise it ends with the existing ones.
-            now_s: Clock.
             linger_s: Maximum time that rows wait for a full batch; with 0, arriving() yields None only after all rows.
-
-        Raises:
-            BadInput: The stream cannot be read.
         """
         self.schema, self.endless = schema, endless
         self._columns = CanonicalColumns(schema, text=False)
@@ -108,7 +90,7 @@ class FollowedSource:
         self._rejected, self._why, self._counted_row = 0, "", 0
         self._seen_rows = self._seen_rejected = 0
         self._forget_at = FORGET_SEGMENTS
-        self._told = IngestStatus(0, 0, 0, 0, "", "")
+        self._reported = IngestStatus(0, 0, 0, 0, "", "")
         # Segments that the stream has handed out once, and the journal could not record.
         self._unrecorded = list[Segment]()
         stream.begin(journal.segments)
@@ -127,12 +109,7 @@ class FollowedSource:
                 yield batch
 
     def arriving(self, rows: int, start: int) -> Iterator[Batch | None]:
-        """Yield batches as rows arrive, and None while there are none.
-
-        Args:
-            rows: Maximum rows of a batch.
-            start: Number of the first row.
-        """
+        """Yield batches of at most `rows` rows as they arrive, and None while there are none."""
         check_position(rows, start)
         if start > self._journal.rows and start > self.count_rows():
             raise BadInput(
@@ -141,7 +118,6 @@ class FollowedSource:
         return self._cut(rows, start, self.endless)
 
     def ingest_status(self) -> IngestStatus:
-        """Return the progress of reading."""
         backlog = self._stream.backlog()
         rejected, why = self._rejected, self._why
         return IngestStatus(
@@ -158,8 +134,8 @@ class FollowedSource:
 
     def news(self) -> list[str]:
         """Return log lines about changes of the status since the last call."""
-        before, now = self._told, self.ingest_status()
-        self._told = now
+        before, now = self._reported, self.ingest_status()
+        self._reported = now
         lines = []
         if now.rejected > before.rejected:
             lines.append(f"{now.rejected - before.rejected:,} invalid rows were skipped; the last: {now.why}")
@@ -189,11 +165,11 @@ class FollowedSource:
     def _take(self, wait_s: float) -> bool:
         """Poll the stream and number the new segments; return True if there are any."""
         with self._lock:
-            found = self._unrecorded = self._unrecorded or self._stream.poll(wait_s)
-            if found:
-                self._journal.append(found)
+            segments = self._unrecorded = self._unrecorded or self._stream.poll(wait_s)
+            if segments:
+                self._journal.append(segments)
                 self._unrecorded = []
-            return bool(found)
+            return bool(segments)
 
     def _cut(self, rows: int, start: int, endless: bool) -> Iterator[Batch | None]:
         """Recut parts into batches of `rows` rows, shorter where the next row does not follow."""
@@ -247,12 +223,12 @@ class FollowedSource:
             if isinstance(rows, RejectedRows):
                 self._reject(begin, len(rows), rows.why, damage=rows.damage)
                 continue
-            for row, made in sound_parts(rows, max(0, start - begin), len(rows)):
-                if isinstance(made, str):
-                    self._reject(begin + row, 1, made)
+            for row, arrays in sound_parts(rows, max(0, start - begin), len(rows)):
+                if isinstance(arrays, str):
+                    self._reject(begin + row, 1, arrays)
                 else:
-                    self._note(len(made[0]), 0)
-                    yield begin + row, made
+                    self._note(len(arrays[0]), 0)
+                    yield begin + row, arrays
 
     def _reject(self, row: int, rows: int, why: str, damage: bool = False) -> None:
         if row >= self._counted_row:

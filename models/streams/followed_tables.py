@@ -4,19 +4,18 @@ A file is the whole truth: a key that it no longer has is gone. Of a stream, or 
 each row is a record: the newest one of a key counts, and none removes a key.
 
 Invariants
-- What is read of a table at one time is one whole content of the file, or all records of the stream up to one.
+- A read sees one whole content of the file, or all records of the stream up to one.
 - A mark is durable before a row with it is joined or published: the file's content is in the copy, the record's segment
   in the journal. So after any crash a mark says the same, or it is of another identity, drawn anew.
-- Where there are no times, a key's row is the one known when the event arrived. An event that is read again, after a
-  crash or a rollback, meets the rows that are known by then.
+- Without times, a key's row is the one known when the event arrived. An event that is read again, after a crash or a
+  rollback, meets the rows known by then.
 - What cannot be read leaves the table as it was, is reported once and counted, and is tried again: a file when it has
   changed, a stream at the next look.
 
-Costs: a look at a file is one stat each LOOK_S; it is read once it has not changed between two looks, or has changed at
-MOST_WAITS of them. A look at a stream is one poll each POLL_S, and takes over LOOK_ROWS of it, or a quarter of the
-table; the copy is written when a quarter is new, or some of it for KEEP_S. Looks take at most a tenth of the time, a
-server that does not answer included. Memory is the whole table, and of a stream with times also what KEPT_S of events
-can see of the past.
+Costs: one stat of a file each LOOK_S; it is read once it has not changed between two looks, or has at MOST_WAITS of
+them. One poll of a stream each POLL_S, which takes over LOOK_ROWS or a quarter of the table; the copy is written when a
+quarter is new, or some of it for KEEP_S. Looks take at most a tenth of the time, even if a server does not answer.
+Memory: the whole table and, of a stream with times, what KEPT_S of events can see of the past.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ class FollowedTable:
     """One table that changes. Thread-safe: one thread at a time looks at it, and nobody waits for that.
 
     Attributes:
-        name: Name of the entity or of the user table.
-        key: The column with its keys.
-        fields: Its other columns.
-        further: Those of them that are not joined to rows.
+        further: Fields that are not joined to rows.
         identity: What its marks belong to.
         trouble: Why its newest content cannot be read; "" if it can.
     """
@@ -69,21 +65,16 @@ class FollowedTable:
     look_s, of_file = LOOK_S, True
 
     def __init__(self, section: JoinedSection, folder: Path, now_s: Callable[[], float]) -> None:
-        """Take over what the folder has of it.
-
-        Args:
-            folder: The table's own folder, which is made.
-            now_s: Clock.
-        """
+        """Take over the content of the table's own folder, which is made if necessary."""
         self.name, self.section, self.key = section.name, section.section, section.key_field
         self.further, self._data, self._once = section.further, section.data, section.once
         self.fields = (*section.fields, *section.further)
         folder.mkdir(parents=True, exist_ok=True)
         self._copy, self._now_s, self._lock = folder / COPY, now_s, threading.Lock()
         self._timed, self._next_s, self._horizon_s = bool(self._data.time), now_s() + self.look_s, NEVER
-        self.trouble, self._told = "", ""
-        known = read_copy(self._copy, self.key, self.fields, self._timed)
-        self._known = known if known is not None and bool(known.read) == self.of_file else None
+        self.trouble, self._reported = "", ""
+        copy = read_copy(self._copy, self.key, self.fields, self._timed)
+        self._known = copy if copy is not None and bool(copy.read) == self.of_file else None
         nothing = KeyedRows.none(self.key, self.fields, self._timed)
         self.identity, self._state = secrets.token_hex(8), TableState(nothing, nothing)
         if self._known is not None:
@@ -92,19 +83,15 @@ class FollowedTable:
 
     @property
     def mark(self) -> int:
-        """The highest mark."""
         return self._state.mark
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
-        """Return which keys have a row, whatever its time."""
         return self._state.has(keys)
 
     def columns(self, keys: Column, times: Float64s | None) -> dict[str, Column]:
-        """Return the columns of keys as JoinedTable.columns does."""
         return self._state.columns(keys, times)
 
     def newest(self) -> ChangedRows:
-        """Return all keys with their newest columns."""
         return self._state.all()
 
     def changed(self, since: int) -> ChangedRows:
@@ -114,16 +101,12 @@ class FollowedTable:
     def forget(self, mark: int) -> None:
         """Drop keys that were gone by a mark: no run asks for changes since an earlier one."""
         if self._lock.acquire(blocking=False):
-            # Else the next time will do: whoever publishes does not wait for a file that is read.
+            # Else the next time will do: publishing does not wait for a file that is read.
             self._state = self._state.without_gone(mark)
             self._lock.release()
 
     def refresh(self, event_time: float | None = None) -> None:
-        """Look whether the table has changed, if it is time to and no other thread does, and take over what has.
-
-        Args:
-            event_time: Time of the newest event that has been read; None if events have none.
-        """
+        """Take over changes of the table, if a look is due and no other thread looks."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -147,18 +130,17 @@ class FollowedTable:
         return max(least_s, LOOK_SHARE * (self._now_s() - began_s))
 
     def news(self) -> list[str]:
-        """Return lines about changes since the last call."""
-        was, self._told = self._told, self.trouble
-        if self._told == was:
+        before, self._reported = self._reported, self.trouble
+        if self._reported == before:
             return []
-        return [f"{self._told}; the last good content counts" if self._told else f"{self.section}: can be read again"]
+        if not self._reported:
+            return [f"{self.section}: can be read again"]
+        return [f"{self._reported}; the last good content counts"]
 
     def _look(self) -> str:
-        """Take over what has changed; return why that is not possible."""
         raise NotImplementedError
 
     def _named(self, error: BadInput) -> str:
-        """Return an error's message, which names the section."""
         message = str(error).removeprefix("data: ")
         return message if message.startswith(self.section) else f"{self.section}: {message}"
 
@@ -170,15 +152,7 @@ class ReplacedFile(FollowedTable):
     """A table in one file, which is replaced as a whole."""
 
     def __init__(self, section: JoinedSection, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Read the file; if that is not possible, go on with the content that is known.
-
-        Args:
-            folder: The table's own folder.
-            now_s: Clock.
-
-        Raises:
-            BadInput: The file cannot be read, and no content is known.
-        """
+        """Read the file; if that is not possible, go on with the known content, or raise BadInput without any."""
         super().__init__(section, folder, now_s)
         self._path = Path(self._data.path)
         # States of the file: of the content, at the last look, and of one that could not be read.
@@ -211,7 +185,6 @@ class ReplacedFile(FollowedTable):
         return [status.st_size, status.st_mtime_ns, status.st_ino]
 
     def _take(self, status: list[int]) -> None:
-        """Read the file in a state, unless its content is known."""
         if status == self._read:
             return
         try:
@@ -238,15 +211,7 @@ class RecordStream(FollowedTable):
         open_stream: Callable[[Schema, ErrorContext], Stream],
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the records that have arrived.
-
-        Args:
-            folder: The table's own folder.
-            now_s: Clock.
-
-        Raises:
-            BadInput: The stream cannot be read, or has no record yet.
-        """
+        """Read the records that have arrived; raise BadInput if that is not possible, or there are none yet."""
         super().__init__(section, folder, now_s)
         context = ErrorContext(f"{self.section}.path", "--new-version --from-scratch starts")
         schema = Schema((self.key, *self.fields), (), self._data.time)
@@ -312,15 +277,12 @@ def open_table(
     open_stream: Callable[[str, str, Schema, ErrorContext], Stream],
     anew: bool = False,
 ) -> FollowedTable:
-    """Open a table that is joined to a followed stream.
+    """Open a table that is joined to a followed stream. Raises BadInput.
 
     Args:
         folder: Folder of the run's checkpoints.
         open_stream: Opens a stream of a format, at a path.
         anew: Forget what earlier runs have read of it.
-
-    Raises:
-        BadInput: The table cannot be read, or cannot be followed.
     """
     data, place = section.data, folder / FOLDER / section.section
     if anew:

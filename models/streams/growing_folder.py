@@ -1,8 +1,8 @@
 """Read a folder that receives Parquet files while it is read.
 
 Each file is a segment, taken once it is complete: a Parquet file's footer is written last, so a file without one is
-still being written and is checked again when it has changed. Files found together are ordered by name, part-2 before
-part-10. Hidden files, names that start with '_' and files without a Parquet suffix are skipped, as in any folder.
+checked again when it has changed. Files found together are ordered by name, part-2 before part-10. Hidden files, names
+that start with '_' and files without a Parquet suffix are skipped, as in any folder.
 
 A file that was taken must not change. It may be deleted once its rows are trained on; a checkpoint that needs them
 again raises an error. Each check of the folder costs a listing, which takes at most a twentieth of the time.
@@ -10,10 +10,9 @@ again raises an error. Each check of the folder costs a listing, which takes at 
 A bad file never blocks those behind it. A file that is not regular (opening a pipe would block forever), cannot be
 opened, does not begin like a Parquet file, has a damaged footer or, if other files were taken already, lacks a column,
 is set aside: it is reported once, counted, and checked again when it changes. A truncated file may hold rows that
-matter: it is reported as the stream's trouble until it is removed. Rows are decoded in a separate process with a memory
-limit, because files are untrusted (models.data.decoding). Damage found then, and data that take too much memory, reject
-the rows from there to the end of the piece. If the first file of a stream lacks a column, the run ends, because then
-the configuration is wrong.
+matter: it is the stream's trouble until it is removed. Rows are decoded in a separate process with a memory limit
+(models.data.decoding). Damage found then rejects the rows from there to the end of the piece. If the first file of a
+stream lacks a column, the configuration is wrong and the run ends.
 """
 
 from __future__ import annotations
@@ -55,13 +54,8 @@ class GrowingFolder:
     ) -> None:
         """Set up the reader.
 
-        Args:
-            schema: Columns to read.
-            now_s: Clock.
-            sleep: Waits so many seconds.
-            context: Reader of the stream, for messages.
-            strict: True if a folder in which no file has these columns is an error; else they are set aside, as such
-                files beside others are.
+        With `strict`, a folder in which no file has these columns is an error; else they are set aside, as such files
+        beside others are.
         """
         self._folder, self._context, self._strict = Path(folder), context, strict
         self._columns = CanonicalColumns(schema, text=False)
@@ -92,11 +86,11 @@ class GrowingFolder:
         while True:
             if self._now_s() >= self._next_s:
                 began_s = self._now_s()
-                found = self._look(began_s)
+                segments = self._look(began_s)
                 self._looks += 1
                 self._next_s = self._now_s() + max(LOOK_S, LOOK_SHARE * (self._now_s() - began_s))
-                if found:
-                    return found
+                if segments:
+                    return segments
             left_s = until_s - self._now_s()
             if left_s <= 0:
                 return []
@@ -117,8 +111,7 @@ class GrowingFolder:
                     yield TableRows(batch, self._columns, name, row)
                     row += batch.num_rows
             except BadInput as error:
-                # A damaged page, or one that takes too much memory: the same rows every time, since the
-                # file does not change.
+                # A damaged page, or one too large: the same rows every time, since the file does not change.
                 yield RejectedRows(end - row, str(error), damage=True)
 
     def can_forget(self, segment: Segment) -> bool:
@@ -137,7 +130,7 @@ class GrowingFolder:
     def close(self) -> None: ...
 
     def _look(self, now_s: float) -> list[Segment]:
-        found, unfinished = [], {}
+        segments, unfinished = [], {}
         refused: BadInput | None = None
         for path, name in sorted(self._files(), key=lambda file: in_order_of_numbers(file[1])):
             try:
@@ -176,19 +169,15 @@ class GrowingFolder:
                 continue
             self._aside.pop(name, None)
             self._taken[name] = seen[0]
-            found.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
+            segments.append(Segment({"file": name, "nbytes": seen[0]}, file.count_rows()))
         self._unfinished = unfinished
         if refused is not None and self._strict and not self._taken:
             # Not one file fits: the configuration is wrong rather than a file.
             raise refused
-        return found
+        return segments
 
     def set_aside(self, name: str, why: str) -> None:
-        """Set aside a file that was taken already.
-
-        Args:
-            why: Reason that is reported.
-        """
+        """Set aside a file that was taken already, for this reason."""
         self._set_aside(name, (0, self._taken.get(name, 0)), why)
 
     def _set_aside(self, name: str, seen: tuple[int, int], why: str) -> None:
@@ -208,13 +197,13 @@ class GrowingFolder:
 
 
 def _inside(name: str) -> bool:
-    """Return True if a name is one of a file below the folder."""
+    """Return whether a name is one of a file below the folder."""
     parts = PurePosixPath(name).parts
     return bool(parts) and "\0" not in name and not name.startswith("/") and ".." not in parts
 
 
 def _is_whole(path: Path) -> bool:
-    """Return True if a file ends like a Parquet file, with a footer length that fits.
+    """Return whether a file ends like a Parquet file, with a footer length that fits.
 
     Raises Corrupt if it is not a regular file, or does not begin like a Parquet file.
     """

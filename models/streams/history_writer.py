@@ -3,21 +3,19 @@
 Invariants
 - A history is written whole, under its user's key: the user's events of rows before the run's position, as a row sees
   them that is later than all of these (models.data.user_events), in the layout in which the version reads it.
-- Before a delta, and before the increment of its checkpoint, the histories of all users are written who have events of
-  its rows. So a kill in between leaves the store ahead of what is served, never behind: a run that resumes learns these
+- Before a delta, and before the increment of its checkpoint, the histories of all users with events of its rows are
+  written. So a kill in between leaves the store ahead of what is served, never behind: a run that resumes learns these
   rows again and writes the same histories.
 - The run's state says which processes of the store have all histories, and in which layout. Another one (the first, a
-  store that was restarted and may have lost what it acknowledged, a new master, other fields) gets all of them first,
-  before the next version or delta.
-- While a store does not take them, nothing is published and no row is learned: whoever waits decides for how long.
+  store that was restarted and may have lost what it acknowledged, a new master, other fields) gets all of them before
+  the next version or delta.
+- While a store does not take them, nothing is published and no row is learned; `wait` decides for how long.
+- A rollback takes back weights, not what users did: nothing is removed from the store, a store that comes up empty
+  meanwhile gets what the other had, and rows that are learned again see what they saw.
 - Memory: the users of one delta, 8 bytes each, and CHUNK_EVENTS events.
 
-- A rollback takes back weights, not what users did. The store stays ahead of weights that went back: nothing is removed
-  from it, and a store that comes up empty meanwhile gets what the other had. The run goes on at its position, and rows
-  that it learns again see what they saw.
-
-Users who are away longer than the time limit (`ttl_s`) lose their histories by the keys' expiry, not by a write. The
-newest time that counts is that of the events, not of a clock: a log of last year is written as it was then.
+Users who are away longer than `ttl_s` lose their histories by the keys' expiry, not by a write. The time that counts is
+that of the newest event, not of a clock: a log of last year is written as it was then.
 
 Rejected: writing as rows are learned (a history would run ahead of the delta by minutes, and each event would be a
 write); a queue behind an unreachable store (it has no bound, and its deltas would have to wait all the same).
@@ -45,7 +43,7 @@ from freshet_serving.processor.features.input_writer import ListWriter, list_wri
 from freshet_serving.processor.package import Manifest
 
 CHUNK_USERS, CHUNK_EVENTS = 4096, 1 << 16
-"""Users of one write: at most so many, and one or so many that all of them have at most so many events."""
+"""Most users of one write, and most events unless it is of one user."""
 
 MOST_S, CHECK_S = 8.0, 10.0
 """Longest wait before a store is asked again, and how often it is asked while there is nothing to write."""
@@ -67,7 +65,7 @@ class Written(Protocol):
 
 
 class HistoryWriter:
-    """The histories that one run writes. Of one thread."""
+    """The histories that one run writes. For one thread."""
 
     def __init__(
         self,
@@ -80,9 +78,7 @@ class HistoryWriter:
         """Write nothing yet.
 
         Args:
-            sequences: The sequences by name.
-            writers: For some of them, what writes to their stores.
-            source: The run's rows, if there are writers.
+            writers: For some of the sequences, what writes to their stores; needs a source.
             wait: Waits before a store is asked again, or raises to give up.
         """
         self._sequences, self._writers, self._source = sequences, writers, source
@@ -90,7 +86,7 @@ class HistoryWriter:
         if source is not None and writers:
             source.erase_stored = self.erase
         self.trouble, self._checked_s = "", -CHECK_S
-        # By sequence: what was written last, whose word about what the store has counts.
+        # By sequence: the events that were written last; `settled` counts for these.
         self._written: dict[str, UserEvents] = {}
 
     @classmethod
@@ -99,12 +95,7 @@ class HistoryWriter:
     ) -> HistoryWriter:
         """Return the writer of a run: of the sequences with `store`, as far as the run knows where the stores are.
 
-        Args:
-            source: Its rows.
-            stopped: Set when the run is to end; a followed run waits for a store until then.
-
-        Raises:
-            BadInput: A followed run does not know where a store is.
+        A followed run waits for a store until `stopped`; it raises BadInput if it does not know where one is.
         """
         check_stores(config)
         writers: dict[str, ListWriter] = {}
@@ -119,12 +110,8 @@ class HistoryWriter:
     def write(self, state: Written, bar: bool = False) -> None:
         """Write what the stores do not have yet of the rows before the run's position.
 
-        Args:
-            bar: Whether writing all histories is a part of the run whose progress is reported.
-
-        Raises:
-            NotReady: A store cannot be reached, and the run gives up.
-            BadInput: A store has something else under the keys.
+        Raises NotReady if the run gives up on a store, BadInput if it has something else under the keys. With `bar`,
+        the progress of writing all histories is shown.
         """
         for name, writer in self._writers.items():
             assert self._source is not None
@@ -150,13 +137,9 @@ class HistoryWriter:
                 self.write(state)
 
     def erase(self, users: Int64s, state: Written) -> int:
-        """Remove the histories of users from the stores; return how many there were. Before their events are erased.
+        """Remove the histories of users (ids or hashes of keys) from the stores, before their events; return how many.
 
-        Args:
-            users: The users, by ids or hashes of their keys.
-
-        Raises:
-            NotReady: A store cannot be reached; erasing may be repeated.
+        It may be repeated after NotReady.
         """
         erased = 0
         for name, writer in self._writers.items():
@@ -177,12 +160,12 @@ class HistoryWriter:
         if bar:
             self._report.begin(f"writing histories to {self._sequences[name].store}", len(users))
         for first in range(0, len(users), step):
-            some = users[first : first + step]
-            while not self._try(partial(self._write, name, writer, events, some, row, now_s)):
+            chunk = users[first : first + step]
+            while not self._try(partial(self._write, name, writer, events, chunk, row, now_s)):
                 if self._begun(writer) != store:
                     return False
             if bar:
-                self._report.advance(len(some))
+                self._report.advance(len(chunk))
         if whole and not bar:
             self._report.note(f"wrote the histories of {len(users):,} users to {self._sequences[name].store}")
         # Not in place: earlier states share the mapping.
@@ -190,7 +173,6 @@ class HistoryWriter:
         return True
 
     def _begun(self, writer: ListWriter) -> str:
-        """Return what begin() returns, once the store can be reached."""
         while (store := self._try(writer.begin)) is None:
             pass
         return store
@@ -199,8 +181,8 @@ class HistoryWriter:
         assert self._source is not None
         keys, splits, times, values = events.histories(users, row, now_s)
         newest = np.zeros(len(splits) - 1, np.int64)
-        some = splits[1:] > splits[:-1]
-        newest[some] = times[splits[1:][some] - 1]
+        nonempty = splits[1:] > splits[:-1]
+        newest[nonempty] = times[splits[1:][nonempty] - 1]
         ttl_s = self._sequences[name].ttl_s
         left_s = newest.astype(np.float64) + (ttl_s - now_s) if ttl_s else None
         writer.write(keys, self._source.lists(name, splits, times, values), newest, left_s)

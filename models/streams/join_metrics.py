@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
-
+from freshet_serving.models.runs.train_metrics import Family, StatusMetrics
 from freshet_serving.models.streams.join_run import JoinStatus
 
-Family = tuple[str, str, Callable[[JoinStatus], float]]
-
-COUNTERS: tuple[Family, ...] = (
+COUNTERS: tuple[Family[JoinStatus], ...] = (
     ("freshet_join_rows", "Recorded rows emitted after their window ended.", lambda s: s.counts.rows),
     ("freshet_join_positives", "Outcomes that arrived in time.", lambda s: s.counts.positives),
     ("freshet_join_late", "Outcomes that arrived late and were corrected.", lambda s: s.counts.late),
@@ -40,7 +34,7 @@ COUNTERS: tuple[Family, ...] = (
     ("freshet_join_rejected_rows", "Invalid rows of either stream.", lambda s: s.rejected),
     ("freshet_join_files", "Files written.", lambda s: s.files),
 )
-GAUGES: tuple[Family, ...] = (
+GAUGES: tuple[Family[JoinStatus], ...] = (
     ("freshet_join_waiting_rows", "Rows whose window has not ended.", lambda s: s.waiting),
     ("freshet_join_pending_outcomes", "Outcomes whose row has not been read yet.", lambda s: s.held),
     ("freshet_join_correctable_rows", "Emitted rows that a late outcome can still correct.", lambda s: s.emitted),
@@ -60,27 +54,9 @@ GAUGES: tuple[Family, ...] = (
 )
 
 
-class JoinMetrics(Collector):
-    """Collector of one join's metric families.
-
-    Args:
-        model: Returns the model's name.
-        status: Returns the join's current status.
-    """
-
+class JoinMetrics(StatusMetrics[JoinStatus]):
     def __init__(self, model: Callable[[], str], status: Callable[[], JoinStatus]) -> None:
-        self._model, self._status = model, status
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
-
-    def collect(self) -> Iterator[Metric]:
-        status, model = self._status(), self._model()
-        for families, make in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
-            for name, help_text, value in families:
-                family: Any = make(name, help_text, labels=["model"])
-                family.add_metric([model], value(status))
-                yield family
+        super().__init__(model, status, COUNTERS, GAUGES)
 
 
 def _since(unix_s: float) -> float:

@@ -4,16 +4,16 @@ Both streams are read side by side, the one that lags first, so only rows and ou
 however large the backlog. A row is emitted once outcomes have been read up to wait_s + lag_s after it.
 
 Invariants
-- The emitted rows are a prefix of the recordings' rows, and the state that records this is in the file that emits them
+- The emitted rows are a prefix of the recordings' rows, and the file that emits them holds the state that says so
   (models.streams.joined_folder). A kill at any moment costs only the input read since, which is read again.
 - A journal line is durable before rows of its segment are matched (models.streams.stream_journal), so row numbers in a
   state mean the same rows after a crash.
 - All rows of a file have the same columns; freshet.late marks rows that are emitted a second time. Rows that are left
-  out (models.streams.matching) are accounted for in the file that holds their neighbours.
+  out (models.streams.matching) are counted in the file of their neighbours.
 
-Threads: one thread runs the join; any thread may read its status and stop it. Memory: at most MOST_WAITING rows, after
-which recordings are not read until some rows are emitted (models.streams.matching documents the cost of each), and 17
-bytes for each row of the last max(late_s, wait_s) seconds, read from the joined folder at the start.
+One thread runs the join; any thread may read its status and stop it. Memory: at most MOST_WAITING rows (their cost is
+in models.streams.matching), after which no recordings are read until some are emitted, and 17 bytes for each row of the
+last max(late_s, wait_s) seconds, read from the joined folder at the start.
 """
 
 from __future__ import annotations
@@ -67,12 +67,7 @@ OUTCOMES = ErrorContext("--outcomes", RECORDINGS.anew)
 
 @dataclass(frozen=True, slots=True)
 class ScoreSums:
-    """Scores and labels of one generation's rows whose window has ended.
-
-    Attributes:
-        scores: Sum of the scores.
-        labels: Sum of the labels that came in time.
-    """
+    """Sums over one generation's rows whose window has ended; `labels` are those that came in time."""
 
     scores: float
     labels: float
@@ -81,22 +76,16 @@ class ScoreSums:
 
 @dataclass(frozen=True, slots=True)
 class JoinStatus:
-    """Progress of a join.
+    """Progress of a join; files and invalid rows are of both streams.
 
     Attributes:
-        counts: Fates of rows and outcomes.
-        files: Number of files written.
         waiting: Rows whose window has not ended.
         held: Outcomes without a row.
         emitted: Emitted rows that a late outcome would find.
-        rejected: Invalid rows of both streams.
-        lost_files: Recordings deleted before they were read.
-        files_aside: Unreadable files of both streams.
-        lost_outcomes: Outcomes deleted before they were read.
+        lost_files: Recordings deleted before they were read, as lost_outcomes.
         late_share: Estimated share of positives that come late.
         calibration: Calibration of the newest window.
-        rows_s: Unix time up to which recordings have been read.
-        outcomes_s: Unix time up to which outcomes have been read.
+        rows_s: Unix time up to which recordings have been read; `outcomes_s` likewise.
         trouble: Why a stream cannot be read; "" if both can.
     """
 
@@ -124,62 +113,53 @@ class JoinRun:
         settings: JoinSettings,
         unix_s: Callable[[], float] = time.time,
         tell: Callable[[str, Mapping[str, ScoreSums]], None] | None = None,
-        outcomes: Stream | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        """Open the output folder and both streams.
+        """Open the output folder and both streams. Raises BadInput, Corrupt.
 
         Args:
-            unix_s: Clock.
             tell: Receives (model, sums by generation) for every file after it is written.
-            outcomes: Stream to read instead of the one in the settings.
             note: Receives lines for people.
-
-        Raises:
-            BadInput: A setting does not fit, or a folder or stream cannot be opened.
-            Corrupt: The stored state is damaged.
         """
         self.settings, self._unix_s, self._tell = settings, unix_s, tell or (lambda model, sums: None)
         self._note, self._noted_s, self._disowned = note or (lambda line: None), float("-inf"), 0
         self._stopped = threading.Event()
-        mine, theirs = settings.schemas()
+        row_schema, outcome_schema = settings.schemas()
         self._folder = JoinedFolder(Path(settings.out))
         with ExitStack() as failing:
             failing.callback(self._folder.close)
-            self._open(outcomes, mine, theirs)
+            self._open(row_schema, outcome_schema)
             failing.pop_all()
 
-    def _open(self, outcomes: Stream | None, mine: Schema, theirs: Schema) -> None:
-        """Open both streams at the position of the folder's newest file."""
+    def _open(self, row_schema: Schema, outcome_schema: Schema) -> None:
         settings, unix_s = self.settings, self._unix_s
-        said = self._folder.state()
-        state = JoinState.from_json(said) if said is not None else JoinState()
-        if said is not None:
+        stored = self._folder.state()
+        state = JoinState.from_json(stored) if stored is not None else JoinState()
+        if stored is not None:
             self._check(state)
-        self._recordings = RecordingFolder(settings.recordings, settings.model or state.model, mine)
-        outcomes = outcomes or open_stream(settings.format, settings.outcomes, theirs, OUTCOMES)
+        self._recordings = RecordingFolder(settings.recordings, settings.model or state.model, row_schema)
+        outcomes = open_stream(settings.format, settings.outcomes, outcome_schema, OUTCOMES)
         self._journal = self._journal_of(RECORDINGS, self._recordings)
-        rows = FollowedSource(self._recordings, self._journal, mine, settings.follow, linger_s=0.0)
-        hits = FollowedSource(outcomes, self._journal_of(OUTCOMES, outcomes), theirs, settings.follow, linger_s=0.0)
-        known = state.outcomes
+        rows = FollowedSource(self._recordings, self._journal, row_schema, settings.follow, linger_s=0.0)
+        outcome_journal = self._journal_of(OUTCOMES, outcomes)
+        hits = FollowedSource(outcomes, outcome_journal, outcome_schema, settings.follow, linger_s=0.0)
         self._rows = TimedStream(rows, state.recordings, unix_s)
-        self._outcomes = TimedStream(hits, known.first, unix_s)
+        self._outcomes = TimedStream(hits, state.outcomes.first, unix_s)
         self._share = LateShare(settings.wait_s, settings.late_s, state.share)
         self._windows = JoinWindows(settings.window_s, state.windows)
         self._emitted = EmittedRows()
         self._until_s = state.until_s
-        self._read_before = known.end
+        self._read_before = state.outcomes.end
         self._recall(state.oldest_late)
-        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted, known, state.counts)
+        self._matcher = Matcher(settings.wait_s, settings.late_s, self._emitted, state.outcomes, state.counts)
         self._next_row = state.recordings
         # A restart reads rows and outcomes again from these numbers on.
-        self._kept = self._next_row, known.first
+        self._kept = self._next_row, state.outcomes.first
         self._committed_s = unix_s()
         self._late_share, self._calibration = self._share.share(self._until_s), float("nan")
 
     @property
     def model(self) -> str:
-        """Model whose recordings are joined; "" while there are none."""
         return self._recordings.model
 
     def run(self) -> None:
@@ -255,15 +235,11 @@ class JoinRun:
 
     @property
     def _rows_until_s(self) -> float:
-        """Unix time before which all recordings have been read."""
         return self._rows.read_s - self.settings.lag_s
 
     @property
     def _read_until_s(self) -> float:
-        """Unix time before which outcomes have been read.
-
-        Recordings have been read up to it too, unless reading them is suspended because too many rows wait.
-        """
+        """Unix time before which outcomes have been read, and recordings too, unless too many rows wait."""
         outcomes_s = self._outcomes.read_s - self.settings.lag_s
         return outcomes_s if len(self._matcher) >= MOST_WAITING else min(outcomes_s, self._rows_until_s)
 
@@ -283,10 +259,9 @@ class JoinRun:
         return batch is not None
 
     def _emit(self) -> int:
-        """Emit the first due rows, and rows that became positives late, as long as they have the same columns.
+        """Emit the first due rows with the same columns, and rows that became positives late.
 
-        Returns:
-            Number of rows emitted, and of outcomes settled.
+        Return the number of rows emitted, and of outcomes settled.
         """
         due = self._matcher.due(self._read_until_s, self.settings.file_rows)
         count, rows = self._recordings.recorded(self._journal, [row.number for row in due]) if due else (0, None)
@@ -297,36 +272,36 @@ class JoinRun:
         if due and rows is None:
             self._matcher.pop_rows(count, None)
             return count
-        own = [row for row in due if not row.left_out]
-        if rows is not None and len(own) < count:
+        counted = [row for row in due if not row.left_out]
+        if rows is not None and len(counted) < count:
             rows = take_once(rows, np.flatnonzero([not row.left_out for row in due]))
         late, more, refused = self._corrections(rows)
-        self._matcher.close([one.outcome for one in refused], "too_late")
+        self._matcher.close([correction.outcome for correction in refused], "too_late")
         tables = [table for table in (rows, more) if table is not None]
         if not tables:
             return len(refused)
-        values = np.array([self._matcher.in_time(row) for row in own])
+        values = np.array([self._matcher.in_time(row) for row in counted])
         weights = self._count_rows(rows, values) if rows is not None else np.zeros(0)
-        corrected = np.array([one.outcome.value for one in late])
+        corrected = np.array([correction.outcome.value for correction in late])
         if more is not None:
             self._count_late(more, late, corrected)
         both = pa.concat_tables(tables)
         # Spread corrections among the rows, which keep their order: a batch of positives alone would mislead
         # training. But each interrupts rows that share a list, which has to be written again after it.
-        places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (len(own), len(late))])
+        places = np.concatenate([(np.arange(n) + 0.5) / max(1, n) for n in (len(counted), len(late))])
         order = np.argsort(places, kind="stable")
-        apart = np.arange(len(both))
-        if once_nbytes(both, order) > max(GROUP_NBYTES, 2 * once_nbytes(both, apart)):
-            order = apart
-        at = np.argsort(order)[: len(own)].tolist()
+        unmixed = np.arange(len(both))
+        if once_nbytes(both, order) > max(GROUP_NBYTES, 2 * once_nbytes(both, unmixed)):
+            order = unmixed
+        at = np.argsort(order)[: len(counted)].tolist()
         table = labelled(
             take_once(both, order),
             np.concatenate([values, np.ones(len(late))])[order],
             np.concatenate([weights, corrected])[order],
-            order >= len(own),
+            order >= len(counted),
         )
         self._commit_file(due, at, values, late, table)
-        if rows is not None and own:
+        if rows is not None and counted:
             self._tell(self.model, _by_generation(rows, _scores(rows, self.settings.score), values))
         return count + len(late) + len(refused)
 
@@ -357,60 +332,56 @@ class JoinRun:
 
     def _count_late(self, rows: pa.Table, late: list[LateOutcome], values: np.ndarray) -> None:
         times_s = seconds(rows[TIME])
-        self._share.add_late(times_s, np.array([one.outcome.time_s for one in late]) - times_s, values)
+        delays_s = np.array([correction.outcome.time_s for correction in late]) - times_s
+        self._share.add_late(times_s, delays_s, values)
         self._windows.add(times_s, late=values, weights=values)
 
     def _corrections(self, rows: pa.Table | None) -> tuple[list[LateOutcome], pa.Table | None, list[LateOutcome]]:
-        """Take late outcomes that can be emitted with `rows`.
+        """Take late outcomes that can be emitted with `rows`; they no longer wait.
 
-        Returns:
-            Late outcomes, their rows (with the columns of `rows`, if given), and outcomes that cannot be corrected.
-            Outcomes of the first and last list no longer wait.
+        Return the outcomes, their rows (with the columns of `rows`, if given), and outcomes that cannot be corrected.
         """
         taken: list[LateOutcome] = []
         refused: list[LateOutcome] = []
         tables: list[pa.Table] = []
         by_file: dict[int, list[LateOutcome]] = {}
-        for one in self._matcher.corrections(self._rows_until_s, self.settings.file_rows):
-            by_file.setdefault(one.place.file, []).append(one)
-        for number, mine in sorted(by_file.items()):
+        for correction in self._matcher.corrections(self._rows_until_s, self.settings.file_rows):
+            by_file.setdefault(correction.place.file, []).append(correction)
+        for number, of_file in sorted(by_file.items()):
             if sum(table.nbytes for table in tables) >= ROWS_NBYTES:
                 break
-            table = self._folder.recorded(number, [one.place.row for one in mine])
+            table = self._folder.recorded(number, [correction.place.row for correction in of_file])
             if table is None:
-                refused += mine
+                refused += of_file
                 continue
             like = rows if rows is not None else (tables or [table])[0]
             if not table.schema.equals(like.schema, check_metadata=True):
                 continue
-            fits = self._fits(table, mine)
-            taken += [one for one, fit in zip(mine, fits) if fit]
-            refused += [one for one, fit in zip(mine, fits) if not fit]
+            fits = self._fits(table, of_file)
+            taken += [correction for correction, fit in zip(of_file, fits) if fit]
+            refused += [correction for correction, fit in zip(of_file, fits) if not fit]
             tables.append(take_once(table, np.flatnonzero(fits)))
-        done = {one.outcome.number for one in (*taken, *refused)}
-        self._matcher.late = [one for one in self._matcher.late if one.outcome.number not in done]
+        done = {correction.outcome.number for correction in (*taken, *refused)}
+        self._matcher.late = [late for late in self._matcher.late if late.outcome.number not in done]
         return taken, pa.concat_tables(tables) if taken else None, refused
 
     def _commit_file(
         self, due: list[PendingRow], at: list[int], values: np.ndarray, late: list[LateOutcome], table: pa.Table
     ) -> None:
-        """Write a file and the state that it completes.
-
-        `at` holds the position in the file of each row that is not left out.
-        """
+        """Write a file and the state that it completes; `at` has the place in it of each row that is not left out."""
         number, overdue = self._folder.next, len(self._matcher.late)
         rows = iter(at)
         places = [RowLocation(number, NOWHERE if row.left_out else next(rows)) for row in due]
         self._matcher.pop_rows(len(due), places)
-        self._matcher.close([one.outcome for one in late], "late")
+        self._matcher.close([correction.outcome for correction in late], "late")
         newest_s = max((row.time_s for row in due), default=None)
-        own = [row.key for row in due if not row.left_out]
+        keys = [row.key for row in due if not row.left_out]
         disowned = [row.key for row in due if row.left_out == "disowned"]
         self._write(table, newest_s, disowned)
         if newest_s is not None:
-            self._add_emitted(number, own, np.array(at, np.int64), values > 0, newest_s, disowned)
+            self._add_emitted(number, keys, np.array(at, np.int64), values > 0, newest_s, disowned)
             # Rows whose correction is pending count as positives as well.
-            self._emitted.find([one.key for one in self._matcher.late[overdue:]])
+            self._emitted.find([correction.key for correction in self._matcher.late[overdue:]])
 
     def _add_emitted(
         self,
@@ -421,7 +392,6 @@ class JoinRun:
         newest_s: float,
         disowned: Sequence[bytes],
     ) -> None:
-        """Index emitted rows and disowned keys of a file."""
         nowhere = np.full(len(disowned), NOWHERE)
         rows, positive = np.concatenate([rows, nowhere]), np.concatenate([positive, nowhere > 0])
         self._emitted.add(number, [*keys, *disowned], rows, positive, newest_s)
@@ -460,7 +430,6 @@ class JoinRun:
         self._kept = self._next_row, outcomes.first
 
     def _report(self) -> None:
-        """Write the report lines of the windows."""
         self._reach()
         self._late_share = self._share.share(self._until_s)
         lines = self._windows.lines(self._late_share, self._until_s - max(self.settings.wait_s, self.settings.late_s))
@@ -491,7 +460,7 @@ class JoinRun:
 
     def _recall(self, oldest: int) -> None:
         """Index the recently emitted rows again, from file `oldest` on at the latest, and mark the positives."""
-        last_s, corrected = max(self.settings.wait_s, self.settings.late_s), []
+        last_s, late_keys = max(self.settings.wait_s, self.settings.late_s), []
         oldest_s = self._until_s - last_s - self.settings.lag_s
         files: list[tuple[int, float | None, Sequence[bytes]]] = []
         for number in self._folder.newest_first():
@@ -503,13 +472,13 @@ class JoinRun:
         for number, newest_s, disowned in reversed(files):
             table = self._folder.columns(number, [REQUEST, self.settings.key_column, LABEL, LATE])
             late = table[LATE].to_numpy()
-            corrected += self._keys_of(table.filter(pa.array(late)))
+            late_keys += self._keys_of(table.filter(pa.array(late)))
             if newest_s is not None:
-                left = np.flatnonzero(~late)
-                keys = self._keys_of(table.take(pa.array(left)))
-                positive = table[LABEL].to_numpy()[left] > 0
-                self._add_emitted(number, keys, left, positive, newest_s, disowned)
-        self._emitted.find(corrected)
+                in_time = np.flatnonzero(~late)
+                keys = self._keys_of(table.take(pa.array(in_time)))
+                positive = table[LABEL].to_numpy()[in_time] > 0
+                self._add_emitted(number, keys, in_time, positive, newest_s, disowned)
+        self._emitted.find(late_keys)
 
     def _keys_of(self, table: pa.Table) -> list[bytes]:
         requests, names = (filled(table, name).to_pylist() for name in (REQUEST, self.settings.key_column))
@@ -520,18 +489,16 @@ class JoinRun:
         return StreamJournal(path, stream.identity, context=context)
 
     def _check(self, state: JoinState) -> None:
-        begun = {**state.settings, "model": state.model}
-        asked = {**self.settings.lasting(), "model": self.settings.model or state.model}
-        for name, value in begun.items():
-            if asked[name] != value:
-                raise BadInput(f"--{name}: expected {value}, as --out was started with, got {asked[name]}")
+        started = {**state.settings, "model": state.model}
+        requested = {**self.settings.lasting(), "model": self.settings.model or state.model}
+        for name, value in started.items():
+            if requested[name] != value:
+                raise BadInput(f"--{name}: expected {value}, as --out was started with, got {requested[name]}")
 
 
 def _keys(batch: Batch, schema: Schema) -> list[bytes]:
-    """Return the key of each row: its request and its row number or item."""
     columns: list[Any] = [batch.columns[name] for name in schema.names]
-    requests, names = columns
-    return [_key(request, name) for request, name in zip(requests.tolist(), names.tolist())]
+    return [_key(request, name) for request, name in zip(*(column.tolist() for column in columns))]
 
 
 def _key(request: bytes, name: int | str | bytes) -> bytes:
@@ -547,8 +514,8 @@ def _scores(table: pa.Table, score: str) -> np.ndarray:
 
 def _by_generation(table: pa.Table, scores: np.ndarray, labels: np.ndarray) -> dict[str, ScoreSums]:
     generations = np.array(table[GENERATION].to_pylist())
-    found = {}
+    sums = {}
     for generation in np.unique(generations).tolist():
-        mine = generations == generation
-        found[generation] = ScoreSums(float(scores[mine].sum()), float(labels[mine].sum()), int(mine.sum()))
-    return found
+        chosen = generations == generation
+        sums[generation] = ScoreSums(float(scores[chosen].sum()), float(labels[chosen].sum()), int(chosen.sum()))
+    return sums

@@ -22,20 +22,15 @@ class JoinSettings:
 
     Attributes:
         outcomes: Folder of Parquet files, or URL of a stream, which may contain a password.
-        out: Folder that is written.
         model: Model whose recordings are joined; "" for the only one.
         key: BY_ROW, or the feature whose value an outcome names.
-        request: Column of outcomes with the request id.
-        time: Column of outcomes with their time.
-        value: Column of outcomes with the label; "" for 1.
+        value: Column of outcomes with the label; "" for 1. `request` and `time` are columns of outcomes, too.
         score: Output used for calibration and weights; "" for the first.
         wait_s: Window of a row (see models.streams.matching).
         late_s: Age of a row up to which late outcomes correct it; 0 for no corrections.
         lag_s: Delay after which recordings and outcomes can be read.
-        every_s: Interval at which a file is written.
+        every_s: Interval at which a file is written, or once file_rows rows are due.
         window_s: Length of a window of the report.
-        file_rows: Number of due rows at which a file is written.
-        follow: Keep reading as new input arrives.
     """
 
     recordings: str
@@ -86,11 +81,7 @@ class JoinSettings:
         return ROW if self.key == BY_ROW else self.key
 
     def schemas(self) -> tuple[Schema, Schema]:
-        """Return the columns to read from the recordings and from the outcomes.
-
-        Raises:
-            BadInput: The key is not a column of single ids or strings.
-        """
+        """Return the columns to read of recordings and outcomes; raise BadInput unless the key is one id or string."""
         kind = "id"
         if self.key != BY_ROW:
             columns = first_recording(self.recordings)

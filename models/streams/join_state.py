@@ -1,7 +1,7 @@
 """State of a join as of one of its files, from which a restart resumes.
 
-The join writes it, but reads it as untrusted input: the type of each field is checked, decompressed sizes are bounded
-before decompression, and anything else raises Corrupt.
+It is read as untrusted input: the type of each field is checked, decompressed sizes are bounded before decompression,
+and anything else raises Corrupt.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ class JoinState:
     """State of a join.
 
     Attributes:
-        model: Model that the folder is bound to.
-        settings: Settings that the folder is bound to.
+        settings: Settings that the folder, like `model`, is bound to.
         recordings: Number of the next row to emit.
-        counts: Fates of rows and outcomes.
         share: State of LateShare.
         windows: State of JoinWindows.
         until_s: Unix time before which everything has its fate.
@@ -89,9 +87,9 @@ class JoinState:
 
 def _keys(said: Any) -> tuple[bytes, ...]:
     """Decode disowned keys; a state without any, as older releases wrote it, has no such field."""
-    _check(isinstance(said, list) and all(isinstance(one, str) for one in said), "disowned")
+    _check(isinstance(said, list) and all(isinstance(key, str) for key in said), "disowned")
     try:
-        return tuple(base64.b64decode(one, validate=True) for one in said)
+        return tuple(base64.b64decode(key, validate=True) for key in said)
     except ValueError:
         raise Corrupt("state of a join: disowned is invalid") from None
 

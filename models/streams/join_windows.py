@@ -1,7 +1,7 @@
 """Report each window of recorded time as a line of JSON: rows, positives in time and late, calibration.
 
-There is one line a window and one file a day. Lines are rewritten with every commit while they can change. They are
-derived from the join's state, so a kill loses and repeats nothing.
+One line a window and one file a day. Lines are rewritten with every commit while they can change, from the join's
+state, so a kill loses and repeats nothing.
 - mean_label: weighted mean label of the rows as emitted for training.
 - expected_label: share of positives in time, scaled up by the current estimate of the late share.
 - calibration: mean served score over expected_label, or over mean_label once the window is complete.
@@ -30,11 +30,10 @@ class WindowSums:
     """Sums over the rows and outcomes of a window.
 
     Attributes:
-        positives: Sum of labels that came in time.
-        late: Sum of labels of late positives.
+        positives: Of labels that came in time.
+        late: Of labels of late positives.
         unmatched: Outcomes of this time without a row.
-        scores: Sum of served scores.
-        weights: Sum of the weights of all emitted rows, late ones included.
+        weights: Of all emitted rows, late ones included.
     """
 
     rows: int = 0
@@ -45,24 +44,14 @@ class WindowSums:
     weights: float = 0.0
 
 
-_SUMS = tuple(one.name for one in fields(WindowSums))
+_SUMS = tuple(sums.name for sums in fields(WindowSums))
 LAST_S = 1 << 36
 """Upper bound of timestamps in a report, in seconds."""
 
 
 class JoinWindows:
-    """The windows of a join that may still change."""
-
     def __init__(self, window_s: float, said: Mapping[str, dict[str, Any]] | None = None) -> None:
-        """Restore windows.
-
-        Args:
-            window_s: Length of a window.
-            said: Output of to_json(), or None for no windows.
-
-        Raises:
-            Corrupt: `said` is invalid.
-        """
+        """Restore windows of window_s seconds from to_json(), or start with none. Raises Corrupt."""
         self._window_s = window_s
         try:
             self._sums = {int(start): WindowSums(**sums) for start, sums in (said or {}).items()}
@@ -75,27 +64,20 @@ class JoinWindows:
         return {str(start): asdict(sums) for start, sums in sorted(self._sums.items())}
 
     def add(self, times_s: Float64s, **sums: Float64s) -> None:
-        """Add figures of rows to their windows.
-
-        Args:
-            times_s: Times of the rows, float64 [n].
-            **sums: Figures [n], by field name of WindowSums.
-        """
+        """Add figures [n] of rows, by field name of WindowSums, to the windows of their times [n]."""
         starts = (np.floor(times_s / self._window_s) * self._window_s).astype(np.int64)
         for start in np.unique(starts).tolist():
-            mine, window = starts == start, self._sums.setdefault(start, WindowSums())
+            rows, window = starts == start, self._sums.setdefault(start, WindowSums())
             for name, values in sums.items():
                 kind = type(getattr(window, name))
-                setattr(window, name, getattr(window, name) + kind(values[mine].sum()))
+                setattr(window, name, getattr(window, name) + kind(values[rows].sum()))
 
     def lines(self, share: float, complete_before_s: float) -> list[dict[str, Any]]:
-        """Return the line of every window, ascending.
+        """Return the line of every window, ascending; those that end by complete_before_s can have no more outcomes.
 
-        Args:
-            share: Estimated share of positives that come late.
-            complete_before_s: Windows that end by this time are complete: no more outcomes can come.
+        `share` is the estimated share of positives that come late.
         """
-        made = []
+        lines = []
         for start, sums in sorted(self._sums.items()):
             complete = start + self._window_s <= complete_before_s
             entry = {field.name: round(getattr(sums, field.name), 6) for field in fields(sums)}
@@ -105,8 +87,8 @@ class JoinWindows:
             entry |= {"mean_score": round(score, 6), "mean_label": round(label, 6)}
             entry |= {"expected_label": round(expected, 6), "late_share": round(share, 6)}
             entry |= {"calibration": round(score / against, 4) if against else None, "complete": complete}
-            made.append({"window": start, "window_s": self._window_s, **entry})
-        return made
+            lines.append({"window": start, "window_s": self._window_s, **entry})
+        return lines
 
     def forget(self, before_s: float) -> None:
         """Drop windows that ended before before_s; their lines have been written."""
@@ -115,36 +97,26 @@ class JoinWindows:
 
 
 def write_lines(folder: Path, lines: list[dict[str, Any]]) -> None:
-    """Write lines to their days' files, replacing lines of the same window.
-
-    Args:
-        folder: Folder of the report.
-        lines: One line a window.
-    """
+    """Write lines, one a window, to their days' files, replacing lines of the same window."""
     days: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         days.setdefault(time.strftime("%Y-%m-%d", time.gmtime(line["window"])), []).append(line)
-    for day, mine in days.items():
+    for day, new in days.items():
         path = folder / f"{day}.jsonl"
         folder.mkdir(exist_ok=True)
-        known = {line["window"]: line for line in read_lines(path)} | {line["window"]: line for line in mine}
+        by_window = {line["window"]: line for line in [*read_lines(path), *new]}
         with atomic_file(path) as file:
-            file.writelines(json.dumps(known[window]).encode() + b"\n" for window in sorted(known))
+            file.writelines(json.dumps(by_window[window]).encode() + b"\n" for window in sorted(by_window))
 
 
 def newest_lines(folder: Path, most: int) -> list[dict[str, Any]]:
-    """Return the newest windows of a report, ascending.
-
-    Args:
-        folder: Folder of the report.
-        most: Maximum number of windows.
-    """
-    found: list[dict[str, Any]] = []
+    """Return the newest windows of a report, at most `most`, ascending."""
+    lines: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl"), reverse=True):
-        found = [*read_lines(path), *found]
-        if len(found) >= most:
+        lines = [*read_lines(path), *lines]
+        if len(lines) >= most:
             break
-    return found[-most:]
+    return lines[-most:]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -153,22 +125,22 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    return [said for said in map(_said, lines) if _is_line(said)]
+    return [entry for entry in map(_parsed, lines) if _is_line(entry)]
 
 
-def _said(line: bytes) -> Any:
+def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _is_line(said: Any) -> bool:
-    if not isinstance(said, dict) or type(said.get("window")) is not int or not 0 <= said["window"] < LAST_S:
+def _is_line(entry: Any) -> bool:
+    if not isinstance(entry, dict) or type(entry.get("window")) is not int or not 0 <= entry["window"] < LAST_S:
         return False
-    sums = [said.get(name) for name in (*_SUMS, "mean_score", "mean_label", "expected_label")]
-    calibration = 0.0 if said.get("calibration", "") is None else said.get("calibration")
-    return _are_sums([*sums, calibration]) and type(said.get("complete")) is bool
+    sums = [entry.get(name) for name in (*_SUMS, "mean_score", "mean_label", "expected_label")]
+    calibration = 0.0 if entry.get("calibration", "") is None else entry.get("calibration")
+    return _are_sums([*sums, calibration]) and type(entry.get("complete")) is bool
 
 
 def _are_sums(values: Iterable[Any]) -> bool:

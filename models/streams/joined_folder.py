@@ -9,8 +9,8 @@
 Invariants
 - One writer: it holds the lock of _join/lock, which is released when its process ends.
 - A file appears whole under the next number, by one rename. The metadata of its schema holds, under "freshet.join", the
-  state that this file completes. Output and state are therefore one: the newest file defines where a join resumes, and
-  every row is in exactly one file, whenever a kill happens.
+  state that this file completes. So the newest file defines where a join resumes, and every row is in exactly one file,
+  whenever a kill happens.
 - Files never change. Old ones may be deleted after training has consumed them; a correction that needs one then counts
   as too late. The newest file must stay, or the join starts from the beginning.
 
@@ -44,17 +44,12 @@ BOOKS = "_join"
 GROUP_ROWS, GROUP_NBYTES = 4096, 8 << 20
 """Small row groups: a correction reads a whole group for one row."""
 ROWS_NBYTES = 64 << 20
-"""Limit of decoded rows in memory.
-
-A small file may decode to many bytes.
-"""
+"""Limit of decoded rows in memory: a small file may decode to many bytes."""
 
 _NAME = re.compile(r"(\d{10})\.parquet")
 
 
 class JoinedFolder:
-    """The rows that a join has emitted, and its state."""
-
     def __init__(self, folder: Path) -> None:
         """Create and lock the folder; raise BadInput if it is not writable or another join holds it."""
         self.folder, self.books = folder, folder / BOOKS
@@ -78,7 +73,6 @@ class JoinedFolder:
 
     @property
     def next(self) -> int:
-        """Number of the next file."""
         return self._newest + 1
 
     def state(self) -> dict[str, Any] | None:
@@ -88,23 +82,15 @@ class JoinedFolder:
     def state_of(self, number: int) -> dict[str, Any]:
         """Return the state that a file completes. Raises Corrupt."""
         try:
-            said = json.loads((pq.read_schema(self._path(number)).metadata or {})[STATE])
+            state = json.loads((pq.read_schema(self._path(number)).metadata or {})[STATE])
         except (OSError, KeyError, ValueError, RecursionError, pa.ArrowException):
             raise Corrupt(f"{self._path(number).name}: expected a file of a join") from None
-        if not isinstance(said, dict):
+        if not isinstance(state, dict):
             raise Corrupt(f"{self._path(number).name}: expected the state of a join")
-        return said
+        return state
 
     def write(self, rows: pa.Table, state: dict[str, Any]) -> int:
-        """Write rows and the state that they complete in one file.
-
-        Args:
-            rows: The labelled rows, in the form of models.data.broadcast_columns.take_once.
-            state: The state as JSON-able values.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Write rows, in the form of broadcast_columns.take_once, and the state that they complete; raises OSError."""
         metadata = {**(rows.schema.metadata or {}), STATE: json.dumps(state, separators=(",", ":")).encode()}
         with atomic_file(self._path(self.next)) as file:
             group_rows = max(1, min(GROUP_ROWS, GROUP_NBYTES * len(rows) // max(1, rows.nbytes)))
@@ -116,39 +102,26 @@ class JoinedFolder:
         return self._newest
 
     def newest_first(self) -> Iterator[int]:
-        """Yield the numbers of the existing files, newest first."""
         yield from sorted(self._numbers(), reverse=True)
 
     def columns(self, number: int, names: Sequence[str]) -> pa.Table:
-        """Return columns of a file.
-
-        Returns:
-            All rows of these columns, each with its value.
-
-        Raises:
-            Corrupt: The file cannot be read.
-        """
+        """Return all rows of columns of a file, each with its value. Raises Corrupt."""
         with _sound(self._path(number).name):
             table = pq.read_table(self._path(number), columns=list(names), partitioning=None)
             return pa.table({name: filled(table, name) for name in names})
 
     def recorded(self, number: int, rows: Sequence[int]) -> pa.Table | None:
-        """Return rows of a file as they were recorded.
+        """Return rows of a file as they were recorded, in this order; None if the file is gone. Raises Corrupt.
 
-        Returns:
-            The rows in the order of `rows`, without the join's own columns, in the form of
-                models.data.broadcast_columns.take_once; None if the file is gone.
-
-        Raises:
-            Corrupt: The file cannot be read.
+        They have the form of models.data.broadcast_columns.take_once.
         """
         try:
-            found = rows_of(self._path(number), rows)
+            table = rows_of(self._path(number), rows)
         except FileNotFoundError:
             return None
-        metadata = {key: value for key, value in (found.schema.metadata or {}).items() if key != STATE}
+        metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != STATE}
         with _sound(self._path(number).name):
-            return found.drop_columns([LABEL, WEIGHT, LATE]).replace_schema_metadata(metadata)
+            return table.drop_columns([LABEL, WEIGHT, LATE]).replace_schema_metadata(metadata)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:010}.parquet"
@@ -170,37 +143,25 @@ def _sound(name: str) -> Iterator[None]:
 
 
 def labelled(rows: pa.Table, labels: np.ndarray, weights: np.ndarray, late: np.ndarray) -> pa.Table:
-    """Append label, weight and late columns to recorded rows.
-
-    Args:
-        rows: n recorded rows.
-        labels: [n].
-        weights: [n].
-        late: bool [n].
-    """
+    """Append columns of labels [n], weights [n] and late [n] (bool) to recorded rows."""
     rows = rows.append_column(LABEL, pa.array(labels.astype(np.float32)))
     rows = rows.append_column(WEIGHT, pa.array(weights.astype(np.float32)))
     return rows.append_column(LATE, pa.array(late))
 
 
 def rows_of(path: Path, rows: Sequence[int]) -> pa.Table:
-    """Read rows of a file of a join; only their row groups are read, one at a time.
+    """Read rows of a file of a join in this order; only their row groups are read, one at a time.
 
-    Returns:
-        The emitted rows, in the order of `rows`, in the form of models.data.broadcast_columns.take_once.
-
-    Raises:
-        FileNotFoundError: The file is gone.
-        Corrupt: It cannot be read, or has no such row.
+    They have the form of models.data.broadcast_columns.take_once. Raises FileNotFoundError, Corrupt.
     """
     with _sound(path.name), pq.ParquetFile(path, pre_buffer=False) as file:
         counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         order = np.argsort(np.asarray(rows, np.int64), kind="stable")
-        wanted = np.asarray(rows, np.int64)[order]
-        groups = np.searchsorted(starts, wanted, side="right") - 1
+        ascending = np.asarray(rows, np.int64)[order]
+        groups = np.searchsorted(starts, ascending, side="right") - 1
         parts = [
-            take_once(file.read_row_group(group), wanted[groups == group] - starts[group])
+            take_once(file.read_row_group(group), ascending[groups == group] - starts[group])
             for group in np.unique(groups).tolist()
         ]
         return take_once(pa.concat_tables(parts), np.argsort(order))

@@ -2,15 +2,13 @@
 
 Positions are in the journal, so nothing is committed to a consumer group: partitions are assigned, each from the offset
 after the newest one read. A segment is a run of one partition's messages, from an offset to an offset. The order of
-runs of several partitions is the order in which the brokers deliver them the first time, and is then recorded in the
-journal. Offsets may have gaps (compaction, transactions). Messages of aborted transactions are not read. New partitions
-are found within PARTITIONS_S.
+runs of several partitions is that of their first delivery, recorded in the journal. Offsets may have gaps (compaction,
+transactions). Messages of aborted transactions are not read. New partitions are found within PARTITIONS_S.
 
-A file of librdkafka properties, named by the environment variable FRESHET_KAFKA_PROPERTIES, configures how the client
-authenticates to the brokers (TLS, SASL).
+The environment variable FRESHET_KAFKA_PROPERTIES names a file of librdkafka properties for authentication (TLS, SASL).
 
-Messages that a partition already has arrive some time after it is assigned. A poll that does not wait for new messages
-waits for these, until the client has reported the end of each partition.
+A partition's messages arrive some time after it is assigned. A poll that does not wait for new messages waits for
+these, until the client has reported the end of each partition.
 
 Offsets that retention deleted before they were read count as lost. A topic that ends before an offset already read is
 another topic, and is refused.
@@ -43,22 +41,10 @@ Message = tuple[int, bytes]
 
 
 class KafkaStream:
-    """Messages of one topic, each partition in its order."""
-
     def __init__(
         self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
     ) -> None:
-        """Create a consumer.
-
-        Args:
-            url: kafka://host:port[,host:port]/topic.
-            schema: Columns to read.
-            now_s: Clock.
-            context: Reader of the stream, for messages.
-
-        Raises:
-            BadInput: The URL has another form, or the client's properties are invalid.
-        """
+        """Create a consumer of kafka://host:port[,host:port]/topic. Raises BadInput."""
         parts, self._context = urlsplit(url), context
         self._topic = parts.path.removeprefix("/")
         if parts.scheme != "kafka" or not parts.netloc or not self._topic or "@" in parts.netloc:
@@ -81,7 +67,7 @@ class KafkaStream:
         try:
             self._consumer = ck.Consumer(self._options)
         except ck.KafkaException as error:
-            raise BadInput(f"{PROPERTIES}: expected properties of librdkafka, got {_told(error)}") from None
+            raise BadInput(f"{PROPERTIES}: expected properties of librdkafka, got {_reason(error)}") from None
         # Partition -> next offset.
         self._next: dict[int, int] = {}
         # Partitions whose messages from before they were assigned have not all arrived.
@@ -101,28 +87,28 @@ class KafkaStream:
         try:
             self._assign()
         except ck.KafkaException as error:
-            wanted = f"Kafka's topic {self._topic[:80]!r}"
-            raise BadInput(f"{self._context.field}: expected {wanted}, got {_told(error)}") from None
+            expected = f"Kafka's topic {self._topic[:80]!r}"
+            raise BadInput(f"{self._context.field}: expected {expected}, got {_reason(error)}") from None
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
             if self._now_s() - self._looked_s >= PARTITIONS_S:
                 self._assign()
-            given = self._consumed(wait_s)
+            messages = self._consumed(wait_s)
             for _ in range(round(TIMEOUT_S / FETCH_S)):
-                if given or wait_s or not self._coming:
+                if messages or wait_s or not self._coming:
                     break
-                given = self._consumed(FETCH_S)
+                messages = self._consumed(FETCH_S)
             else:
                 # Brokers that do not answer delay one poll, not each.
                 self._coming.clear()
         except ck.KafkaException as error:
-            self._trouble = f"Kafka: {_told(error)}"
+            self._trouble = f"Kafka: {_reason(error)}"
             return []
         runs: dict[int, list[Message]] = {}
-        for message in given:
+        for message in messages:
             if (failure := message.error()) is None:
-                runs.setdefault(message.partition() or 0, []).append(_said(message))
+                runs.setdefault(message.partition() or 0, []).append(_plain(message))
             elif _is_gone(failure):
                 self._looked_s = float("-inf")
             else:
@@ -139,13 +125,13 @@ class KafkaStream:
 
     def _consumed(self, wait_s: float) -> list[ck.Message]:
         """Return messages and errors; the ends of partitions are noted."""
-        given = []
+        messages = []
         for message in self._consumer.consume(MOST_MESSAGES, wait_s):
             if (failure := message.error()) is not None and failure.code() == ck.KafkaError._PARTITION_EOF:
                 self._coming.discard(message.partition() or 0)
             else:
-                given.append(message)
-        return given
+                messages.append(message)
+        return messages
 
     def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
         for newest, parts in self._newest:
@@ -171,7 +157,6 @@ class KafkaStream:
         self._consumer.close()
 
     def _assign(self) -> None:
-        """Assign partitions with their offsets if there are new ones or one has to start elsewhere."""
         topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S).topics[self._topic]
         if topic.error is not None:
             raise ck.KafkaException(topic.error)
@@ -186,41 +171,40 @@ class KafkaStream:
     def _begins(self, partition: int) -> int:
         """Return the offset to read a partition from: after the last one read, or the first that exists."""
         first, end = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
-        wanted = self._next.get(partition, -1)
-        if wanted > end:
+        offset = self._next.get(partition, -1)
+        if offset > end:
             raise BadInput(
-                f"topic {self._topic}: partition {partition} was read up to offset {wanted - 1}, but it ends at {end}:"
+                f"topic {self._topic}: partition {partition} was read up to offset {offset - 1}, but it ends at {end}:"
                 f" the topic was recreated; {self._context.anew} with this one"
             )
-        if 0 <= wanted < first:
-            self._lost += first - wanted
-        if max(wanted, first) < end:
+        if 0 <= offset < first:
+            self._lost += first - offset
+        if max(offset, first) < end:
             self._coming.add(partition)
-        return max(wanted, first)
+        return max(offset, first)
 
     def _again(self, segment: Segment) -> list[Message]:
-        """Read a segment's messages again with a separate consumer."""
-        where, found = segment.where, list[Message]()
+        where, messages = segment.where, list[Message]()
         consumer = ck.Consumer(self._options)
         try:
             consumer.assign([ck.TopicPartition(self._topic, where["partition"], where["first"])])
             until_s = self._now_s() + TIMEOUT_S
-            while len(found) < where["messages"] and self._now_s() < until_s:
-                for message in consumer.consume(min(MOST_MESSAGES, where["messages"] - len(found)), 0.2):
+            while len(messages) < where["messages"] and self._now_s() < until_s:
+                for message in consumer.consume(min(MOST_MESSAGES, where["messages"] - len(messages)), 0.2):
                     if (failure := message.error()) is None:
-                        found.append(_said(message))
+                        messages.append(_plain(message))
                     until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
-            wanted = "earlier messages"
-            raise BadInput(f"{self._context.field}: expected {wanted} from Kafka, got {_told(error)}") from None
+            expected = "earlier messages"
+            raise BadInput(f"{self._context.field}: expected {expected} from Kafka, got {_reason(error)}") from None
         finally:
             consumer.close()
-        if len(found) != where["messages"] or found[-1][0] != where["last"]:
+        if len(messages) != where["messages"] or messages[-1][0] != where["last"]:
             raise BadInput(
                 f"topic {self._topic}: offsets {where['first']} to {where['last']} of partition {where['partition']}"
                 " are needed again but are incomplete: increase the retention of the topic"
             )
-        return found
+        return messages
 
     def _parts(self, partition: int, run: Sequence[Message]) -> list[Rows | RejectedRows]:
         named = ((f"offset {offset} of partition {partition} of {self._topic}", value) for offset, value in run)
@@ -231,7 +215,6 @@ class KafkaStream:
 
 
 def _client_properties() -> dict[str, Any]:
-    """Read the client's properties (TLS, SASL) from the file that PROPERTIES names."""
     if not (path := os.environ.get(PROPERTIES)):
         return {}
     try:
@@ -242,14 +225,13 @@ def _client_properties() -> dict[str, Any]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _said(message: ck.Message) -> Message:
+def _plain(message: ck.Message) -> Message:
     return message.offset() or 0, message.value() or b""
 
 
 def _is_gone(error: ck.KafkaError) -> bool:
-    """Return True if the requested offset no longer exists."""
     return error.code() in (ck.KafkaError._AUTO_OFFSET_RESET, ck.KafkaError.OFFSET_OUT_OF_RANGE)
 
 
-def _told(error: ck.KafkaException) -> str:
+def _reason(error: ck.KafkaException) -> str:
     return str(error.args[0].str())[:160]

@@ -46,18 +46,10 @@ IN_TIME, SCORES, LATE = 0, 1, 2
 
 
 class LateShare:
-    """The running estimate of one join."""
-
     def __init__(self, wait_s: float, late_s: float, said: Mapping[str, list[float]] | None = None) -> None:
-        """Restore an estimate.
+        """Restore an estimate from to_json(), or start with none. Raises Corrupt.
 
-        Args:
-            wait_s: Window of a row.
-            late_s: Delay up to which late positives are corrected; 0 for no corrections.
-            said: Output of to_json(), or None for an empty estimate.
-
-        Raises:
-            Corrupt: `said` is invalid.
+        `late_s` is the delay up to which late positives are corrected; 0 for no corrections.
         """
         self._wait_s, self._late_s = wait_s, late_s
         buckets = max(1, math.ceil(BUCKETS_A_DOUBLING * math.log2(late_s / wait_s))) if late_s else 0
@@ -75,30 +67,18 @@ class LateShare:
         return {str(n): [float(f"{value:.9g}") for value in sums] for n, sums in sorted(self._cohorts.items())}
 
     def add_rows(self, times_s: Float64s, scores: Float64s, positives: Float64s) -> None:
-        """Add rows emitted at the end of their window.
-
-        Args:
-            times_s: Times of the rows, float64 [n].
-            scores: Served scores, float64 [n].
-            positives: Labels that came in time, float64 [n]; 0 without one.
-        """
+        """Add rows emitted at the end of their window, float64 [n] each; `positives` are labels in time, or 0."""
         if not self._late_s:
             return
-        for cohort, mine in self._by_cohort(times_s):
-            cohort[IN_TIME] += positives[mine].sum()
-            cohort[SCORES] += scores[mine].sum()
+        for cohort, rows in self._by_cohort(times_s):
+            cohort[IN_TIME] += positives[rows].sum()
+            cohort[SCORES] += scores[rows].sum()
 
     def add_late(self, times_s: Float64s, delays_s: Float64s, positives: Float64s) -> None:
-        """Add rows that became positives late.
-
-        Args:
-            times_s: Times of the rows, float64 [n].
-            delays_s: Delays of their outcomes, float64 [n].
-            positives: Labels of the outcomes, float64 [n].
-        """
+        """Add rows that became positives late, float64 [n] each: their times, and delays and labels of the outcomes."""
         buckets = np.clip(np.searchsorted(self._edges_s, delays_s, side="right") - 1, 0, len(self._edges_s) - 2)
-        for cohort, mine in self._by_cohort(times_s):
-            np.add.at(cohort, LATE + buckets[mine], positives[mine])
+        for cohort, rows in self._by_cohort(times_s):
+            np.add.at(cohort, LATE + buckets[rows], positives[rows])
 
     def share(self, until_s: float) -> float:
         """Return q (0 to 1), estimated from outcomes up to until_s."""
@@ -120,15 +100,7 @@ class LateShare:
         return 1.0
 
     def weights(self, scores: Float64s, until_s: float) -> Float64s:
-        """Return the weights of rows as negatives.
-
-        Args:
-            scores: Served scores, float64 [n].
-            until_s: Time up to which outcomes are known.
-
-        Returns:
-            float64 [n].
-        """
+        """Return the weights of rows as negatives, float64 [n], with outcomes known up to until_s."""
         share = self.share(until_s)
         if not share:
             return np.ones(len(scores))
@@ -137,18 +109,17 @@ class LateShare:
         return weights
 
     def forget(self, until_s: float) -> None:
-        """Drop cohorts too old to contribute."""
         for n in [n for n in self._cohorts if self._ends_s(n) < until_s - 2 * self._late_s]:
             del self._cohorts[n]
 
     def _by_cohort(self, times_s: Float64s) -> list[tuple[Float64s, NDArray[np.int64]]]:
         numbers = np.floor(times_s / self._width_s).astype(np.int64)
         order = np.argsort(numbers, kind="stable")
-        found, starts = np.unique(numbers[order], return_index=True)
-        made = []
-        for n, mine in zip(found.tolist(), np.split(order, starts[1:])):
-            made.append((self._cohorts.setdefault(n, np.zeros(LATE + len(self._edges_s) - 1)), mine))
-        return made
+        cohorts, starts = np.unique(numbers[order], return_index=True)
+        return [
+            (self._cohorts.setdefault(n, np.zeros(LATE + len(self._edges_s) - 1)), rows)
+            for n, rows in zip(cohorts.tolist(), np.split(order, starts[1:]))
+        ]
 
     def _ends_s(self, cohort: int) -> float:
         return (cohort + 1) * self._width_s

@@ -5,22 +5,22 @@ negative otherwise. Rows leave in the order of their numbers. An outcome whose r
 up among the emitted ones. An outcome without a row is kept until its row must have been read, and then counts as
 unmatched: its request was not recorded, or its row left more than late_s ago.
 
-Clients choose request ids, so an id may occur more than once. When a row leaves, it is contested by rows of the same id
+Clients choose request ids, so an id may occur more than once. A row that leaves is contested by rows of the same id
 that arrived since, and by one that left recently. If they repeat its request, one row counts and the others are left
 out as retried. If they do not, the outcome cannot be attributed: all waiting rows are left out as disowned, and
-outcomes of the id count as ambiguous while the id is remembered. So a client that reuses another client's id can keep
-that client's row out of training, but cannot obtain a label for it.
+outcomes of the id count as ambiguous while it is remembered. So a client that reuses another's id can keep that
+client's row out of training, but cannot obtain a label for it.
 
 Invariants
 - Rows leave as a prefix of their numbers, so one number records what has left.
-- An outcome is open from when it is read until its effect is emitted or counted. It has exactly one fate and is counted
-  once. Open outcomes have to be read again after a crash: open_outcomes().
+- An outcome is open from when it is read until its effect is emitted or counted, exactly once. Open outcomes have to be
+  read again after a crash: open_outcomes().
 - If a row has several outcomes, the first one read counts.
 - No outcome is emitted with a row before recordings have been read up to the outcome's time, because another request
   with the same id may appear until then.
 
-Cost: about 280 bytes a waiting row, independent of its features, which are read again when it leaves. Rejected: keeping
-waiting rows with their features (ten times the memory), or in files of the join's own (the recordings are such files).
+Cost: about 280 bytes a waiting row; its features are read again when it leaves. Rejected: keeping waiting rows with
+their features (ten times the memory), or in files of the join's own (the recordings are such files).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from freshet_serving.models.streams.emitted_rows import EmittedRows, RowLocation
 from freshet_serving.processor.errors import Corrupt
 
 SINCE_ALIKE = ("retried", "disowned", "ambiguous")
-"""Counts that older releases, which did not compare rows of an id, lack."""
+"""Counts that older releases lack."""
 
 
 @dataclass(slots=True)
@@ -47,17 +47,14 @@ class JoinCounts:
     """Fates of rows and outcomes.
 
     Attributes:
-        rows: Rows emitted.
         lost: Rows whose recording was gone when their window ended.
         repeated: Emitted rows that no outcome finds, because an earlier row of the request has their key.
-        positives: Outcomes in time.
         late: Late outcomes that were corrected.
         unmatched: Outcomes without a row.
         duplicates: Outcomes after a row's first one.
         too_late: Outcomes too late for a correction, or whose row's file is gone.
         retried: Rows left out because they repeat a request.
-        disowned: Rows left out because several requests have their id.
-        ambiguous: Outcomes of disowned rows.
+        disowned: Rows left out because several requests have their id; their outcomes are ambiguous.
     """
 
     rows: int = 0
@@ -75,13 +72,7 @@ class JoinCounts:
 
 @dataclass(frozen=True, slots=True)
 class PositiveOutcome:
-    """An outcome with a value other than 0.
-
-    Attributes:
-        number: Number in its stream.
-        time_s: Time of the event.
-        value: Label for the row.
-    """
+    """An outcome with a value other than 0, by its number in its stream."""
 
     number: int
     time_s: float
@@ -93,8 +84,6 @@ class PendingRow:
     """A recorded row whose window has not ended.
 
     Attributes:
-        number: Number in the recordings.
-        outcome: Outcome attached to it, if any.
         before: Location of an emitted row with the same key.
         later: Rows of the same key that arrived since; set on the first one only.
         left_out: A fate of JoinCounts; "" if the row is to be emitted.
@@ -116,17 +105,12 @@ class PendingRow:
 
     @property
     def of_others(self) -> Iterator[PendingRow]:
-        """The later rows of other requests."""
         return (row for row in self.later or () if row.time_s != self.time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class LateOutcome:
-    """An outcome whose row was emitted as a negative.
-
-    Attributes:
-        key: Key to compare, since the row is looked up by a hash.
-    """
+    """An outcome whose row was emitted as a negative; its key is compared, since the row is looked up by a hash."""
 
     outcome: PositiveOutcome
     place: RowLocation
@@ -135,13 +119,7 @@ class LateOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OpenOutcomes:
-    """The outcomes of a range of numbers that are open.
-
-    Attributes:
-        first: First number of the range.
-        end: End of the range, exclusive.
-        numbers: Numbers in the range that are open; the others are settled.
-    """
+    """The outcomes of the range [first, end) of numbers: those in `numbers` are open, the others settled."""
 
     first: int = 0
     end: int = 0
@@ -163,15 +141,13 @@ class OpenOutcomes:
             bits = np.frombuffer(unpacking.decompress(base64.b64decode(said["open"]), nbytes + 1), np.uint8)
             if first < 0 or end < first or len(bits) != nbytes:
                 raise ValueError
-            found = np.flatnonzero(np.unpackbits(bits, count=end - first)) + first
+            numbers = np.flatnonzero(np.unpackbits(bits, count=end - first)) + first
         except (KeyError, TypeError, ValueError, OverflowError, zlib.error) as error:
             raise Corrupt(f"open outcomes: expected a range and its bits, got {type(error).__name__}") from None
-        return OpenOutcomes(first, end, frozenset(found.tolist()))
+        return OpenOutcomes(first, end, frozenset(numbers.tolist()))
 
 
 class Matcher:
-    """The waiting rows and outcomes of one join."""
-
     def __init__(
         self,
         wait_s: float,
@@ -180,14 +156,7 @@ class Matcher:
         known: OpenOutcomes,
         counts: JoinCounts,
     ) -> None:
-        """Start from the state in which the join was left.
-
-        Args:
-            wait_s: Window of a row.
-            late_s: Age of a row up to which late outcomes correct it.
-            emitted: Rows that have left.
-            counts: Fates so far.
-        """
+        """Start from the state in which the join was left; late outcomes correct rows up to an age of late_s."""
         self._wait_s, self._last_s, self._emitted = wait_s, max(wait_s, late_s), emitted
         self._rows: deque[PendingRow] = deque()
         self._by_key: dict[bytes, PendingRow] = {}
@@ -203,23 +172,16 @@ class Matcher:
 
     @property
     def held(self) -> int:
-        """Number of outcomes whose row has not been seen."""
         return len(self._held)
 
     @property
     def settled_s(self) -> float:
         """Unix time before which everything read so far has its fate."""
         first = self._rows[0].time_s + self._wait_s if self._rows else float("inf")
-        return min([first, *(one.outcome.time_s for one in self.late)])
+        return min([first, *(late.outcome.time_s for late in self.late)])
 
     def take_rows(self, first: int, times_s: Sequence[float], keys: Sequence[bytes]) -> None:
-        """Add recorded rows.
-
-        Args:
-            first: Number of the first row; the others follow it.
-            times_s: Time of each.
-            keys: Key of each.
-        """
+        """Add recorded rows, the first with number `first`."""
         places = self._emitted.places(keys)
         for number, time_s, key, before in zip(itertools.count(first), times_s, keys, places):
             row = PendingRow(number, time_s, key, before=before)
@@ -235,14 +197,7 @@ class Matcher:
     def take_outcomes(
         self, first: int, times_s: Sequence[float], values: Sequence[float], keys: Sequence[bytes]
     ) -> None:
-        """Add outcomes; those settled before the join was left are skipped.
-
-        Args:
-            first: Number of the first outcome; the others follow it.
-            times_s: Time of each.
-            values: Label of each.
-            keys: Key of each.
-        """
+        """Add outcomes, the first with number `first`; those settled before the join was left are skipped."""
         strangers: list[tuple[bytes, PositiveOutcome]] = []
         for number, time_s, value, key in zip(itertools.count(first), times_s, values, keys):
             if number < self._end and number not in self._open:
@@ -265,18 +220,13 @@ class Matcher:
                 self._held[key] = outcome
 
     def due(self, until_s: float, most: int) -> list[PendingRow]:
-        """Return the first rows whose window has ended.
-
-        Args:
-            until_s: Time before which all outcomes have been read.
-            most: Maximum number of rows.
-        """
-        found: list[PendingRow] = []
+        """Return the first rows, at most `most`, whose window had ended when outcomes were read up to until_s."""
+        rows: list[PendingRow] = []
         for row in self._rows:
-            if len(found) == most or row.time_s + self._wait_s >= until_s:
+            if len(rows) == most or row.time_s + self._wait_s >= until_s:
                 break
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def contested(self, rows: Sequence[PendingRow]) -> list[PendingRow]:
         """Return those of the first rows, about to leave, whose id may belong to several requests."""
@@ -289,57 +239,48 @@ class Matcher:
     def decide(self, row: PendingRow, alike: bool) -> None:
         """Decide about a contested row and all later rows of its key.
 
-        Args:
-            alike: True if all rows repeat one request; then only this row or the one emitted before it counts.
+        If they are alike, all repeat one request, and only this row or the one emitted before it counts.
         """
         if not alike:
-            for one in (row, *(row.later or ())):
-                one.left_out = "disowned"
+            for disowned in (row, *(row.later or ())):
+                disowned.left_out = "disowned"
             if row.outcome is not None:
                 self.close([row.outcome], "ambiguous")
                 row.outcome = None
             return
-        for one in row.of_others:
-            one.left_out = "retried"
+        for other in row.of_others:
+            other.left_out = "retried"
         if row.before is None:
             return
-        for one in row.of_one_request:
-            one.left_out = "retried"
+        for repeat in row.of_one_request:
+            repeat.left_out = "retried"
         if row.outcome is not None:
             (place,) = self._emitted.find([row.key])
             self._correct(LateOutcome(row.outcome, place or row.before, row.key))
             row.outcome = None
 
     def corrections(self, until_s: float, most: int) -> list[LateOutcome]:
-        """Return the first late outcomes, at most `most`, of times before until_s.
+        """Return the first late outcomes, at most `most`, of times before until_s, to which recordings have been read.
 
         If another request has used the id since, the outcome is attached to its row or counted as ambiguous.
-
-        Args:
-            until_s: Time up to which recordings have been read.
-            most: Maximum number.
         """
         late, self.late = self.late, []
-        for one, place in zip(late, self._emitted.places([one.key for one in late])):
-            row = self._by_key.get(one.key)
+        for correction, place in zip(late, self._emitted.places([c.key for c in late])):
+            row = self._by_key.get(correction.key)
             if row is not None and not row.left_out:
-                self._attach(row, one.outcome)
+                self._attach(row, correction.outcome)
             elif place is not None and place.disowned:
-                self.close([one.outcome], "ambiguous")
+                self.close([correction.outcome], "ambiguous")
             else:
-                self.late.append(one)
-        return [one for one in self.late if one.outcome.time_s < until_s][:most]
+                self.late.append(correction)
+        return [correction for correction in self.late if correction.outcome.time_s < until_s][:most]
 
     def in_time(self, row: PendingRow) -> float:
         """Return the label of a leaving row: the value of an outcome within its window, or 0."""
         return row.outcome.value if row.outcome is not None and row.outcome.time_s <= row.time_s + self._wait_s else 0.0
 
     def pop_rows(self, rows: int, places: Sequence[RowLocation] | None) -> None:
-        """Remove the first rows.
-
-        Args:
-            places: Location of each row, unused for rows that are left out; None if the rows are lost.
-        """
+        """Remove the first rows, which are now at `places` (unused for rows left out), or lost if that is None."""
         for n in range(rows):
             row = self._rows.popleft()
             if first := self._by_key.get(row.key) is row:
@@ -363,20 +304,12 @@ class Matcher:
                 self._correct(LateOutcome(outcome, places[n], row.key))
 
     def close(self, outcomes: Sequence[PositiveOutcome], fate: str) -> None:
-        """Settle outcomes.
-
-        Args:
-            fate: Their fate, a field of JoinCounts.
-        """
+        """Settle outcomes; their fate is a field of JoinCounts."""
         setattr(self.counts, fate, getattr(self.counts, fate) + len(outcomes))
         self._open.difference_update(outcome.number for outcome in outcomes)
 
     def give_up(self, before_s: float) -> list[float]:
-        """Count held outcomes of times before before_s as unmatched.
-
-        Returns:
-            Times of all outcomes that became unmatched since the last call.
-        """
+        """Count held outcomes of times before before_s as unmatched; return the times of all that newly are."""
         gone = [key for key, outcome in self._held.items() if outcome.time_s < before_s]
         for key in gone:
             self._forgo(self._held.pop(key))

@@ -22,10 +22,9 @@ JOURNAL, TRAINER = "stream.journal", "trainer"
 
 
 def trainer_folder(config: TrainConfig) -> Path:
-    """Return the folder of a trainer's own files.
+    """Return the folder of a trainer's own files: the repository or, for an object store, one named after its bucket.
 
-    It is the repository or, if that is in an object store, a folder named after its bucket below TRAINER. It is never
-    the store's local mirror, whose content may be fetched again and so may be deleted.
+    Never the store's local mirror, whose content may be fetched again and so may be deleted.
     """
     repository, own = config.publish.repository, config.publish.trainer_folder
     if own or not is_address(repository):
@@ -35,7 +34,6 @@ def trainer_folder(config: TrainConfig) -> Path:
 
 
 def checkpoint_folder(config: TrainConfig) -> Path:
-    """Return the folder of a run's checkpoints and of its stream's journal."""
     return trainer_folder(config) / ".checkpoints" / config.model.name
 
 
@@ -46,9 +44,6 @@ def open_rows(config: TrainConfig, folder: Path, anew: bool = False, repeat: Pat
         folder: Folder of the run's checkpoints.
         anew: Start with the first row, whatever the run has read.
         repeat: Folder of the checkpoints of a run that has followed them: the rows get the same numbers.
-
-    Raises:
-        BadInput: The data cannot be read; the message is one line.
     """
     # A next-item network reads the columns of new events beside the histories before them.
     columns = [f.reads for f in config.features if f.sequence] if config.model.arch in NEXT_ITEM else []
@@ -78,18 +73,7 @@ def _open_rows(config: TrainConfig, fields: tuple[Field, ...], folder: Path, ane
 
 
 def open_stream(form: str, path: str, schema: Schema, context: ErrorContext = TRAINING, strict: bool = True) -> Stream:
-    """Open a stream.
-
-    Args:
-        form: The format; any format outside STREAMS means a folder.
-        path: Path or URL.
-        schema: Columns to read.
-        context: Reader of the stream, for messages.
-        strict: See GrowingFolder.
-
-    Raises:
-        BadInput: The stream cannot be opened.
-    """
+    """Open a stream; any format outside STREAMS means a folder. `strict` is that of GrowingFolder. Raises BadInput."""
     if form == "redis":
         with needed("a Redis stream"):
             from freshet_serving.models.streams.redis_stream import RedisStream

@@ -1,9 +1,8 @@
 """Read the recordings of one model as a stream: the files of its servers' recorders, ordered by their first rows.
 
 Servers and workers record side by side, each into its own files. Files found together are ordered by time, so rows of
-one moment are close to each other. Files of other models count as empty. A recorder deletes its oldest files: those
-gone before they were read show as gaps in the file numbers; those gone before their rows' window ended are counted by
-row. Row numbers come from the journal (models.streams.stream_journal).
+one moment are close to each other. Files of other models count as empty. A recorder deletes its oldest files: gaps in
+the file numbers show those gone before they were read; those gone before their rows' window ended are counted by row.
 """
 
 from __future__ import annotations
@@ -39,27 +38,15 @@ _NAME = re.compile(r".*-(?P<recorder>[^-]+)-(?P<at_ms>\d+)-(?P<number>\d+)\.parq
 
 @dataclass(slots=True)
 class _Numbers:
-    """Numbers of a recorder's files.
-
-    Attributes:
-        missing: How many numbers before it are missing.
-    """
+    """Numbers of a recorder's files: the newest, and how many before it are missing."""
 
     newest: int
     missing: int = 0
 
 
 class RecordingFolder:
-    """A Stream of one model's recordings."""
-
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
-        """Open a folder.
-
-        Args:
-            folder: Folder of the recordings.
-            model: The model; "" for the only one in the folder.
-            schema: Columns to read.
-        """
+        """Open a folder; `model` is "" for the only one in it."""
         self._folder, self._model = Path(folder), model
         self._files = GrowingFolder(folder, schema, context=RECORDINGS)
         self._recorders: dict[str, _Numbers] = {}
@@ -71,7 +58,6 @@ class RecordingFolder:
 
     @property
     def model(self) -> str:
-        """The model; "" while it is unknown."""
         return self._model
 
     @property
@@ -90,7 +76,7 @@ class RecordingFolder:
                     raise BadInput(f"--model: expected {segment.where['model']}, as --out was started with")
 
     def poll(self, wait_s: float) -> list[Segment]:
-        found = sorted(((*self._begins(one), one) for one in self._files.poll(wait_s)), key=lambda part: part[0])
+        found = sorted(((*self._begins(s), s) for s in self._files.poll(wait_s)), key=lambda part: part[0])
         if not self._model:
             models = sorted({model for _, model, segment in found if segment.rows and model})
             if len(models) > 1:
@@ -102,8 +88,8 @@ class RecordingFolder:
             self._number(name)
             if segment.rows and self._model and not model:
                 self._files.set_aside(name, f"{name}: expected a recording, which names its model, got another table")
-            mine = segment.rows if model == self._model else 0
-            segments.append(Segment({**segment.where, "model": model}, mine))
+            rows = segment.rows if model == self._model else 0
+            segments.append(Segment({**segment.where, "model": model}, rows))
         return segments
 
     def read(self, segment: Segment) -> Iterator[Rows | RejectedRows]:
@@ -124,47 +110,40 @@ class RecordingFolder:
         self._files.close()
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
-        """Read the first of the given rows, as long as they have the same columns and take about ROWS_NBYTES at most.
+        """Read the first of these rows, ascending, as long as they have the same columns and about ROWS_NBYTES.
 
-        Args:
-            numbers: Row numbers, ascending.
-
-        Returns:
-            The number of rows, and the rows in the form of models.data.broadcast_columns.take_once; None instead of the
-            rows if they are gone or cannot be decoded. Files that cannot be decoded are set aside.
+        Return their number, and the rows in the form of models.data.broadcast_columns.take_once; None if they are gone
+        or cannot be decoded. Files that cannot be decoded are set aside.
         """
         count, left_nbytes = 0, ROWS_NBYTES
         tables: list[pa.Table] = []
         for first, segment in journal.since(numbers[0]):
-            mine = [number - first for number in numbers[count:] if number < first + segment.rows]
-            if not mine:
+            in_file = [number - first for number in numbers[count:] if number < first + segment.rows]
+            if not in_file:
                 break
-            rows = self._rows(segment.where["file"], mine, left_nbytes)
+            rows = self._rows(segment.where["file"], in_file, left_nbytes)
             if rows is None:
                 if not tables:
-                    return len(mine), None
+                    return len(in_file), None
                 break
             if tables and not rows.schema.equals(tables[0].schema, check_metadata=True):
                 break
             tables.append(rows)
             count += len(rows)
             left_nbytes -= rows.nbytes
-            if count == len(numbers) or len(rows) < len(mine) or left_nbytes <= 0:
+            if count == len(numbers) or len(rows) < len(in_file) or left_nbytes <= 0:
                 break
         return count, pa.concat_tables(tables).combine_chunks()
 
     def _rows(self, name: str, rows: Sequence[int], max_nbytes: int) -> pa.Table | None:
-        """Read the first of these rows of a file, up to about max_nbytes.
-
-        Returns None if the file is gone or damaged, or takes too much memory.
-        """
+        """Read the first of these rows of a file, up to about max_nbytes; None if they cannot be read."""
         path = self._folder / name
         if not path.is_file():
             return None
         try:
             batches: list[pa.RecordBatch] = []
-            with contextlib.closing(DECODERS.rows(path, rows)) as found:
-                for batch in found:
+            with contextlib.closing(DECODERS.rows(path, rows)) as decoded:
+                for batch in decoded:
                     ends = np.cumsum(sum(map(row_nbytes, batch.columns)))
                     fitting = max(0 if batches else 1, int(np.searchsorted(ends, max_nbytes, side="right")))
                     batches.append(batch.slice(0, fitting))
@@ -178,7 +157,6 @@ class RecordingFolder:
             return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:
-        """Return a file's sort key and its model."""
         name = segment.where["file"]
         match = _NAME.fullmatch(name)
         return (int(match["at_ms"]) if match else 0, name), str(_about(self._folder / name).get("model", ""))
@@ -188,27 +166,19 @@ class RecordingFolder:
         if match is None:
             return
         key, number = f"{PurePosixPath(name).parent}/{match['recorder']}", int(match["number"])
-        known = self._recorders.get(key)
-        if known is None or number == 1:
+        numbers = self._recorders.get(key)
+        if numbers is None or number == 1:
             # First file seen of a recorder, or of one that restarted its numbering.
-            self._recorders[key] = _Numbers(number, known.missing if known else 0)
-        elif number > known.newest:
-            known.missing += number - known.newest - 1
-            known.newest = number
+            self._recorders[key] = _Numbers(number, numbers.missing if numbers else 0)
+        elif number > numbers.newest:
+            numbers.missing += number - numbers.newest - 1
+            numbers.newest = number
         else:
-            known.missing -= 1
+            numbers.missing -= 1
 
 
 def score_column(table: pa.Table, score: str) -> str:
-    """Return the column with the scores of recorded rows.
-
-    Args:
-        table: Recorded rows.
-        score: Name of the output; "" for the first one with a number a row.
-
-    Raises:
-        BadInput: There is no such output.
-    """
+    """Return the column with the scores of an output, "" for the first with a number a row. Raises BadInput."""
     scalar: list[str] = [name for name in table.column_names if name.startswith(OUTPUT)]
     scalar = [name for name in scalar if pa.types.is_floating(table.schema.field(name).type)]
     if score and OUTPUT + score in scalar:
@@ -232,7 +202,7 @@ def _about(path: Path) -> dict[str, Any]:
     """Return the metadata of a recording; {} for any other file."""
     try:
         with open_regular(path) as file:
-            said = json.loads((pq.read_schema(file).metadata or {}).get(METADATA, b"{}"))
+            about = json.loads((pq.read_schema(file).metadata or {}).get(METADATA, b"{}"))
     except (OSError, ValueError, pa.ArrowException, Corrupt):
         return {}
-    return said if isinstance(said, dict) else {}
+    return about if isinstance(about, dict) else {}

@@ -2,13 +2,12 @@
 
 An entry is a row: its fields are the columns, as cells of a CSV file, or one field, `json` or `arrow`, is a message
 (models.streams.stream_rows). A segment is the result of one XREAD: from an id to an id, with the number of entries that
-the stream had ever had up to there. The server's own count of entries ever added shows how many were trimmed before
-they were read.
+the stream had ever had up to there. The server's count of entries ever added shows how many were trimmed unread.
 
-An unreachable server is polled again with growing pauses, and its backlog is read afterwards. A run that starts, or
-rolls back, and needs rows read before retries for PATIENCE_S. A server that returns without the stream, or with ids
-below those already read, has another stream; that is refused, because it is unknown which of its rows were trained on.
-Rows can be read again, after a crash or a rollback, as long as the stream has them.
+An unreachable server is polled again with growing pauses. A run that starts, or rolls back, and needs rows read before
+retries for PATIENCE_S. A server that returns without the stream, or with ids below those already read, has another
+stream; it is refused, because it is unknown which of its rows were trained on. Rows can be read again, after a crash or
+a rollback, as long as the stream has them.
 
 The URL may contain a password: it, and redis-py's messages about it, are never shown.
 """
@@ -48,8 +47,6 @@ Answer = TypeVar("Answer")
 
 
 class RedisStream:
-    """Entries of one stream in order."""
-
     def __init__(
         self,
         url: str,
@@ -58,18 +55,7 @@ class RedisStream:
         sleep: Callable[[float], None] = time.sleep,
         context: ErrorContext = TRAINING,
     ) -> None:
-        """Create a client, which connects on first use.
-
-        Args:
-            url: redis[s]://[user:password@]host[:port][/db]/stream.
-            schema: Columns to read.
-            now_s: Clock.
-            sleep: Sleeps for some seconds.
-            context: Reader of the stream, for messages.
-
-        Raises:
-            BadInput: The URL has another form.
-        """
+        """Create a client of redis[s]://[user:password@]host[:port][/db]/stream; it connects on first use."""
         self._context = context
         self._key, self._client = _opened(url, context.field)
         self._messages = MessageRows(schema)
@@ -87,18 +73,18 @@ class RedisStream:
 
     def begin(self, known: Sequence[Segment]) -> None:
         try:
-            said = self._patiently(self._info) if known else self._info()
+            info = self._patiently(self._info) if known else self._info()
         except exceptions.RedisError as error:
-            raise BadInput(f"{self._context.field}: expected a Redis server, got {_told(error)}") from None
+            raise BadInput(f"{self._context.field}: expected a Redis server, got {_reason(error)}") from None
         check_places(known, first=str, last=str, entries=int, index=int)
         if any(not _ID.fullmatch(segment.where[name]) for segment in known for name in ("first", "last")):
             raise Corrupt("stream's journal: expected Redis ids")
         if known:
             self._last, self._index = known[-1].where["last"], known[-1].where["index"]
-            self._check(said)
-        elif said is not None:
+            self._check(info)
+        elif info is not None:
             # Entries deleted before reading began do not count as lost.
-            self._index = said[0] - said[1]
+            self._index = info[0] - info[1]
 
     def poll(self, wait_s: float) -> list[Segment]:
         if self._now_s() < self._again_s:
@@ -109,7 +95,7 @@ class RedisStream:
             entries = self._read_on(wait_s)
         except exceptions.RedisError as error:
             self._pause_s = min(LAST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
-            self._again_s, self._trouble = self._now_s() + self._pause_s, f"Redis: {_told(error)}"
+            self._again_s, self._trouble = self._now_s() + self._pause_s, f"Redis: {_reason(error)}"
             self._asked_s = float("-inf")
             return []
         self._pause_s, self._trouble = 0.0, ""
@@ -136,8 +122,8 @@ class RedisStream:
                 lambda: self._client.xrange(self._key, where["first"], where["last"])  # type: ignore[arg-type,return-value]
             )
         except exceptions.RedisError as error:
-            wanted = "earlier rows"
-            raise BadInput(f"{self._context.field}: expected {wanted} from Redis, got {_told(error)}") from None
+            expected = "earlier rows"
+            raise BadInput(f"{self._context.field}: expected {expected} from Redis, got {_reason(error)}") from None
         if len(entries) != where["entries"]:
             raise BadInput(
                 f"stream {self._key}: the {where['entries']} entries {where['first']} to {where['last']} are needed"
@@ -155,10 +141,7 @@ class RedisStream:
         self._client.close()
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Return the server's answer, retrying while it is unreachable.
-
-        Raises the error that persists after PATIENCE_S.
-        """
+        """Return the server's answer, retrying for PATIENCE_S while it is unreachable."""
         give_up_s, pause_s = self._now_s() + PATIENCE_S, FIRST_PAUSE_S
         while True:
             try:
@@ -174,27 +157,27 @@ class RedisStream:
 
     def _read_on(self, wait_s: float) -> Entries:
         block = max(1, round(1000 * wait_s))
-        found: Any = self._client.xread({self._key: self._last}, count=self._entries, block=block)
-        return found[0][1] if found else []
+        streams: Any = self._client.xread({self._key: self._last}, count=self._entries, block=block)
+        return streams[0][1] if streams else []
 
     def _count(self) -> None:
         """Update, at intervals, the number of added entries and of those lost unread."""
         if self._now_s() - self._asked_s < ASK_S:
             return
-        said = self._info()
+        info = self._info()
         self._asked_s = self._now_s()
-        if said is None and self._last == BEGINNING:
+        if info is None and self._last == BEGINNING:
             return
-        self._check(said)
+        self._check(info)
 
-    def _check(self, said: tuple[int, int, str] | None) -> None:
-        if said is None or _number(said[2]) < _number(self._last):
+    def _check(self, info: tuple[int, int, str] | None) -> None:
+        if info is None or _number(info[2]) < _number(self._last):
             raise BadInput(
                 f"stream {self._key}: expected the stream that was read up to {self._last}, got"
-                f" {'none' if said is None else f'another one, which ends at {said[2]}'};"
+                f" {'none' if info is None else f'another one, which ends at {info[2]}'};"
                 f" {self._context.anew} with this one"
             )
-        self._added, length, _ = said
+        self._added, length, _ = info
         # Entries older than the oldest existing one, except those that were read.
         gone = self._added - length - self._index
         if gone > 0:
@@ -204,17 +187,16 @@ class RedisStream:
     def _info(self) -> tuple[int, int, str] | None:
         """Return the number of entries ever added, the current number, and the last id; None without such a stream."""
         try:
-            said: Any = self._client.xinfo_stream(self._key)
+            info: Any = self._client.xinfo_stream(self._key)
         except exceptions.ResponseError as error:
             if "no such key" in str(error).lower():
                 return None
             raise
-        length, last = said["length"], said["last-generated-id"].decode()
-        return said.get("entries-added", length), length, last
+        length, last = info["length"], info["last-generated-id"].decode()
+        return info.get("entries-added", length), length, last
 
 
 def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
-    """Return the stream's key, and a client that connects on first use."""
     parts = urlsplit(url)
     folders, _, key = parts.path.rpartition("/")
     if parts.scheme not in ("redis", "rediss") or not parts.hostname or not key:
@@ -232,8 +214,8 @@ def _opened(url: str, field: str) -> tuple[str, redis.Redis]:
     return unquote(key), client
 
 
-def _told(error: exceptions.RedisError) -> str:
-    """Return a description of an error without the client's own message, which may contain the URL."""
+def _reason(error: exceptions.RedisError) -> str:
+    """Describe an error without the client's own message, which may contain the URL."""
     if isinstance(error, exceptions.TimeoutError):
         return "no answer in time"
     if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):

@@ -3,8 +3,7 @@
 Clients choose ids. A client without a reply sends the same request again, with the same id and inputs; then one of the
 rows counts. Any other client that knows or guesses an id sends other inputs with it, and the outcome cannot be
 attributed. So rows are compared by their inputs, bit by bit; outputs may differ, since another generation may have
-answered. Only rows whose id occurs more than once are read for this, at most MOST_ALIKE of one id, since no client
-repeats a request more often.
+answered. Only rows whose id occurs more than once are read, at most MOST_ALIKE of one id.
 """
 
 from __future__ import annotations
@@ -22,22 +21,15 @@ MOST_ALIKE, READ_AT_ONCE = 16, 1024
 RECORDERS_OWN = "freshet."
 
 Recorded = Callable[[Sequence[int]], tuple[int, pa.Table | None]]
-"""Reader of the first rows of these numbers: returns their count and the rows, None if gone (RecordingFolder.recorded).
-"""
+"""Reads the first rows of these numbers; returns their count, and the rows or None (RecordingFolder.recorded)."""
 Emitted = Callable[[int, Sequence[int]], pa.Table | None]
-"""Reader of rows of a file of the joined folder: returns None if the file is gone (JoinedFolder.recorded)."""
+"""Reads rows of a file of the joined folder; None if the file is gone (JoinedFolder.recorded)."""
 
 
 def repeat_one_request(rows: Sequence[PendingRow], recorded: Recorded, emitted: Emitted) -> list[bool]:
-    """Return for each row if all rows of its id have the same inputs as its own request.
+    """Return for each contested row if all rows of its id have the same inputs as its own request.
 
-    Args:
-        rows: Contested rows (Matcher.contested).
-        recorded: Reads rows that wait.
-        emitted: Reads rows that have left.
-
-    Returns:
-        One flag a row; False also if one of its rows can no longer be read, or there are too many.
+    False also if one of its rows, waiting or emitted, can no longer be read, or there are too many.
     """
     # Too many rows of one id, and a row whose emitted predecessor was disowned, need no reading: they do not repeat.
     comparable = [

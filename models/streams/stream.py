@@ -12,12 +12,7 @@ from freshet_serving.processor.errors import Corrupt
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a stream.
-
-    Attributes:
-        where: JSON-able location, by which it is read again.
-        rows: Number of rows, invalid ones included.
-    """
+    """A piece of a stream: a JSON-able location, by which it is read again, and its rows, invalid ones included."""
 
     where: Mapping[str, Any]
     rows: int
@@ -32,7 +27,7 @@ class StreamBacklog:
         lost: Rows, or messages, deleted before they were read.
         trouble: Why the stream cannot be read now; "" if it can.
         aside: Number of files set aside because they cannot be read.
-        why_aside: Why the last of them was set aside.
+        why_aside: Reason of the last of them.
         looks: Number of times that the stream has checked for new data; None if every poll checks.
     """
 
@@ -46,12 +41,7 @@ class StreamBacklog:
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """Reader of a stream, for error messages.
-
-    Attributes:
-        field: Option that names the stream.
-        anew: How to start with another stream.
-    """
+    """Reader of a stream, for error messages: the option that names it, and how to start with another one."""
 
     field: str
     anew: str
@@ -73,16 +63,9 @@ class Stream(Protocol):
         ...
 
     def poll(self, wait_s: float) -> list[Segment]:
-        """Return the segments that arrived after the newest one, in order.
+        """Return the segments that arrived after the newest one, in order, waiting at most wait_s for one.
 
-        Args:
-            wait_s: Maximum time to wait for one.
-
-        Returns:
-            []: none arrived, or the stream temporarily cannot be read.
-
-        Raises:
-            BadInput: The stream cannot be read, and a retry would not help.
+        [] if none arrived, or the stream temporarily cannot be read; BadInput if a retry would not help.
         """
         ...
 
@@ -100,11 +83,7 @@ class Stream(Protocol):
 
 
 def check_places(known: Sequence[Segment], **kinds: type) -> None:
-    """Raise Corrupt unless the location of each segment of a journal has these fields.
-
-    Args:
-        **kinds: Type by field name.
-    """
+    """Raise Corrupt unless the location of each segment of a journal has these fields, of these types."""
     for segment in known:
         for name, kind in kinds.items():
             if type(segment.where.get(name)) is not kind:

@@ -42,25 +42,15 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def arrays(self, first: int, last: int) -> list[pa.Array]:
-        """Return a range of rows as canonical columns.
-
-        Args:
-            first: First row.
-            last: End of the range, exclusive.
-
-        Raises:
-            BadInput: A row is invalid.
-        """
+        """Return rows [first, last) as canonical columns; raise BadInput if one is invalid."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Data that cannot be read as rows.
+    """Data that cannot be read as rows; `rows` is how many they count as.
 
-    Attributes:
-        rows: Number of rows that they count as.
-        damage: True for a damaged file, which does not count towards the rate of invalid rows of the stream.
+    A damaged file (`damage`) does not count towards the rate of invalid rows of the stream.
     """
 
     rows: int
@@ -72,13 +62,7 @@ class RejectedRows:
 
 
 class TableRows:
-    """Rows of a record batch.
-
-    Args:
-        columns: Columns to read.
-        name: Name of the file or message, for errors.
-        first: Number of the batch's first row in it.
-    """
+    """Rows of a record batch, which begins at row `first` of the file or message `name`."""
 
     def __init__(self, batch: pa.RecordBatch, columns: CanonicalColumns, name: str, first: int = 0) -> None:
         self._batch, self._columns, self._name, self._first = batch, columns, name, first
@@ -92,23 +76,19 @@ class TableRows:
 
 
 class MappedRows:
-    """Rows as mappings from columns to values."""
+    """Rows as mappings, one a row: text cells by names as bytes, or JSON values by names, as `columns` is for.
+
+    `names` say each row's origin, for errors.
+    """
 
     def __init__(self, rows: Sequence[Mapping[Any, Any]], names: Sequence[str], columns: CanonicalColumns) -> None:
-        """Wrap rows.
-
-        Args:
-            rows: One mapping a row: text cells by names as bytes, or JSON values by names, as `columns` is for.
-            names: Name of each row's origin, for errors.
-            columns: Columns to read.
-        """
         self._rows, self._names, self._columns = rows, names, columns
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def arrays(self, first: int, last: int) -> list[pa.Array]:
-        made, text = {}, self._columns.text
+        arrays, text = {}, self._columns.text
 
         def where(row: int) -> str:
             return self._names[first + row]
@@ -117,21 +97,16 @@ class MappedRows:
             key = name.encode() if text else name
             values = [row.get(key) for row in self._rows[first:last]]
             with _named(name, where):
-                made[name] = _cells(values, kind) if text else _values(values, kind)
-        return self._columns.arrays(pa.RecordBatch.from_pydict(made), where)
+                arrays[name] = _cells(values, kind) if text else _values(values, kind)
+        return self._columns.arrays(pa.RecordBatch.from_pydict(arrays), where)
 
 
 class MessageRows:
-    """Converter of one stream's messages to rows."""
-
     def __init__(self, schema: Schema) -> None:
         self._columns, self._cells = CanonicalColumns(schema, text=False), CanonicalColumns(schema, text=True)
 
     def of_cells(self, entries: Iterable[tuple[str, Mapping[bytes, bytes]]]) -> Iterator[Rows | RejectedRows]:
-        """Yield rows of (name, fields) entries.
-
-        The fields are one cell a column, or a single field `json` or `arrow` with a message.
-        """
+        """Yield rows of (name, fields) entries: one cell a column, or a single field `json` or `arrow`, a message."""
         rows: list[Mapping[bytes, bytes]] = []
         names: list[str] = []
         for name, fields in entries:
@@ -168,19 +143,18 @@ class MessageRows:
             yield MappedRows(rows, names, self._columns)
 
     def _read(self, name: str, message: bytes) -> tuple[list[Mapping[str, Any]], list[str]] | list[Rows] | RejectedRows:
-        """Return a message's objects with their names, or its record batches."""
         if len(message) > MAX_MESSAGE_NBYTES:
             raise BadInput(f"expected messages of at most {MAX_MESSAGE_NBYTES} bytes, got {len(message)}")
         if message.startswith(ARROW_STREAM):
             return [*self._batches(name, message)]
         try:
-            found = orjson.loads(message)
+            parsed = orjson.loads(message)
         except orjson.JSONDecodeError:
             raise BadInput("expected a JSON object, a list of them or an Arrow stream") from None
-        objects = found if isinstance(found, list) else [found]
-        if not all(isinstance(one, dict) for one in objects):
+        objects = parsed if isinstance(parsed, list) else [parsed]
+        if not all(isinstance(row, dict) for row in objects):
             raise BadInput("expected a JSON object, a list of them or an Arrow stream")
-        return objects, [name] if objects is not found else [f"object {n} of {name}" for n in range(len(objects))]
+        return objects, [name] if objects is not parsed else [f"object {n} of {name}" for n in range(len(objects))]
 
     def _batches(self, name: str, message: bytes) -> Iterator[Rows]:
         first = 0
@@ -200,24 +174,19 @@ class MessageRows:
 
 
 def sound_parts(rows: Rows, first: int, last: int) -> Iterator[tuple[int, list[pa.Array] | str]]:
-    """Yield the first row and the columns of each valid run in rows [first, last), and the error of each invalid row.
-
-    Args:
-        first: First row.
-        last: End of the range, exclusive.
-    """
+    """Yield the first row and the columns of each valid run of rows [first, last), or an invalid row and its error."""
     parts = [(first, last)]
     while parts:
         first, last = parts.pop()
         try:
-            made: list[pa.Array] | str = rows.arrays(first, last)
+            arrays: list[pa.Array] | str = rows.arrays(first, last)
         except BadInput as error:
             if last - first > 1:
                 middle = (first + last) // 2
                 parts += [(middle, last), (first, middle)]
                 continue
-            made = str(error)
-        yield first, made
+            arrays = str(error)
+        yield first, arrays
 
 
 def _values(values: Sequence[Any], kind: str) -> pa.Array:
@@ -230,7 +199,7 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
     if kind == "id":
         values = [_whole(value) for value in values]
     else:
-        values = [[_whole(one) for one in value] if isinstance(value, list) else value for value in values]
+        values = [[_whole(item) for item in value] if isinstance(value, list) else value for value in values]
     signed, unsigned = _IDS[kind]
     try:
         return pa.array(values, signed)
@@ -239,7 +208,7 @@ def _values(values: Sequence[Any], kind: str) -> pa.Array:
 
 
 def _whole(value: Any) -> Any:
-    """Return a float that stands for one integer as that integer; Arrow would truncate floats silently."""
+    """Return a float that stands for one integer as that integer; Arrow would truncate it silently."""
     if isinstance(value, float):
         if not (value.is_integer() and abs(value) < EXACT[8]):
             raise ValueError(f"expected an integer, got {value}")

@@ -33,12 +33,9 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """The content of a copy.
+    """The content of a copy: marks belong to `identity`, drawn at random when the table was first read.
 
-    Attributes:
-        identity: Drawn at random when the table was first read: marks belong to it.
-        mark: The highest mark.
-        read: State of the file whose content it is; [] for a stream.
+    `read` is the state of the file whose content it is; [] for a stream.
     """
 
     identity: str
@@ -48,16 +45,12 @@ class TableCopy:
 
 
 def write_copy(path: Path, key: Field, copied: TableCopy) -> None:
-    """Write a copy, durably.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a copy, durably; raises OSError."""
     rows = copied.rows
     columns = rows.take(np.arange(len(rows)))
     arrays = _flat("key", rows.keys) | {"marks": rows.marks, "gone": rows.gone.astype(np.uint8)}
     if rows.times is not None:
-        # As whole numbers, which the format has.
+        # As integers, which the format has.
         arrays["times"] = np.ascontiguousarray(rows.times, np.float64).view(np.int64)
     for name, column in columns.items():
         arrays |= _flat(f"columns/{name}", column)
@@ -75,12 +68,7 @@ def write_copy(path: Path, key: Field, copied: TableCopy) -> None:
 
 
 def read_copy(path: Path, key: Field, fields: tuple[Field, ...], timed: bool) -> TableCopy | None:
-    """Read a copy; None if there is none, or one of other columns.
-
-    Args:
-        fields: The other columns.
-        timed: Whether the table has times.
-    """
+    """Read a copy; None if there is none, or one of other columns."""
     if not path.exists():
         return None
     try:
@@ -95,10 +83,10 @@ def read_copy(path: Path, key: Field, fields: tuple[Field, ...], timed: bool) ->
     if any(array_crc32(array) != checksums.get(name) for name, array in arrays.items()):
         return None
     # Not views of the file, which is replaced.
-    kept = {name: array.copy() for name, array in arrays.items()}
-    columns = {f.name: _column(f"columns/{f.name}", kept) for f in fields}
-    times = kept["times"].view(np.float64) if timed else None
-    rows = KeyedRows(fields, _column("key", kept), columns, times, kept["marks"], kept["gone"].astype(np.bool_))
+    copies = {name: array.copy() for name, array in arrays.items()}
+    columns = {f.name: _column(f"columns/{f.name}", copies) for f in fields}
+    times = copies["times"].view(np.float64) if timed else None
+    rows = KeyedRows(fields, _column("key", copies), columns, times, copies["marks"], copies["gone"].astype(np.bool_))
     return TableCopy(metadata["identity"], rows, int(metadata["mark"]), json.loads(metadata["read"]))
 
 
@@ -107,7 +95,6 @@ def _described(key: Field, fields: tuple[Field, ...], timed: bool) -> str:
 
 
 def _flat(name: str, column: Column) -> Arrays:
-    """Return a column as arrays, by names that begin with its own."""
     if isinstance(column, Ragged):
         return {f"{name}/splits": column.row_splits, **_flat(f"{name}/values", column.values)}
     if isinstance(column, Strings):
@@ -117,7 +104,7 @@ def _flat(name: str, column: Column) -> Arrays:
 
 
 def _column(name: str, arrays: Arrays) -> Column:
-    """Return the column that _flat made arrays of."""
+    """Invert _flat."""
     if f"{name}/splits" in arrays:
         values: Any = _column(f"{name}/values", arrays)
         return Ragged(values, arrays[f"{name}/splits"])

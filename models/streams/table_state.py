@@ -3,12 +3,12 @@
 Invariants
 - A state never changes. A later one has a mark at least as high.
 - A row's mark is that of the state that brought it. changed(mark) has each key whose newest row, or whose absence, is
-  of a later mark; a key that is not in it is as it was then.
-- replaced() gives a key whose newest columns are the same the mark that it had, so that it is not changed.
+  of a later mark; any other key is as it was then.
+- replaced() keeps the mark of a key whose newest columns are the same.
 - Without times a part has each key once.
 
-Two parts, so that few rows cost little: those of the last moments, and the others. Once the recent ones outweigh an
-eighth of the others both become one part, so a row is moved a constant number of times.
+Two parts, so that few rows cost little: the recent ones and the base. Once the recent ones outweigh an eighth of the
+base both become one part, so a row is moved a constant number of times.
 """
 
 from __future__ import annotations
@@ -29,14 +29,7 @@ NEVER, NO_IDS = -np.inf, np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Keys of a table that have changed, or all of them.
-
-    Attributes:
-        keys: The keys that have a row, each once.
-        columns: Their newest columns by name.
-        removed: The keys that have none any more.
-        mark: Mark of the state.
-    """
+    """Keys of a table, each once, that have changed, or all of them; `removed` are those that have no row any more."""
 
     keys: Column
     columns: dict[str, Column]
@@ -49,31 +42,20 @@ class ChangedRows:
 
 @dataclass(frozen=True)
 class TableState:
-    """Rows of a table at one moment.
-
-    Attributes:
-        base: Most rows.
-        recent: The rows that came last.
-        mark: The highest mark so far.
-    """
+    """Rows of a table at one moment; `mark` is the highest so far."""
 
     base: KeyedRows
     recent: KeyedRows
     mark: int = 0
 
     def has(self, keys: Column) -> NDArray[np.bool_]:
-        """Return which keys have a row, whatever its time."""
         gone = self.base.gone[self.base.newest]
         ids = ids_of(keys)
-        here = self.base.ids if not gone.any() else ids_of(take_rows(self.base.keys, self.base.newest[~gone]))
-        return np.isin(ids, here) | np.isin(ids, self.recent.ids)
+        present = self.base.ids if not gone.any() else ids_of(take_rows(self.base.keys, self.base.newest[~gone]))
+        return np.isin(ids, present) | np.isin(ids, self.recent.ids)
 
     def columns(self, keys: Column, times: Float64s | None) -> dict[str, Column]:
-        """Return the columns of keys.
-
-        Args:
-            times: Time of each, for a table with times.
-        """
+        """Return the columns of keys; `times` are needed for a table with times."""
         ids = ids_of(keys)
         if not len(self.recent):
             return self.base.take(self.base.rows(ids, times))
@@ -81,7 +63,6 @@ class TableState:
         return self._taken(base, recent, newer)
 
     def all(self) -> ChangedRows:
-        """Return all keys with their newest columns."""
         return self._newest(np.union1d(self.base.ids, self.recent.ids), None)
 
     def changed(self, since: int) -> ChangedRows:
@@ -91,10 +72,9 @@ class TableState:
         return self._newest(np.unique(np.concatenate([NO_IDS, *ids])), since)
 
     def added(self, rows: KeyedRows, mark: int, horizon_s: float = NEVER) -> TableState:
-        """Return the state with further rows.
+        """Return the state with further rows, of later marks.
 
         Args:
-            rows: The rows, of later marks.
             mark: The highest of their marks.
             horizon_s: With times, no event before this time needs a row that another has superseded by then.
         """
@@ -109,10 +89,10 @@ class TableState:
         mark = self.mark + 1
         ids, old = now.ids_once, was.ids_once
         places = np.minimum(np.searchsorted(old, ids), max(0, len(old) - 1))
-        known = old[places] == ids if len(old) else np.zeros(len(ids), np.bool_)
-        same = known.copy()
-        before = was.newest[places[known]]
-        same[known] = ~was.gone[before] & (_hashes(was, before) == _hashes(now, now.newest[known]))
+        present = old[places] == ids if len(old) else np.zeros(len(ids), np.bool_)
+        same = present.copy()
+        before = was.newest[places[present]]
+        same[present] = ~was.gone[before] & (_hashes(was, before) == _hashes(now, now.newest[present]))
         marks = np.full(len(ids), mark, np.int64)
         marks[same] = was.marks[was.newest[places[same]]]
         absent = was.newest[~np.isin(old, ids)]
@@ -126,26 +106,25 @@ class TableState:
 
     def without_gone(self, until: int) -> TableState:
         """Return the state without the keys that were gone by a mark."""
-        kept = ~(self.base.gone & (self.base.marks <= until))
-        if kept.all():
+        stays = ~(self.base.gone & (self.base.marks <= until))
+        if stays.all():
             return self
-        return TableState(self.base.some(np.flatnonzero(kept)), self.recent, self.mark)
+        return TableState(self.base.some(np.flatnonzero(stays)), self.recent, self.mark)
 
     def _newest(self, ids: Int64s, since: int | None) -> ChangedRows:
-        """Return the newest rows of ids; with `since`, those of later marks."""
         times = np.full(len(ids), np.inf)
         base, recent, newer = self._places(ids, times)
         marks = np.append(self.base.marks, 0)[base]
         marks[newer] = self.recent.marks[recent[newer]]
         gone = np.append(self.base.gone, False)[base] & ~newer
-        kept = np.ones(len(ids), np.bool_) if since is None else marks > since
-        here, away = kept & ~gone, kept & gone & (since is not None)
-        columns = self._taken(base[here], recent[here], newer[here])
+        chosen = np.ones(len(ids), np.bool_) if since is None else marks > since
+        present, removed = chosen & ~gone, chosen & gone & (since is not None)
+        columns = self._taken(base[present], recent[present], newer[present])
         keys = join_columns(
-            [take_rows(self.base.keys, base[here & ~newer]), take_rows(self.recent.keys, recent[here & newer])]
+            [take_rows(self.base.keys, base[present & ~newer]), take_rows(self.recent.keys, recent[present & newer])]
         )
-        keys = take_rows(keys, _unsplit(newer[here]))
-        return ChangedRows(keys, columns, take_rows(self.base.keys, base[away]), self.mark)
+        keys = take_rows(keys, _unsplit(newer[present]))
+        return ChangedRows(keys, columns, take_rows(self.base.keys, base[removed]), self.mark)
 
     def _places(self, ids: Int64s, times: Float64s | None) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
         """Return the row of each id in both parts, and whether the recent one counts."""
@@ -164,12 +143,11 @@ class TableState:
 
     @cached_property
     def nothing(self) -> bool:
-        """True if there are no rows."""
         return not len(self.base) and not len(self.recent)
 
 
 def _unsplit(newer: NDArray[np.bool_]) -> Int64s:
-    """Return where the rows are once those that are not newer stand before those that are."""
+    """Return the places of rows among those that are not newer, followed by those that are."""
     places = np.empty(len(newer), np.int64)
     places[~newer] = np.arange(np.count_nonzero(~newer))
     places[newer] = np.count_nonzero(~newer) + np.arange(np.count_nonzero(newer))
@@ -188,7 +166,6 @@ def _needed(rows: KeyedRows, horizon_s: float) -> KeyedRows:
 
 
 def _hashes(rows: KeyedRows, places: Int64s) -> Hashes:
-    """Return a hash of the columns of rows."""
     hashes = np.zeros(len(places), np.uint64)
     for column in rows.take(places).values():
         hashes = mixed(hashes + value_hashes(column))

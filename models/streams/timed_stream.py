@@ -16,13 +16,7 @@ CHUNK_ROWS = 4096
 
 
 class TimedStream:
-    """A stream from row `start` on.
-
-    Args:
-        source: Its source, which must not hold rows back (linger_s 0).
-        start: Number of the first row.
-        unix_s: Clock.
-    """
+    """A stream from row `start` on; the source must not hold rows back (linger_s 0)."""
 
     def __init__(self, source: FollowedSource, start: int, unix_s: Callable[[], float]) -> None:
         self.source, self._unix_s = source, unix_s

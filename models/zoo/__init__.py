@@ -1,5 +1,9 @@
 """Networks over the dense input, by name or from the user's own module.
 
+Options of builders, unless they say more: `hidden` has the units of each layer of the MLP or of each tower, `dropout`
+is that of these layers (of events and all layers in networks of the next item), `units` the width of an event, `seed`
+that of the first weights. models.zoo.option_types has the others.
+
 arch           an architecture, found by name or as "package.module:function"
 architectures  the names of the zoo, without TensorFlow
 option_types   types of an architecture's options

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from freshet_serving.compiler.frameworks import keras
 
 Builder = Callable[..., Any]
-"""(layout: DenseInput, seed: int, **options) -> Arch, or a keras.Model of logits. A parameter `labels` receives the
-labels' names.
-"""
+"""(layout: DenseInput, seed: int, **options) -> Arch, or keras.Model of logits. `labels` receives the labels' names."""
 SCORE = "score"
 """Name of the output with the probability of a single label."""
 USER_VECTOR = "user_vector"
@@ -44,7 +42,6 @@ class NextItem:
         states: A history [n, width] -> after each of its events the user's vector, as far as an item's row has learned
             numbers and a popularity, and the mixture: [n, length, rows.dense + 3], or + 0 without successors.
         negatives: Most items that a target is compared with in a step.
-        rows: The items' rows.
     """
 
     states: keras.Model
@@ -145,8 +142,8 @@ class Arch:
             self.begin(log_odds)
             return
         random = np.random.default_rng(0)
-        given = [random.standard_normal((8, *i.shape[1:])).astype(np.float32) for i in self.logits.inputs]
-        x = given[0] if len(given) == 1 else given
+        inputs = [random.standard_normal((8, *i.shape[1:])).astype(np.float32) for i in self.logits.inputs]
+        x = inputs[0] if len(inputs) == 1 else inputs
         biases = [v for v in self.logits.trainable_variables if tuple(v.shape) == (1,)]
         for shift in np.diag(np.asarray(log_odds, np.float32)):
             before = self.logits(x, training=False).numpy()
@@ -159,10 +156,7 @@ class Arch:
 
 
 def output_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of outputs that are the labels' probabilities.
-
-    Raises BadInput for labels that are not valid names.
-    """
+    """Return the names of outputs that are the labels' probabilities. Raises BadInput for labels that are no names."""
     if len(labels) == 1:
         return (SCORE,)
     for label in labels:
@@ -176,27 +170,17 @@ def output_names(labels: Sequence[str]) -> tuple[str, ...]:
 def build_arch(
     name: str, layout: DenseInput, options: Mapping[str, Any], labels: Sequence[str] = ("label",), seed: int = 0
 ) -> Arch:
-    """Build a network.
-
-    Args:
-        name: Its name, as for resolve_arch.
-        options: Options of the builder, validated.
-        seed: Seed of the first weights.
-
-    Raises:
-        BadInput: The builder does not accept the arguments, or returns no such network.
-    """
+    """Build a network, named as for resolve_arch, of validated options. Raises BadInput."""
     builder = resolve_arch(name)
-    given = {"seed": seed, **({"labels": tuple(labels)} if takes_labels(builder) else {}), **options}
+    arguments = {"seed": seed, **({"labels": tuple(labels)} if takes_labels(builder) else {}), **options}
     try:
-        inspect.signature(builder).bind(layout, **given)
+        inspect.signature(builder).bind(layout, **arguments)
     except TypeError as error:
         raise BadInput(f"arch: {name[:80]!r} must take a layout, seed and its options: {error}") from None
-    return Arch.of(builder(layout, **given), labels)
+    return Arch.of(builder(layout, **arguments), labels)
 
 
 def takes_labels(builder: Builder) -> bool:
-    """Return whether a builder accepts labels, and so can build a network for several."""
     return "labels" in inspect.signature(builder).parameters
 
 
@@ -212,16 +196,9 @@ def resolve_arch(name: str) -> Builder:
 
 
 def resolve_function(name: str, where: str) -> Callable[..., Any]:
-    """Resolve "package.module:function".
+    """Resolve "package.module:function"; raise BadInput, in the name of the option `where`, if there is none.
 
     A reference imports the user's module: only ever resolve names from the user's own configuration.
-
-    Args:
-        name: The reference.
-        where: The option that it is from, for messages.
-
-    Raises:
-        BadInput: There is no such function.
     """
     match = _REFERENCE.fullmatch(name)
     if match is None:

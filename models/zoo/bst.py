@@ -45,11 +45,6 @@ def build(
     logit = MLP([x, the candidate's X, the mean of all X]). All products but We have a bias. Weights:
     <sequence>_<event|position|query|key|value|out|norm|first|second>[_<i>], mlp_<i>, mlp_out.
 
-    Args:
-        hidden: Units of the MLP's layers.
-        units: Width of an event.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
     """
     layer_factory = LayerFactory(seed, dropout)
     return over_histories(layout, "bst", layer_factory, hidden, lambda h: _read(layer_factory, h, units, layers, seed))

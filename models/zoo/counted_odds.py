@@ -6,14 +6,14 @@ those of them with a positive label; a list of ids adds its rows up. The network
     log((k + a p) / (n - k + a (1 - p))) - log(p / (1 - p))   what the counts say, drawn to p as by `a` rows more
     log(1 + n)                                                how much they know
 
-a and p are weights of each feature, so that the data say how far few rows are to be trusted. Both numbers are 0 for an
-id that was never seen. Trees with such columns lead on small tables (Prokhorenkova et al., 2018: ordered target
+a and p are weights of each feature, so the data say how far few rows are to be trusted. Both numbers are 0 for an id
+that was never seen. Trees with such columns lead on small tables (Prokhorenkova et al., 2018: ordered target
 statistics); a row counts after it was learned from, so it never sees its own label. Embeddings beside them have gates
 (models.zoo.field_gates).
 
 Of a cross with `equal`, whose few ids all rows have, the network reads the first number alone, times a gate that begins
 as 0: how much is known of such an id only tells the time. A log in which users come back to items opens the gate by its
-gradient; another has little to lose (with an open gate and both numbers AUC fell by 0.004 on 20,000 rows of one).
+gradient; with an open gate and both numbers another log lost 0.004 of AUC on 20,000 rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from freshet_serving.models.zoo.field_gates import gated
 PRIOR_ROWS, PRIOR = 6.0, 0.3
 """First values of a and p."""
 FASTER = 10.0
-"""Adam moves each weight by its rate, which is too little for a and p: they move by as many times that."""
+"""Adam moves each weight by its rate, too little for a and p: they move by as many times that."""
 GATES_FASTER = 3.0
 """Likewise for gates."""
 LOGS_SCALE = 0.3
@@ -44,7 +44,6 @@ def with_counted_odds(
 
     Args:
         layout: The dense input; the features of counts are its last columns.
-        build: Builds the network.
         equals: Those of `counts` that say how many events equal the candidate.
     """
     if not counts:
@@ -56,14 +55,14 @@ def with_counted_odds(
     counted = [span for span in layout.embeddings if span.name in counts]
     width = layout.width - 2 * len(counted)
     gates = [n for n, span in enumerate(counted) if span.name in equals]
-    known_of = [n for n in range(len(counted)) if n not in gates]
+    with_rows = [n for n in range(len(counted)) if n not in gates]
     spans = [ColumnSpan(f"{span.name}.odds", 0, 1, 0, span.side) for span in counted]
-    spans += [ColumnSpan(f"{counted[n].name}.rows", 0, 1, 0, counted[n].side) for n in known_of]
+    spans += [ColumnSpan(f"{counted[n].name}.rows", 0, 1, 0, counted[n].side) for n in with_rows]
     plain = replace(layout, width=width, embeddings=others)
     floats = tuple(replace(span, offset=width + i) for i, span in enumerate(spans))
-    own = build(replace(plain, width=width + len(floats), floats=(*layout.floats, *floats)))
+    network = build(replace(plain, width=width + len(floats), floats=(*layout.floats, *floats)))
     x = keras.Input((layout.width,), name="x")
-    histories = [keras.Input(tuple(i.shape[1:]), name=i.name) for i in own.logits.inputs[1:]]
+    histories = [keras.Input(tuple(i.shape[1:]), name=i.name) for i in network.logits.inputs[1:]]
     pairs = ops.reshape(x[:, width:], (-1, len(counted), 2))
     seen = ops.relu(pairs[:, :, 0])
     positive = ops.minimum(ops.relu(pairs[:, :, 1]), seen)
@@ -89,18 +88,18 @@ def with_counted_odds(
     )
     prior_rows, prior = ops.softplus(rows), ops.sigmoid(odds)
     against = seen - positive + prior_rows * (1 - prior)
-    said = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
+    log_odds = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
     if gates:
         opened = GATES_FASTER * FeatureWeights("equal_gates", len(gates), 0.0)(x)
         columns = [gates.index(n) + 1 if n in gates else 0 for n in range(len(counted))]
-        said = said * ops.take(ops.concatenate([ops.ones_like(opened[:, :1]), opened], 1), columns, axis=1)
-    read = [gated(x[:, :width], plain), said]
-    if known_of:
-        read.append(LOGS_SCALE * ops.log(1 + _columns(seen, known_of)))
+        log_odds = log_odds * ops.take(ops.concatenate([ops.ones_like(opened[:, :1]), opened], 1), columns, axis=1)
+    read = [gated(x[:, :width], plain), log_odds]
+    if with_rows:
+        read.append(LOGS_SCALE * ops.log(1 + _columns(seen, with_rows)))
     read = ops.concatenate(read, 1)
-    logits = own.logits([read, *histories] if histories else read)
+    logits = network.logits([read, *histories] if histories else read)
     inputs = [x, *histories] if histories else x
-    return Arch.of(keras.Model(inputs, logits, name=f"{own.logits.name}_counts"))
+    return Arch.of(keras.Model(inputs, logits, name=f"{network.logits.name}_counts"))
 
 
 def _columns(x: Any, numbers: Sequence[int]) -> Any:

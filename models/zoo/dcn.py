@@ -28,11 +28,8 @@ def build(
     Weights: cross_<i>, or cross_<i>_down and cross_<i>_up; mlp_<i>, out.
 
     Args:
-        hidden: Units of the MLP's layers.
         low_rank: W_i is U_i V_i with this rank, which is cheaper below half the width; the paper finds a quarter of the
             width as good as 0, the full matrix.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -15,11 +15,6 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
 
     The pairs are computed as (|sum of vectors|^2 - sum of |vector|^2) / 2, linear in the number of embeddings. Weights:
     linear, mlp_<i>, mlp_out, and project_<feature> where embedding dims differ.
-
-    Args:
-        hidden: Units of the MLP's layers.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -33,7 +33,6 @@ class ColumnSpan:
 
     @property
     def dim(self) -> int:
-        """Width of one row."""
         return self.width // self.length - 1 if self.length else self.width
 
 
@@ -56,12 +55,9 @@ class SequenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """The dense input x [rows, width], and the sequences beside it.
+    """The dense input x [rows, width], and the sequences beside it; spans are ordered by offset.
 
-    Attributes:
-        width: Columns of x.
-        embeddings: Spans of the table's dim, or of rows side by side; ordered by offset.
-        floats: Spans of width 1, ordered by offset.
+    `embeddings` have the table's dim, or that of rows side by side; `floats` have width 1.
     """
 
     width: int
@@ -83,7 +79,7 @@ class DenseInput:
             (floats if feature.kind == "float" else embeddings).append(span)
         if not width:
             raise BadInput("features: expected at least one, got none")
-        found = tuple(
+        spans = tuple(
             SequenceSpan(
                 s.name,
                 s.width,
@@ -93,14 +89,14 @@ class DenseInput:
             )
             for s in sequences
         )
-        return cls(width, tuple(embeddings), tuple(floats), found)
+        return cls(width, tuple(embeddings), tuple(floats), spans)
 
     def examples(self, rows: int) -> dict[str, Matrix]:
         """Return inputs as requests might have them: masks of 0 and 1, histories of every length, some of them full."""
         random = np.random.default_rng(rows)
-        found = {MATRIX: random.standard_normal((rows, self.width), np.float32)}
+        inputs = {MATRIX: random.standard_normal((rows, self.width), np.float32)}
         for s in self.sequences:
-            found[s.name] = values = random.standard_normal((rows, s.width), np.float32)
+            inputs[s.name] = values = random.standard_normal((rows, s.width), np.float32)
             lengths = np.resize([s.max_length, 0, 1, *random.integers(0, s.max_length + 1, rows)], rows)
             mask = np.arange(s.max_length) < lengths[:, None]
             for c in s.columns:
@@ -111,11 +107,10 @@ class DenseInput:
             if s.timed:
                 ages = np.abs(values[:, -s.max_length :]) * 1e5
                 values[:, -s.max_length :] = np.sort(ages, axis=1)[:, ::-1] * mask
-        return found
+        return inputs
 
     @property
     def spans(self) -> tuple[ColumnSpan, ...]:
-        """All spans, ordered by offset."""
         return tuple(sorted((*self.embeddings, *self.floats), key=lambda span: span.offset))
 
     @property

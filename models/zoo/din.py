@@ -28,10 +28,7 @@ def build(
     second term is computed once a request, and the last is all that is left for each pair.
 
     Args:
-        hidden: Units of the MLP's layers.
         attention: Units of the layers of a.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -54,8 +51,6 @@ def _pair_layer(units: int, seed: int, name: str) -> Any:
     ops = keras.ops
 
     class PairLayer(keras.layers.Layer):  # type: ignore[misc]
-        """The layer, with the weights of a dense layer over [t, h, t - h, t * h]."""
-
         def build(self, target_shape: Any, events_shape: Any) -> None:
             initial = keras.initializers.GlorotUniform(seed=seed * 1_000_003 + 250_000)
             self.kernel = self.add_weight(shape=(4 * target_shape[-1], units), initializer=initial, name="kernel")
@@ -65,11 +60,11 @@ def _pair_layer(units: int, seed: int, name: str) -> Any:
             length, d = events.shape[1:]
             of_t, of_h, of_difference, of_product = (self.kernel[i * d : (i + 1) * d] for i in range(4))
 
-            def times(some: Tensor, weights: Tensor) -> Tensor:
-                return ops.reshape(ops.matmul(ops.reshape(some, (-1, d)), weights), (-1, length, units))
+            def times(vectors: Tensor, weights: Tensor) -> Tensor:
+                return ops.reshape(ops.matmul(ops.reshape(vectors, (-1, d)), weights), (-1, length, units))
 
-            own = ops.expand_dims(ops.matmul(target, of_t + of_difference), 1)
+            of_target = ops.expand_dims(ops.matmul(target, of_t + of_difference), 1)
             history = times(events, of_h - of_difference) + self.bias
-            return ops.relu(history + own + times(ops.expand_dims(target, 1) * events, of_product))
+            return ops.relu(history + of_target + times(ops.expand_dims(target, 1) * events, of_product))
 
     return PairLayer(name=name)

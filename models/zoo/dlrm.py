@@ -18,15 +18,9 @@ def build(
     """Build the network over x [n, layout.width].
 
     The bottom MLP ends in a vector of the embeddings' dim, which joins the embeddings in the inner products and is an
-    input of the top MLP together with them. Without floats the embeddings themselves take its place; without embeddings
-    there are no products and the bottom MLP ends in its last hidden layer. Weights: bottom_<i>, bottom_out, top_<i>,
-    top_out, and project_<feature> where embedding dims differ.
-
-    Args:
-        hidden: Units of the top MLP's layers.
-        bottom: Units of the bottom MLP's hidden layers.
-        dropout: Dropout of both MLPs.
-        seed: Seed of the first weights.
+    input of the top MLP (`hidden`) together with them. Without floats the embeddings themselves take its place; without
+    embeddings there are no products and the bottom MLP ends in its last hidden layer. Weights: bottom_<i>, bottom_out,
+    top_<i>, top_out, and project_<feature> where embedding dims differ.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -35,9 +35,6 @@ def build(
 
     which avoids probabilities that could round to 0 or 1. Weights: ctr_<i>, ctr_out, cvr_<i>, cvr_out.
 
-    Args:
-        hidden: Units of each tower's layers.
-        seed: Seed of the first weights.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -52,7 +49,7 @@ def build(
     logits = keras.Model(x, side_by_side([ctr, ctcvr]), name="esmm")
 
     def begin(log_odds: Sequence[float]) -> None:
-        clicked, converted = (1 / (1 + math.exp(-one)) for one in log_odds)
+        clicked, converted = (1 / (1 + math.exp(-odds)) for odds in log_odds)
         if converted > clicked:
             raise BadInput(
                 f"data.label: esmm requires {labels[1]!r} to be 1 only where {labels[0]!r} is 1, but it is 1 more often"

@@ -2,8 +2,8 @@
 
 What counts say of an id needs no embedding, and where embeddings learn nothing more, their products are noise: a
 factorisation machine adds them to the logit with no weight that could tell. A training row is new when it is learned
-from, so the gradient of a gate says what its embeddings are worth on rows that they have not seen, and it closes or
-opens by that. So embeddings can learn at the rates of a file without counts, and cost little where they know nothing.
+from, so the gradient of a gate says what its embeddings are worth on unseen rows. So embeddings learn at the rates of a
+file without counts, and cost little where they know nothing.
 
 Rejected: gates that learn faster, which close before embeddings have learned anything (AUC -0.009 where tastes are
 long), and one for each number of an embedding, which do not close (-0.005 where embeddings are noise).
@@ -18,15 +18,11 @@ from freshet_serving.models.zoo.dense_input import DenseInput
 
 Tensor = Any  # keras.KerasTensor
 FASTER = 3.0
-"""Adam moves each weight by its rate, which is little for a gate: they move by as many times that."""
+"""Adam moves each weight by its rate, too little for a gate: they move by as many times that."""
 
 
 def gated(x: Tensor, layout: DenseInput) -> Tensor:
-    """Return the dense input with its embeddings multiplied by their gates: [n, layout.width].
-
-    Args:
-        layout: Its columns. Embeddings that hold several rows and their mask have no gate.
-    """
+    """Multiply the embeddings of the dense input by their gates; those of several rows with their mask have none."""
     from freshet_serving.compiler.frameworks import keras
 
     ops = keras.ops
@@ -37,8 +33,6 @@ def gated(x: Tensor, layout: DenseInput) -> Tensor:
     parts = [list(spans) for _, spans in groupby(layout.spans, lambda span: (span.side, span.name in numbers))]
 
     class FieldGates(keras.layers.Layer):  # type: ignore[misc]
-        """The gates, one for each feature."""
-
         def build(self, input_shape: Any) -> None:
             initial = keras.initializers.Constant(1 / FASTER)
             self.gates = self.add_weight(shape=(len(numbers),), initializer=initial, name="gates")

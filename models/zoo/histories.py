@@ -1,8 +1,7 @@
 """Share among networks over histories: a sequence's rows, mask and target, and the layers that read them.
 
-Tensors of a history depend on the user alone, so the compiler computes what is derived from them once a request. That
-holds as long as the candidate enters late: a layer computes the history's share and the candidate's share apart and
-adds them.
+What is derived from a history's tensors alone is computed once a request, as long as the candidate enters late: a layer
+computes the history's share and the candidate's share apart and adds them.
 
 Products of three-dimensional tensors with weights are products of matrices: [n, L, d] is reshaped to [n * L, d].
 """
@@ -49,15 +48,7 @@ class History:
 
 
 def histories(x: Tensor, layout: DenseInput, arch: str) -> list[History]:
-    """Return the histories of a network's inputs.
-
-    Args:
-        layout: Its columns, and the sequences.
-        arch: Name of the architecture, for messages.
-
-    Raises:
-        BadInput: There is no sequence, or none of a sequence's tables is read by a feature of side item.
-    """
+    """Return the histories of a network's inputs, by the layout of x and of the sequences. Raises BadInput."""
     if not layout.sequences:
         raise BadInput(f"sequences: expected a section [sequences.<name>] for {arch}, got none")
     return [history(x, layout, span) for span in layout.sequences]
@@ -77,7 +68,7 @@ def history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     from freshet_serving.compiler.frameworks import keras
 
     ops, length = keras.ops, span.max_length
-    given = keras.Input((span.width,), name=span.name)
+    packed = keras.Input((span.width,), name=span.name)
     items = {e.table: e for e in reversed(layout.embeddings) if e.side == "item" and not e.length}
     matched = [c for c in span.columns if c.table in items]
     if not matched:
@@ -87,7 +78,7 @@ def history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
 
     def rows(c: ColumnSpan) -> Tensor:
         dim = c.dim if c.table else 1
-        return ops.reshape(given[:, c.offset : c.offset + dim * length], (-1, length, dim))
+        return ops.reshape(packed[:, c.offset : c.offset + dim * length], (-1, length, dim))
 
     def beside(parts: Sequence[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=2)
@@ -95,28 +86,22 @@ def history(x: Tensor, layout: DenseInput, span: SequenceSpan) -> History:
     first = span.columns[0]
     mask_at = first.offset + first.dim * length
     others = [c for c in span.columns if c not in matched]
-    own = [rows(c) for c in matched]
+    matched_rows = [rows(c) for c in matched]
     return History(
         span.name,
         length,
-        given,
-        beside(own),
-        beside([*own, *(rows(c) for c in others)]),
-        given[:, mask_at : mask_at + length],
-        given[:, span.width - length :] if span.timed else None,
+        packed,
+        beside(matched_rows),
+        beside([*matched_rows, *(rows(c) for c in others)]),
+        packed[:, mask_at : mask_at + length],
+        packed[:, span.width - length :] if span.timed else None,
         side_by_side([columns(x, [items[c.table]]) for c in matched]),
         x,
     )
 
 
 def each_event(layer_factory: LayerFactory, events: Tensor, units: int, name: str, **options: object) -> Tensor:
-    """Add a dense layer over every event: [n, L, d] -> [n, L, units].
-
-    Args:
-        units: Number of outputs.
-        name: Name of the layer.
-        **options: As for LayerFactory.dense.
-    """
+    """Add a dense layer over every event: [n, L, d] -> [n, L, units]; options as for LayerFactory.dense."""
     from freshet_serving.compiler.frameworks import keras
 
     length, width = events.shape[1:]
@@ -125,32 +110,18 @@ def each_event(layer_factory: LayerFactory, events: Tensor, units: int, name: st
 
 
 def normed(tensor: Tensor, name: str) -> Tensor:
-    """Add a layer normalisation over the last axis."""
     from freshet_serving.compiler.frameworks import keras
 
     return keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=name)(tensor)
 
 
 def with_positions(events: Tensor, seed: int, name: str) -> Tensor:
-    """Add a learned row to each place, [length, d], the oldest event's first.
-
-    Args:
-        events: [n, length, d].
-        seed: Seed of the network.
-        name: Name of the layer.
-    """
+    """Add a learned row to each place of events [n, length, d], the oldest event's first."""
     return _position_layer(seed, name)(events)
 
 
 def with_rows_of_places(events: Tensor, places: Tensor, seed: int, name: str) -> Tensor:
-    """Add a learned row to each event, by a number of its own below length.
-
-    Args:
-        events: [n, length, d].
-        places: The numbers, whole float32 [n, length].
-        seed: Seed of the network.
-        name: Name of the layer.
-    """
+    """Add a learned row to each event [n, length, d] by a number of its own below length, whole float32 [n, length]."""
     return _position_layer(seed, name)(events, places)
 
 
@@ -158,8 +129,6 @@ def _position_layer(seed: int, name: str) -> Any:
     from freshet_serving.compiler.frameworks import keras
 
     class PositionLayer(keras.layers.Layer):  # type: ignore[misc]
-        """The rows of places."""
-
         def build(self, events_shape: Sequence[int], *others: Any) -> None:
             initial = keras.initializers.RandomNormal(stddev=0.02, seed=seed * 1_000_003 + 270_000)
             self.rows = self.add_weight(shape=(1, *events_shape[1:]), initializer=initial, name="rows")
@@ -198,30 +167,19 @@ def over_histories(
     hidden: Sequence[int],
     read: Callable[[History], Sequence[Tensor]],
 ) -> Arch:
-    """Return the network of an MLP over x and what is read from each history.
-
-    Args:
-        name: Name of the architecture.
-        layer_factory: Makes the layers mlp_<i> and mlp_out.
-        hidden: Units of the MLP's layers.
-        read: Returns the matrices that are read from a history.
-    """
+    """Return the network of an MLP, with layers mlp_<i> and mlp_out, over x and the matrices read from each history."""
     from freshet_serving.compiler.frameworks import keras
 
     x = keras.Input((layout.width,), name="x")
-    found = histories(x, layout, name)
-    parts = [part for h in found for part in read(h)]
+    sequences = histories(x, layout, name)
+    parts = [part for h in sequences for part in read(h)]
     top = layer_factory.tower(side_by_side([x, *parts]), hidden, "mlp")
     logit = layer_factory.dense(top, 1, "mlp_out")
-    return Arch.of(keras.Model([x, *(h.input for h in found)], logit, name=name))
+    return Arch.of(keras.Model([x, *(h.input for h in sequences)], logit, name=name))
 
 
 def newest_event(h: History, events: Tensor) -> Tensor:
-    """Return the newest event of a history [n, d], 0 without events.
-
-    Args:
-        events: [n, length, d].
-    """
+    """Return the newest of a history's events [n, length, d] as [n, d], 0 without events."""
     from freshet_serving.compiler.frameworks import keras
 
     ops = keras.ops

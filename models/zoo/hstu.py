@@ -1,12 +1,12 @@
 """HSTU (Zhai et al., 2024) as a ranker: the candidate is one more event, which sees the history and itself.
 
-Attention is SiLU(q k' + bias) divided by a constant, not a softmax. The constant is the model's, max_length + 1: the
-compiled size of a batch or a history does not change it. Biases depend on how many places and how many seconds lie
-between two events. Candidates do not see each other, so the history is computed once a request.
+Attention is SiLU(q k' + bias) divided by max_length + 1, not a softmax: the compiled size of a batch or a history does
+not change it. Biases depend on how many places and how many seconds lie between two events. Candidates do not see each
+other, so the history is computed once a request.
 
-Wo begins at zero, so a layer begins as the identity. Normalised, rows that have learned nothing yet are as loud as any
-other: with a random Wo they were most of what the MLP read, for thousands of steps, and how many depended on the seed.
-On the first 8,000 and 32,000 rows of MovieLens-1M, three seeds, AUC rises from 0.589 to 0.628 and from 0.661 to 0.690.
+Wo begins at zero, so a layer begins as the identity. With a random Wo, normalised rows that have learned nothing yet
+were most of what the MLP read, for thousands of steps. On the first 8,000 and 32,000 rows of MovieLens-1M, three seeds,
+AUC rises from 0.589 to 0.628 and from 0.661 to 0.690.
 """
 
 from __future__ import annotations
@@ -52,13 +52,7 @@ def build(
     X = (U * LN(A V)) Wo + X
 
     logit = MLP([x, the candidate's X]). Without times there is no s. Weights: <sequence>_<event|target>,
-    <sequence>_<norm|all|bias|inner|out>_<i>, mlp_<i>, mlp_out.
-
-    Args:
-        hidden: Units of the MLP's layers.
-        units: Width of an event.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
+    <sequence>_<norm|all|bias|inner|out>_<i>, mlp_<i>, mlp_out. `units` is the width of an event.
     """
     layer_factory = LayerFactory(seed, dropout)
 
@@ -69,7 +63,6 @@ def build(
 
 
 def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
-    """Return the candidate after all layers, [n, units]."""
     from freshet_serving.compiler.frameworks import keras
 
     ops, length, name = keras.ops, h.length, h.name
@@ -86,15 +79,15 @@ def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int,
         every = keras.layers.Dense(4 * units, kernel_initializer=initial, name=f"{name}_all_{i}")
         inner = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_inner_{i}")
         out = keras.layers.Dense(units, kernel_initializer="zeros", name=f"{name}_out_{i}")
-        given = [h.mask] if h.seconds is None else [h.mask, h.seconds]
-        between, to_item, own = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*given)
+        inputs = [h.mask] if h.seconds is None else [h.mask, h.seconds]
+        between, to_item, to_self = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*inputs)
         gate, values, query, keys = _parts(every(norm(item)))
         gates, all_values, queries, all_keys = (
             ops.reshape(part, (-1, length, units)) for part in _parts(every(norm(events)))
         )
         turned = ops.transpose(all_keys, (0, 2, 1))
         seen = silu(ops.matmul(ops.expand_dims(query, 1), turned) + to_item) * (mask / divisor)
-        itself = silu(ops.sum(query * keys, axis=1, keepdims=True) + own) / divisor
+        itself = silu(ops.sum(query * keys, axis=1, keepdims=True) + to_self) / divisor
         attended = ops.squeeze(ops.matmul(seen, all_values), 1) + itself * values
         item = out(gate * inner(attended)) + item
         if i + 1 < layers:
@@ -116,16 +109,9 @@ def build_next(
     """Build the network that learns which item comes next, over the sequence.
 
     X = E * sqrt(d) + P as in sasrec_next, then the layers of build() between events, divided by max_length; u = LN(X)
-    of the newest event, 0 without events; score = <u, the candidate's row>,
-    and what counts add (processor.package.item_rows). Wo begins at zero here too: on MovieLens-1M
-    NDCG@10 is 0.074 after three epochs, with a random Wo 0.034, by sasrec_next 0.051 (seed 0).
-
-    Args:
-        dropout: The share of numbers that a training step leaves out, of events and of each layer.
-        negatives: Most items that a target is compared with in a step.
-        popularity: Whether an item's popularity is part of the score.
-        successors: Items of those that followed an item, which are remembered; 0 for none.
-        seed: Seed of the first weights.
+    of the newest event, 0 without events; score = <u, the candidate's row>, and what counts add
+    (processor.package.item_rows). Wo begins at zero here too: on MovieLens-1M NDCG@10 is 0.074 after three epochs, with
+    a random Wo 0.034, by sasrec_next 0.051 (seed 0).
     """
 
     def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
@@ -135,34 +121,29 @@ def build_next(
 
 
 def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:
-    """Return the events after all layers, normalised, [n, length, units].
-
-    Args:
-        events: The events with their places [n, length, units].
-    """
+    """Return the events [n, length, units], given with their places, after all layers, normalised."""
     from freshet_serving.compiler.frameworks import keras
 
     ops, length, name, units = keras.ops, h.length, h.name, events.shape[2]
     earlier = ops.expand_dims(h.mask, 1) * np.tril(np.ones((1, length, length), np.float32))
     for i in range(layers):
-        given = [h.mask] if h.seconds is None else [h.mask, h.seconds]
-        between = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*given)[0]
+        inputs = [h.mask] if h.seconds is None else [h.mask, h.seconds]
+        between = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*inputs)[0]
         every = each_event(layer_factory, normed(events, f"{name}_norm_{i}"), 4 * units, f"{name}_all_{i}")
         gates, values, queries, keys = (
             ops.reshape(part, (-1, length, units)) for part in _parts(ops.reshape(every, (-1, 4 * units)))
         )
         weights = silu(ops.matmul(queries, ops.transpose(keys, (0, 2, 1))) + between) * (earlier / float(length))
         inner = normed(ops.matmul(weights, values), f"{name}_inner_{i}")
-        kept = layer_factory.dropped(gates * inner, f"{name}_out_{i}")
-        moved = each_event(layer_factory, kept, units, f"{name}_out_{i}", zero=True)
+        output = layer_factory.dropped(gates * inner, f"{name}_out_{i}")
+        moved = each_event(layer_factory, output, units, f"{name}_out_{i}", zero=True)
         events = events + moved
     return normed(events, f"{name}_last")
 
 
 def _parts(every: Tensor) -> list[Tensor]:
-    """Return U, V, Q and K, [n, units] each."""
-    found, units = silu(every), every.shape[1] // 4
-    return [found[:, n * units : (n + 1) * units] for n in range(4)]
+    activated, units = silu(every), every.shape[1] // 4
+    return [activated[:, n * units : (n + 1) * units] for n in range(4)]
 
 
 def _bias_layer(length: int, timed: bool, name: str) -> Any:
@@ -190,12 +171,12 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
             count = ops.sum(mask, axis=1, keepdims=True)
             after = ops.cast(ops.clip(count - np.arange(length, dtype=np.float32), 0.0, float(length)), "int32")
             between = tf.gather(self.places, distance[None])
-            to_item, own = ops.expand_dims(tf.gather(self.places, after), 1), ops.reshape(self.places[:1], (1, 1))
+            to_item, to_self = ops.expand_dims(tf.gather(self.places, after), 1), ops.reshape(self.places[:1], (1, 1))
             if seconds is not None:
                 between = between + self._of(ops.expand_dims(seconds, 1) - ops.expand_dims(seconds, 2))
                 to_item = to_item + self._of(ops.expand_dims(seconds, 1))
-                own = own + ops.reshape(self.times[:1], (1, 1))
-            return between, to_item, own
+                to_self = to_self + ops.reshape(self.times[:1], (1, 1))
+            return between, to_item, to_self
 
         def _of(self, seconds: Tensor) -> Tensor:
             bucket = ops.log(ops.maximum(ops.abs(seconds), 1.0)) / BUCKET_WIDTH

@@ -19,12 +19,7 @@ class LayerFactory:
     """Makes the dense layers of one network, each with the next seed."""
 
     def __init__(self, seed: int, dropout: float = 0.0) -> None:
-        """Start the sequence of seeds.
-
-        Args:
-            seed: Seed of the network.
-            dropout: The share of numbers that a training step leaves out, after each layer of a tower and in dropped().
-        """
+        """Start the sequence of seeds; dropout applies after each layer of a tower and in dropped()."""
         self._seeds, self._dropout = count(seed * 1_000_003), dropout
         # A separate range of seeds, so that the first weights are the same with and without dropout.
         self._dropout_seeds = count(seed * 1_000_003 + 500_000)
@@ -39,31 +34,18 @@ class LayerFactory:
         first_bias: Sequence[float] = (),
         zero: bool = False,
     ) -> Tensor:
-        """Add a dense layer: x [n, m] -> [n, units].
-
-        Args:
-            units: Number of outputs.
-            name: Name of the layer.
-            activation: Keras activation, or None.
-            first_bias: Initial bias [units]; zeros if empty.
-            zero: Whether the first weights are zeros.
-        """
+        """Add a dense layer, x [n, m] -> [n, units]; first_bias is [units] or zeros; `zero` starts weights at 0."""
         from freshet_serving.compiler.frameworks import keras
 
         initial = "zeros" if zero else keras.initializers.GlorotUniform(seed=next(self._seeds))
         layer = keras.layers.Dense(units, activation, use_bias=bias, kernel_initializer=initial, name=name)
-        made = layer(x)
+        output = layer(x)
         if first_bias:
             layer.bias.assign(first_bias)
-        return made
+        return output
 
     def tower(self, x: Tensor, hidden: Sequence[int], name: str) -> Tensor:
-        """Add ReLU layers <name>_0, <name>_1, ...: x [n, m] -> [n, hidden[-1]].
-
-        Args:
-            hidden: Units of each layer.
-            name: Prefix of the layers' names.
-        """
+        """Add ReLU layers <name>_0, <name>_1, ...: x [n, m] -> [n, hidden[-1]]."""
         for i, units in enumerate(hidden):
             x = self.dropped(self.dense(x, units, f"{name}_{i}", "relu"), f"{name}_{i}")
         return x
@@ -85,11 +67,7 @@ def side_by_side(parts: Sequence[Tensor]) -> Tensor:
 
 
 def columns(x: Tensor, spans: Sequence[ColumnSpan]) -> Tensor:
-    """Return the columns of `spans` side by side: one slice for each run of neighbours, x itself if that is all.
-
-    Args:
-        x: The dense input.
-    """
+    """Return the columns of `spans` side by side: one slice for each run of neighbours, x itself if that is all."""
     parts = [x if (start, stop) == (0, x.shape[1]) else x[:, start:stop] for start, stop in runs(spans)]
     return side_by_side(parts)
 
@@ -99,10 +77,6 @@ def embedding_columns(x: Tensor, layout: DenseInput, layer_factory: LayerFactory
 
     An embedding with a width other than the layout's dim, and one of several rows with its mask, is projected to it by
     "project_<feature>", without a bias so that the zero vector of an unseen id stays zero.
-
-    Args:
-        x: The dense input.
-        layer_factory: Makes the projections.
     """
     parts: list[Tensor] = []
     same: list[ColumnSpan] = []
@@ -123,8 +97,7 @@ def pairwise_dots(vectors: Tensor) -> Tensor:
     """Return inner products of all pairs of vectors: [n, f, k] -> [n, f * (f - 1) / 2].
 
     One batched product gives all of them twice; the upper triangle is then picked by rows of the transposed result.
-    Picking columns would copy float by float: ONNX Runtime takes 630 us for 64 rows of 27 vectors that way, 60 us this
-    way.
+    Picking columns copies float by float: ONNX Runtime takes 630 us for 64 rows of 27 vectors, 60 us this way.
     """
     from freshet_serving.compiler.frameworks import keras
 

@@ -26,11 +26,7 @@ def build(
 
     Weights: expert_<e>_<i>, gate_<label>, tower_<label>_<i> and tower_<label>_out.
 
-    Args:
-        hidden: Units of each layer of an expert.
-        tower: Units of each layer of a label's own tower.
-        dropout: Dropout of experts and towers.
-        seed: Seed of the first weights.
+    `hidden` are the units of an expert, `tower` those of a label's own tower.
     """
     from freshet_serving.compiler.frameworks import keras
 

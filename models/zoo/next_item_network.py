@@ -42,19 +42,8 @@ def next_item(
     """Return the network that learns which item comes next in a history.
 
     An item has one row, as an event and as a candidate: what is learned from its events holds for the candidate.
-
-    Args:
-        layout: The dense input, one item's row, and the sequence.
-        name: Name of the architecture.
-        states: Returns the network's numbers after each event [n, length, d], from the events with their places.
-        dropout: The share of numbers that a training step leaves out.
-        negatives: As of NextItem.
-        popularity: Whether an item's popularity is part of the score.
-        successors: Successors that an item's row has; 0 for none.
-        seed: Seed of the first weights.
-
-    Raises:
-        BadInput: Expected exactly one sequence, and one item feature whose table a column of the sequence reads.
+    `states` returns the network's numbers after each event [n, length, d], from the events with their places. Raises
+    BadInput unless there are one sequence, and one item feature whose table a column of it reads.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -84,24 +73,24 @@ def next_item(
     kinds = 3 if rows.successors else 1
     after = ops.concatenate([after, ops.expand_dims(h.mask, 2) * ops.expand_dims(mixture[:, :kinds], 1)], axis=2)
     # The oldest place has an event if any has. Without events, popularity alone.
-    some = h.mask[:, :1]
-    weight = some * mixture[:, :1] + (1.0 - some) * SCALE
+    has_events = h.mask[:, :1]
+    weight = has_events * mixture[:, :1] + (1.0 - has_events) * SCALE
     score = ops.sum(user * h.target[:, : rows.dim], axis=1, keepdims=True) + weight * h.target[:, rows.dim : rows.dense]
-    unread = ops.repeat(ops.zeros_like(some), width - rows.dense, axis=1)
+    unread = ops.repeat(ops.zeros_like(has_events), width - rows.dense, axis=1)
     scores = {USER_VECTOR: ops.concatenate([user, weight, unread] if rows.successors else [user, weight], axis=1)}
     if rows.successors:
         score = score + _lift(h, rows, mixture)
         scores[MIXTURE] = mixture
-    made = NextItem(keras.Model(h.input, after, name=f"{name}_states"), negatives, rows)
-    return _arch(name, inputs, {SCORE: score, **scores}, made)
+    learner = NextItem(keras.Model(h.input, after, name=f"{name}_states"), negatives, rows)
+    return _arch(name, inputs, {SCORE: score, **scores}, learner)
 
 
-def _arch(name: str, inputs: list[Tensor], scores: dict[str, Tensor], made: NextItem) -> Arch:
+def _arch(name: str, inputs: list[Tensor], scores: dict[str, Tensor], learner: NextItem) -> Arch:
     from freshet_serving.compiler.frameworks import keras
 
     logits = keras.Model(inputs, scores[SCORE], name=name)
     whole = keras.Model(inputs, scores, name=f"{name}_scores")
-    return Arch(logits, whole, begin=lambda log_odds: None, next_item=made)
+    return Arch(logits, whole, begin=lambda log_odds: None, next_item=learner)
 
 
 def _lift(h: History, rows: ItemRows, mixture: Tensor) -> Tensor:
@@ -119,9 +108,9 @@ def _lift(h: History, rows: ItemRows, mixture: Tensor) -> Tensor:
         same = 1.0
         for part in range(KEY_PARTS):
             first = rows.keys.start + part * rows.successors
-            own = h.target[:, rows.own.start + part : rows.own.start + part + 1]
+            own_key = h.target[:, rows.own.start + part : rows.own.start + part + 1]
             # 1 for equal whole numbers, 0 for others.
-            same = same * ops.relu(1.0 - ops.abs(row[:, first : first + rows.successors] - own))
+            same = same * ops.relu(1.0 - ops.abs(row[:, first : first + rows.successors] - own_key))
         times = ops.sum(same * row[:, rows.times(number)], axis=1, keepdims=True)
         total = row[:, rows.totals.start + number : rows.totals.start + number + 1]
         mixed = mixed + ops.exp(mixture[:, number + 1 : number + 2]) * times / (total + SMOOTHING)

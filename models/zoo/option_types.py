@@ -15,7 +15,7 @@ from freshet_serving.processor.package.item_rows import MOST_SUCCESSORS
 
 @dataclass(frozen=True, slots=True)
 class ClosedInterval:
-    """Bounds of a number, or of each number of a list: low <= number <= high."""
+    """Bounds of a number, or of each number of a list, inclusive."""
 
     low: float
     high: float
@@ -34,6 +34,4 @@ Temperature = Annotated[float, ClosedInterval(0, 100)]
 Successors = Annotated[int, ClosedInterval(0, MOST_SUCCESSORS)]
 """Items that are remembered for each item, of those that followed it."""
 Dropout = Annotated[float, ClosedInterval(0, 0.95)]
-"""The share of each hidden layer's units that a training step leaves out, different ones at each step; serving uses
-all.
-"""
+"""The share of each hidden layer's units that a training step leaves out, anew at each step; serving uses all."""

@@ -43,13 +43,7 @@ def build(
 
     u = LN(X) of the newest event, 0 without events, v = t Wt; logit = MLP([x, u, v, u * v]). All products but We and Wt
     have a bias. Weights: <sequence>_<event|position|target|last|query|key|value|out|norm|first|second>[_<i>], mlp_<i>,
-    mlp_out.
-
-    Args:
-        hidden: Units of the MLP's layers.
-        units: Width of an event.
-        dropout: Dropout of the MLP.
-        seed: Seed of the first weights.
+    mlp_out. `units` is the width of an event.
     """
     layer_factory = LayerFactory(seed, dropout)
 
@@ -73,15 +67,8 @@ def build_next(
     """Build the network that learns which item comes next, over the sequence.
 
     X = E * sqrt(d) + P, where E has the items' own rows of width d; other columns are added, projected. Then the layers
-    of build(); u = LN(X) of the newest event, 0 without events; score = <u, the candidate's row>,
-    and what counts add (processor.package.item_rows).
-
-    Args:
-        dropout: The share of numbers that a training step leaves out, of events and of each layer's two parts.
-        negatives: Most items that a target is compared with in a step.
-        popularity: Whether an item's popularity is part of the score.
-        successors: Items of those that followed an item, which are remembered; 0 for none.
-        seed: Seed of the first weights.
+    of build(); u = LN(X) of the newest event, 0 without events; score = <u, the candidate's row>, and what counts add
+    (processor.package.item_rows).
     """
 
     def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
@@ -91,18 +78,12 @@ def build_next(
 
 
 def _newest(layer_factory: LayerFactory, h: History, units: int, layers: int, seed: int) -> Tensor:
-    """Return the newest event of a history after all layers, [n, units]."""
     events = each_event(layer_factory, h.events, units, f"{h.name}_event", bias=False) * units**0.5
     return newest_event(h, _layers(layer_factory, h, with_positions(events, seed, f"{h.name}_position"), layers))
 
 
 def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:
-    """Return the events after all layers, normalised, [n, length, units].
-
-    Args:
-        layer_factory: Makes the layers; its dropout is that of each layer's two parts.
-        events: The events with their places [n, length, units].
-    """
+    """Return the events [n, length, units], given with their places, after all layers, normalised."""
     from freshet_serving.compiler.frameworks import keras
 
     ops, name, units = keras.ops, h.name, events.shape[2]
@@ -110,13 +91,13 @@ def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int
     earlier = np.tril(np.ones((1, h.length, h.length), np.float32))
     mask, valid = ops.expand_dims(h.mask, 1) * earlier, ops.expand_dims(h.mask, 2)
     for i in range(layers):
-        own = normed(events, f"{name}_norm_{i}_0")
-        query = each_event(layer_factory, own, units, f"{name}_query_{i}")
+        normal = normed(events, f"{name}_norm_{i}_0")
+        query = each_event(layer_factory, normal, units, f"{name}_query_{i}")
         keys = each_event(layer_factory, events, units, f"{name}_key_{i}")
         values = each_event(layer_factory, events, units, f"{name}_value_{i}")
         weights = masked_softmax(ops.matmul(query / scale, ops.transpose(keys, (0, 2, 1))), mask)
         attended = each_event(layer_factory, ops.matmul(weights, values), units, f"{name}_out_{i}")
-        events = normed(own + layer_factory.dropped(attended, f"{name}_out_{i}"), f"{name}_norm_{i}_1")
+        events = normed(normal + layer_factory.dropped(attended, f"{name}_out_{i}"), f"{name}_norm_{i}_1")
         between = each_event(layer_factory, events, units, f"{name}_first_{i}", activation="relu")
         further = each_event(layer_factory, between, units, f"{name}_second_{i}")
         events = (events + layer_factory.dropped(further, f"{name}_second_{i}")) * valid

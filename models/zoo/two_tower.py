@@ -39,17 +39,9 @@ def build(
 
     logit = scale * <user_vector, item_vector> + bias
 
-    The item's tower reads the features of side item, the user's all others. scale is 1 / temperature: learned from 10
-    for cosines unless the file gives one, else 1. Neither it nor the bias changes the order of items. Weights:
-    user_<i>, user_out, item_<i>, item_out, score_out.
-
-    Args:
-        hidden: Units of each tower's layers.
-        vector_dim: Length of the vectors.
-        similarity: dot, or cosine: vectors have length 1.
-        negatives: Items of recent rows that a step of the softmax has beside those of the batch.
-        temperature: What products are divided by; 0: learned for cosines, 1 for inner products.
-        seed: Seed of the first weights.
+    The item's tower reads the features of side item, the user's all others. With similarity cosine, vectors have length
+    1. scale is 1 / temperature: learned from 10 for cosines unless the file gives one, else 1. Neither it nor the bias
+    changes the order of items. Weights: user_<i>, user_out, item_<i>, item_out, score_out.
     """
     from freshet_serving.compiler.frameworks import keras
 
@@ -84,9 +76,7 @@ def build(
 
 
 def _halves(vector_dim: int, side: str) -> list[float]:
-    """Return a vector's initial bias.
-
-    Half of the user's numbers are 1 and the others 0; the item's are the other way round.
+    """Return a vector's initial bias: half of the user's numbers are 1, the others 0; the item's the other way round.
 
     Of two vectors that begin near zero, neither would learn before the other has: this way each learns at once what is
     true of it whatever the other is, and the inner product of the two begins at zero.

@@ -14,13 +14,8 @@ def build(layout: DenseInput, hidden: Hidden = (256, 128, 64), dropout: Dropout 
     logit = wide(x) + MLP(deep columns)
 
     The wide part reads every column, so that each id has a weight of its own by its row. An embedding of dim 1 is only
-    that weight, as a cross of two columns should be: the deep part does not read it, unless there is nothing else to
-    read. Weights: wide, deep_<i> and deep_out.
-
-    Args:
-        hidden: Units of the deep part's layers.
-        dropout: Dropout of the deep part.
-        seed: Seed of the first weights.
+    that weight, as a cross of two columns should be: the deep part (`hidden`) does not read it, unless there is nothing
+    else to read. Weights: wide, deep_<i> and deep_out.
     """
     from freshet_serving.compiler.frameworks import keras
 

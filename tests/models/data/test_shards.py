@@ -1,6 +1,5 @@
 """Every row is read once, by one reader, however files, row groups, batches and readers divide."""
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.models.data import tabular
 from freshet_serving.models.data.formats import DataConfig
-from freshet_serving.models.data.shards import Shard, SplitBatches, SplitRows
+from freshet_serving.models.data.shards import SplitRows
 from freshet_serving.models.data.source import Field
 from freshet_serving.models.data.synthetic import SyntheticSource
 from freshet_serving.processor.errors import BadInput
@@ -39,7 +38,7 @@ def rows_of(batches):
 @given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
 def test_row_ranges_contain_every_row_once(tmp_path_factory, files, readers, size):
     source, total = open_files(tmp_path_factory.mktemp("f"), files)
-    parts = [SplitRows(source, Shard(i, readers)) for i in range(readers)]
+    parts = [SplitRows(source, i, readers) for i in range(readers)]
     batches = [list(part.batches(size)) for part in parts]
 
     assert rows_of(batch for part in batches for batch in part) == list(range(total))
@@ -51,20 +50,6 @@ def test_row_ranges_contain_every_row_once(tmp_path_factory, files, readers, siz
         for done in range(len(whole) + 1):
             resumed = list(part.batches(size, done * size))
             assert [everything(b)[1:] for b in resumed] == [everything(b)[1:] for b in whole[done:]]
-
-
-@quick
-@given(files=FILES, readers=st.integers(1, 9), size=st.integers(1, 12))
-def test_batch_shards_equal_the_batches_of_one_reader(tmp_path_factory, files, readers, size):
-    source, total = open_files(tmp_path_factory.mktemp("f"), files)
-    parts = [SplitBatches(source, Shard(i, readers)) for i in range(readers)]
-
-    together = zip(*(part.batches(size) for part in parts), strict=True)
-    for shared, whole in zip(together, source.batches(size), strict=True):
-        assert rows_of(shared) == whole.columns["row"].tolist()
-        assert max(map(len, shared)) - min(map(len, shared)) <= 1
-    again = [rows_of(part.batches(size, size)) for part in parts]
-    assert sorted(row for part in again for row in part) == list(range(size, total))
 
 
 def test_row_range_reads_no_row_group_outside_it(tmp_path, monkeypatch):
@@ -79,17 +64,15 @@ def test_row_range_reads_no_row_group_outside_it(tmp_path, monkeypatch):
                 file.write(b"\xff" * found.total_compressed_size)
     source = tabular.open_table(DataConfig(str(tmp_path), "parquet", "y"), [Field("row", "id")], 1)
 
-    assert rows_of(SplitRows(source, Shard(2, 5)).batches(50)) == list(range(400, 600))
+    assert rows_of(SplitRows(source, 2, 5).batches(50)) == list(range(400, 600))
 
 
 @pytest.mark.parametrize(("reader", "readers"), [(0, 0), (-1, 2), (2, 2)])
 def test_nonexistent_reader_number_is_refused(reader, readers):
     with pytest.raises(BadInput, match="reader: expected 0 to readers - 1"):
-        Shard(reader, readers)
+        SplitRows(SyntheticSource(rows=9), reader, readers)
 
 
-def test_endless_stream_can_only_be_sharded_by_batches():
+def test_endless_stream_is_refused():
     with pytest.raises(BadInput, match="a stream without an end"):
-        SplitRows(SyntheticSource(), Shard(0, 2))
-    batches = SplitBatches(SyntheticSource(), Shard(1, 2)).batches(9)
-    assert np.array_equal(next(batches).columns["user_id"], next(SyntheticSource().batches(9)).columns["user_id"][4:])
+        SplitRows(SyntheticSource(), 0, 2)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.compiler.building.auc import auc
-from freshet_serving.models.evaluation.quality import ScoredRows, log_loss, next_step
+from freshet_serving.models.evaluation.quality import ScoredRows, next_step
 from freshet_serving.models.evaluation.tally import CLIP
 
 labelled = st.lists(
@@ -25,17 +25,15 @@ def test_log_loss_is_the_mean_negative_log_likelihood(rows):
     labels, scores = arrays(rows)
     clipped = [min(max(float(s), CLIP), 1 - CLIP) for s in scores]
     wanted = -sum(math.log(p) if y else math.log(1 - p) for (y, _), p in zip(rows, clipped)) / len(rows)
-    assert log_loss(labels, scores) == pytest.approx(wanted, rel=1e-9)
+    assert scored(labels, scores).log_loss() == pytest.approx(wanted, rel=1e-9)
 
 
 def test_confident_wrong_score_costs_much_but_not_infinity():
-    loss = log_loss(np.array([1], np.float32), np.array([0], np.float32))
-    assert loss == pytest.approx(-math.log(CLIP))
+    assert scored([1], [0]).log_loss() == pytest.approx(-math.log(CLIP))
 
 
 def test_empty_input_has_no_metrics():
     empty = np.empty(0, np.float32)
-    assert math.isnan(log_loss(empty, empty))
     assert math.isnan(auc(empty, empty))
     assert math.isnan(ScoredRows().auc())
     assert math.isnan(ScoredRows().log_loss())
@@ -45,12 +43,12 @@ def test_empty_input_has_no_metrics():
 def test_metrics_of_collected_parts_equal_those_of_the_whole():
     random = np.random.default_rng(0)
     labels, scores = (random.random(50) < 0.3).astype(np.float32), random.random(50).astype(np.float32)
-    scored = ScoredRows()
+    parts = ScoredRows()
     for first in range(0, 50, 7):
-        scored.add(labels[first : first + 7], scores[first : first + 7])
-    assert len(scored) == 50
-    assert scored.auc() == auc(labels, scores)
-    assert scored.log_loss() == log_loss(labels, scores)
+        parts.add(labels[first : first + 7], scores[first : first + 7])
+    assert len(parts) == 50
+    assert parts.auc() == auc(labels, scores)
+    assert parts.log_loss() == scored(labels, scores).log_loss()
 
 
 def test_first_of_several_labels_counts_with_row_weights():

@@ -66,8 +66,6 @@ def test_catalogue_has_each_item_with_its_newest_row(story):
         whole = ranker.catalogue(batches)
         assert whole.keys.tolist() == list(range(100, 100 + ITEMS))
         assert whole.columns["item_id"].tolist() == whole.keys.tolist()
-        again = ranker.catalogue(batches[:1], ranker.catalogue(batches[1:]))
-        assert again.keys.tolist() == whole.keys.tolist()
         assert ranker.items(whole.columns).keys.tolist() == whole.keys.tolist()
         with pytest.raises(BadInput, match="items: expected a column 'kind'"):
             ranker.items({"item_id": whole.columns["item_id"]})

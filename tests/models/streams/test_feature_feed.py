@@ -140,15 +140,15 @@ def test_repository_that_cannot_be_written_is_tried_again(folder, monkeypatch):
 def test_stop_publishes_what_was_read(folder):
     arrive(folder, "a", [(1, ["a"])])
     feed = feed_of(folder, follow=True, every_s=1e9)
-    arriving = feed._arriving
+    arriving = feed._source.arriving
 
-    def stopping():
-        for batch in arriving():
+    def stopping(rows, start):
+        for batch in arriving(rows, start):
             if batch is not None:
                 feed.stop()
             yield batch
 
-    feed._arriving = stopping
+    feed._source.arriving = stopping
     feed.run()
     assert feed.published == 1
 

@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.embedding.variable import EmbeddingVariable
-from freshet_serving.models.evaluation.quality import log_loss
+from freshet_serving.models.evaluation.quality import ScoredRows
 from freshet_serving.models.training import trainer as trainer_module
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
@@ -134,12 +134,18 @@ def test_loss_decreases_on_learnable_data(arch, request):
     assert np.mean(losses[3]) < 0.5
 
 
+def log_loss(trainer, batch):
+    scored = ScoredRows()
+    scored.add(batch.label, trainer.score(batch.columns))
+    return scored.log_loss()
+
+
 def test_learning_returns_the_loss_before_its_step(trainer):
     batch = make_batch(64, seed=2)
     trainer.learn(batch)
-    before = log_loss(batch.label, trainer.score(batch.columns))
+    before = log_loss(trainer, batch)
     assert trainer.learn(batch) == pytest.approx(before, rel=1e-5)
-    assert log_loss(batch.label, trainer.score(batch.columns)) < before
+    assert log_loss(trainer, batch) < before
 
 
 def test_scoring_changes_nothing_and_creates_no_rows(trainer):
