@@ -6,13 +6,13 @@ No server takes it for a version, TensorFlow Serving's neither, because its fold
 person releases it, which makes it the version of its number, or rejects it, which removes it.
 
 Invariants
-- A candidate is complete: it is installed as a version is, by one rename, or in an object store with the manifest last.
-- Releasing never shows half a version, and never overwrites one: in a folder it is one rename; in an object store the
+- A candidate is installed as a version is: by one rename, or in an object store with the manifest last.
+- Releasing never shows half a version, and never overwrites one. In a folder it is one rename; in an object store the
   version is uploaded from the candidate, its manifest last and exclusively, and then the candidate ends. After a kill
-  between the two both exist with one manifest, and releasing it again ends the candidate.
-- The manifest stays as it is, to the byte: its signature, its number and its root hash hold before and after.
+  between the two, releasing it again ends the candidate.
+- The manifest stays as it is, to the byte, with its signature, its number and its root hash.
 
-Costs: nothing for servers, which never list candidates. Releasing one in an object store downloads and uploads it once.
+Costs: nothing for servers. Releasing a candidate in an object store downloads and uploads it once.
 
 Rejected: a mark in the manifest of a version in its usual place (every server, older ones and others too, would have to
 know it); releasing under the next free number (what was judged, signed and named in the logs would be another one).
@@ -30,15 +30,9 @@ from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 
 
 def release(candidate: VersionReader, target: VersionStorage) -> None:
-    """Make a candidate the version of its number.
+    """Make a candidate the version of its number, in that version's storage; raise Conflict if another one has it.
 
-    Args:
-        target: Storage of the version with its number.
-
-    Raises:
-        Conflict: Another version has that number by now.
-        Corrupt: A file of the candidate is damaged.
-        NotReady: The repository is unreachable.
+    Raises Corrupt for a damaged file, or NotReady.
     """
     if target.has(MANIFEST):
         _check_same(candidate, target)

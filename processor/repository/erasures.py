@@ -2,9 +2,9 @@
 
 Invariants
 - A request is durable: its file stays until no checkpoint on disk has the user's events, those for rollbacks included.
-  So a trainer that is killed, or does not run now, answers it later.
+  So a trainer that was killed, or does not run now, answers it later.
 - The key is not stored. A file's name is the number by which histories know the user: an id itself, or the hash of a
-  text. A key that reads as an integer may be either, so both are asked for.
+  text. A key that reads as an integer may be either, so both are requested.
 - Asking again changes nothing.
 """
 
@@ -40,23 +40,11 @@ class Erasures:
     )
 
     def __init__(self, checkpoints: Path) -> None:
-        """Name the folder, which need not exist.
-
-        Args:
-            checkpoints: Folder of the trainer's checkpoints.
-        """
         self._folder = checkpoints / FOLDER
 
     @classmethod
     def of_model(cls, trainer: Path, model: str) -> Erasures:
-        """Return the requests of a model.
-
-        Args:
-            trainer: The trainer's folder: the repository, or `publish.trainer_folder`.
-
-        Raises:
-            BadInput: No trainer of the model keeps anything there.
-        """
+        """Return a model's requests in the repository or `publish.trainer_folder`; raise BadInput without a trainer."""
         checkpoints = trainer / ".checkpoints" / check_name(model, "model")
         if not checkpoints.is_dir():
             raise BadInput(
@@ -66,11 +54,7 @@ class Erasures:
         return cls(checkpoints)
 
     def ask(self, key: str) -> None:
-        """Ask the trainer to forget a user.
-
-        Args:
-            key: The user's id, or text, in decimal digits or as it is.
-        """
+        """Ask the trainer to forget a user, known by a text, or an id in decimal digits."""
         text = key.encode(errors="replace")
         if text.decode() != key:
             raise BadInput("key: expected a user's key in UTF-8, got other bytes")

@@ -3,19 +3,16 @@
 Reading keys, and the memory, are loaded by what has keys.
 
 Invariants
-- Without keys nothing is signed and no signature is required: every byte that is written is the same as before
-  signatures were introduced.
+- Without keys nothing is signed and no signature is required.
 - A process with trusted keys accepts only what one of them has signed: manifests, records, labels and traffic. Files of
   a version and of a snapshot are identified by their SHA-256, which is part of what is signed.
-- A process with a signing key also trusts, by default only its own key: it never vouches for content that another party
-  has put into a repository by building on it.
+- A process with a signing key trusts only its own key by default: it does not vouch for another party's content by
+  building on it.
 - A process without a key writes nothing where signatures are required, or where the existing content is signed
-  (SigningKeyRequired): if a server is requested to roll back, or its guard holds a delta, it does so on this server
-  alone.
+  (SigningKeyRequired): a server rolls back, or holds a delta, on this server alone.
 
-Rejected: adopting a file without a record where signatures are required, even by a process that could sign: anyone who
-can write to a bucket could then have rows signed. Certificates and expiry: a key file that is trusted is what
-deployments know how to distribute and to revoke.
+Rejected: adopting a file without a record where signatures are required: anyone who can write to a bucket could then
+have rows signed. Certificates and expiry: a key file is what deployments know how to distribute and to revoke.
 """
 
 from __future__ import annotations
@@ -37,12 +34,12 @@ KEY_VARIABLE, TRUST_VARIABLE = "FRESHET_KEY", "FRESHET_TRUST"
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The signing key and the trusted keys of a process.
+    """The keys of a process.
 
     Attributes:
         signer: Key to sign with; None for none.
         trusted: Trusted public keys by id; signatures are required if there are any.
-        memory: What was trusted before; None if nothing is remembered, as in commands.
+        memory: What was trusted before; None in commands.
     """
 
     signer: Signer | None = None
@@ -51,13 +48,7 @@ class Keyring:
 
     @classmethod
     def of(cls, key: str | Path = "", trust: Iterable[str | Path] = (), memory: str | Path = "") -> Keyring:
-        """Return the keyring of these files; raise BadInput.
-
-        Args:
-            key: File of the signing key; "" for none.
-            trust: Files of trusted public keys.
-            memory: Folder of the trust memory; "" for none.
-        """
+        """Return the keyring of a signing key's file ("" for none), public keys' files and a folder; raise BadInput."""
         trust = list(trust)
         if not key and not trust:
             return NO_KEYS
@@ -68,50 +59,40 @@ class Keyring:
         keys = [PublicKey.read(path) for path in trust]
         if signer is not None:
             keys.append(signer.public)
-        return cls(signer, {one.id: one for one in keys}, TrustMemory(Path(memory)) if memory else None)
+        return cls(signer, {public.id: public for public in keys}, TrustMemory(Path(memory)) if memory else None)
 
     @classmethod
     def of_writer(cls, key: str | Path = "", trust: Iterable[str | Path] = ()) -> Keyring:
-        """Return the keyring of a process that writes to repositories; raise BadInput.
+        """Return a writer's keyring; raise BadInput.
 
-        Args:
-            key: File of the signing key; "" for the one in the environment.
-            trust: Files of public keys to trust in addition to those in the environment.
+        The key is by default the environment's; the environment's public keys are trusted beside these.
         """
         listed = os.environ.get(TRUST_VARIABLE, "")
-        named = [one.strip() for one in listed.split(",") if one.strip()]
+        named = [path.strip() for path in listed.split(",") if path.strip()]
         if listed and not named:
             raise BadInput(f"{TRUST_VARIABLE}: expected files of public keys separated by commas, got {listed[:64]!r}")
         return cls.of(key or os.environ.get(KEY_VARIABLE, ""), [*trust, *named])
 
     def check_signature(self, what: str, key: str, signature: str, data: bytes) -> None:
-        """Raise Corrupt unless a trusted key has signed these bytes; pass if signatures are not required.
+        """Raise Corrupt unless a trusted key, which `key` names ("" for none), has signed these bytes.
 
-        Args:
-            what: Name of the data, for the message.
-            key: Id of the key that is named as the signer; "" for none.
-            signature: The signature; "" for none.
-            data: The signed bytes.
+        Passes if signatures are not required; the message calls the data `what`.
         """
         if not self.trusted:
             return
-        wanted = f"{what}: expected a signature by key {' or '.join(self.trusted)}"
+        expected = f"{what}: expected a signature by key {' or '.join(self.trusted)}"
         if not key:
-            raise Corrupt(f"{wanted}, got none")
+            raise Corrupt(f"{expected}, got none")
         if key not in self.trusted:
-            raise Corrupt(f"{wanted}, got key {key}")
+            raise Corrupt(f"{expected}, got key {key}")
         if not self.trusted[key].verify(signature, data):
-            raise Corrupt(f"{wanted}, got a signature that does not match the content")
+            raise Corrupt(f"{expected}, got a signature that does not match the content")
 
     def key_for(self, what: str, signed: str = "") -> Signer | None:
         """Return the key that must sign what is about to be written; None if nothing is signed.
 
-        Args:
-            what: Name of the data, for the message.
-            signed: Id of the key that signed the existing content; "" for none.
-
-        Raises:
-            SigningKeyRequired: A signature is required and there is no key.
+        `signed` is the id of the key that signed the existing content; "" for none. Raises SigningKeyRequired if a
+        signature is required and there is no key.
         """
         if self.signer is None and (self.trusted or signed):
             why = f"is signed by key {signed}" if signed else "accepts only signed files"
@@ -123,11 +104,6 @@ NO_KEYS = Keyring()
 
 
 def check_downgrade(newest: int, number: int) -> None:
-    """Raise Corrupt if a version is older than the newest that was trusted.
-
-    Args:
-        newest: The newest trusted version.
-        number: The version to serve.
-    """
+    """Raise Corrupt if a version is older than the newest that was trusted."""
     if number < newest:
         raise Corrupt(f"expected version {newest} or newer as trusted here before, got {number}; {ACCEPT}")

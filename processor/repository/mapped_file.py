@@ -1,18 +1,18 @@
 """Memory-mapped file of a served version, and detection of its damage.
 
-Only tables stay mapped: they may be larger than memory. Everything else is read once, into memory that no other process
-can change. A mapping does not survive truncation: the pages are gone, and a process that touches one is killed by
-SIGBUS, which it cannot catch. The same holds for pages that a disk can no longer read. Bytes that are overwritten in
-place are simply read. Replacing the file by rename, or removing it, changes nothing: the mapping keeps the file it had.
+Only tables, which may be larger than memory, stay mapped; everything else is read once, into private memory. A mapping
+does not survive truncation, or pages that a disk can no longer read: a process that touches one is killed by SIGBUS,
+which it cannot catch. Bytes overwritten in place are simply read. Replacing the file by rename, or removing it, changes
+nothing: the mapping keeps the file it had.
 
-So, where the kernel supports it, no process writes to a mapped file while it is served: with a lease (fcntl(2),
-F_SETLEASE), a process that opens it for writing, or truncates it, waits until it is no longer mapped, at most for
+So, where the kernel supports it, no process writes to a mapped file: with a lease (fcntl(2), F_SETLEASE), a process
+that opens it for writing, or truncates it, waits until it is no longer mapped, at most for
 /proc/sys/fs/lease-break-time (45 s). A check finds that a process is waiting, and the version is unloaded. There is no
 lease on a file of another owner (without CAP_LEASE), on most network file systems, and on a file that is open for
 writing when it is mapped.
 
-Apart from that, each mapped file is checked through its descriptor, never through the mapping, with one of three levels
-of effort: its size; whether its metadata has changed, and if so its checksum; its checksum in any case.
+Each mapped file is also checked through its descriptor, never through the mapping, with one of three efforts: its size;
+its checksum if the metadata has changed; its checksum in any case.
 """
 
 from __future__ import annotations
@@ -32,31 +32,22 @@ from freshet_serving.processor.memory import SharedMap
 from freshet_serving.processor.package import fd_sha256, file_crc32, open_regular
 
 SIZES, CHANGES, BYTES = range(3)
-"""Efforts of a check: sizes alone; also the bytes of files whose metadata has changed; the bytes of all files."""
+"""Efforts of a check: sizes; also the bytes of files whose metadata has changed; the bytes of all files."""
 
 Stat = tuple[int, int, int]
 """Inode, size and modification time: different content has a different one."""
 
 
 def stat_of(fd: int) -> Stat:
-    """Return the values that distinguish an open file's content from other content.
-
-    The change time of the inode is left out: a backup by hard links, or a removal, changes it for every file, and all
-    of them would be read again.
-    """
+    """Return what distinguishes an open file's content; not the change time, which a backup by hard links changes."""
     about = os.fstat(fd)
     return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def has_content(fd: int, nbytes: int, crc32: str, sha256: str, threads: int = 0) -> bool:
-    """Return True if an open file has the expected content.
+    """Return True if an open file has the expected content: by its SHA-256 if it was signed, else by its checksum.
 
-    Args:
-        fd: Descriptor of the file.
-        nbytes: Expected size.
-        crc32: Expected checksum.
-        sha256: Expected SHA-256, compared instead of the checksum; "" if it was not signed.
-        threads: Threads that compute the checksum; 0 for the default number.
+    Threads of 0 are the default number.
     """
     if sha256:
         # It is stronger than the checksum, and reading twice would cost twice.
@@ -101,14 +92,9 @@ def is_written_to(path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class MappedFile:
-    """A mapped file. Any thread may check it: only `seen` changes, and either of two values is valid.
+    """A mapped file, which no process can write to if it is leased. Any thread may check it.
 
-    Attributes:
-        crc32: Its checksum.
-        array: Its bytes.
-        seen: Its stat when it had this content.
-        leased: True if no process can write to it while it is mapped.
-        sha256: Its SHA-256; "" if it was not signed.
+    Only `seen`, its stat when it had this content, changes, and either of two values is valid.
     """
 
     path: Path
@@ -122,15 +108,9 @@ class MappedFile:
 
     @classmethod
     def of(cls, path: Path, name: str, crc32: str, verified: Stat | None, sha256: str = "") -> MappedFile:
-        """Map a file.
+        """Map a file; `verified` is its stat when it was verified, None if it was not.
 
-        Args:
-            crc32: Its checksum.
-            verified: Its stat when it was verified; None if it was not.
-            sha256: Its SHA-256; "" if it was not signed.
-
-        Raises:
-            Corrupt: It has changed since it was verified, or is not a regular file, empty or unreadable.
+        Raises Corrupt if it has changed since, or is not a regular file, empty or unreadable.
         """
         try:
             with open_regular(path, name) as file:
@@ -148,8 +128,7 @@ class MappedFile:
     def damage(self, effort: int) -> str:
         """Return why the file is no longer what was verified; "" if this effort finds nothing.
 
-        If nothing has changed, the first two efforts take two system calls. Reading keeps one core busy, not the cores
-        that answer requests.
+        Without a change, the first two efforts take two system calls. Reading keeps one core busy.
         """
         try:
             if self.leased and fcntl.fcntl(self.mapping.fd, fcntl.F_GETLEASE) != fcntl.F_RDLCK:

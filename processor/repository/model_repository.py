@@ -1,11 +1,11 @@
 """Model repository in a folder: list models and versions, open them, and keep labels and traffic of a model.
 
-A folder is listed only when its modification time has changed, so polling costs a few stat calls however large the tree
-is. Names that start with a dot are unfinished work and are never opened. What a version serves, and each of its deltas,
-is read and written by its change log alone (processor.repository.log.change_log).
+A folder is listed only when its modification time has changed, so polling costs a few stat calls. Names that start with
+a dot are unfinished work and are never opened. What a version serves is read and written by its change log alone
+(processor.repository.log.change_log).
 
-A folder that cannot be listed at the moment is not an empty one, nor is a file that cannot be read a missing one:
-NotReady is raised, and the caller that was notified of a change asks for it again.
+A folder that cannot be listed at the moment is not an empty one, nor is an unreadable file a missing one: NotReady is
+raised, and the caller asks again.
 """
 
 from __future__ import annotations
@@ -67,12 +67,9 @@ MAX_KEPT_NBYTES = 16 << 20
 class Repository:
     """A folder of models; every path that it returns lies inside it.
 
-    Attributes:
-        remote: True if it is the mirror of a repository that lies elsewhere.
-        keyring: Keys to sign with and to trust.
-
-    A storage (processor.ports) opens a subclass whose folder is the mirror: beside the public methods it overrides
-    `_kept` and `version_records` (bring files before they are read), and `_put` and `_create` (write elsewhere first).
+    `remote` is True for the mirror of a repository that lies elsewhere: a storage (processor.ports) opens a subclass.
+    Beside the public methods it overrides `_kept` and `version_records` (bring files before they are read), and `_put`
+    and `_create` (write elsewhere first).
     """
 
     remote = False
@@ -83,24 +80,23 @@ class Repository:
         self._told: dict[tuple[str, str], str] = {}
         self._folders = VersionFolders(self.root)
         self._records: dict[str, VersionRecords] = {}
-        # Root hashes of manifests that records were compared with, by the size and time of each file.
+        # Root hashes of manifests, with the identity of each file.
         self._roots: dict[tuple[str, int], tuple[tuple[int, ...], str]] = {}
         if not self.root.is_dir():
             hint = "" if self.root.exists() else nearest_file(self.root)
             raise NotFound(f"repository: {str(root)!r} is not a folder; create it or pass --repository{hint}")
 
     def with_keys(self, keyring: Keyring) -> Self:
-        """Set the keyring and return this repository."""
         self.keyring = keyring
         self._records.clear()
         return self
 
     def models(self) -> list[str]:
-        """Return the names of the folders that may be models."""
+        """Return the names of folders that may be models."""
         return sorted(e.name for e in _entries(self.root) if NAME.fullmatch(e.name) and e.is_dir())
 
     def misplaced(self) -> str:
-        """Return in one line why a folder without a model is not the one that was meant; "" if nothing shows it."""
+        """Return one line on why a folder without a model is not the one that was meant; "" if nothing shows it."""
         folders = [e for e in _entries(self.root) if e.is_dir()]
         if any(_is_version(Path(e.path)) for e in folders):
             return ONE_MODEL
@@ -109,10 +105,10 @@ class Repository:
             return "the repository has no model, but a folder in it holds models: expected that folder"
         return ""
 
-    def check_models(self, wanted: Iterable[str]) -> None:
+    def check_models(self, names: Iterable[str]) -> None:
         """Raise UnknownModel for a name without a folder; an empty repository passes: its models are still to come."""
         models = self.models()
-        for name in wanted if models else ():
+        for name in names if models else ():
             if name not in models:
                 raise unknown_model(name, models)
 
@@ -121,7 +117,7 @@ class Repository:
         return self._committed(model)
 
     def candidates(self, model: str) -> list[int]:
-        """Return the numbers of versions that a gate has refused, ascending (processor.repository.candidates)."""
+        """Return the numbers of candidates, ascending (processor.repository.candidates)."""
         return self._committed(f"{check_name(model, 'model')}/{CANDIDATES}")
 
     def _committed(self, model: str) -> list[int]:
@@ -155,11 +151,7 @@ class Repository:
         return self._folders.path(model, version)
 
     def version(self, model: str, number: int | None = None) -> VersionReader:
-        """Open a version; raise NotFound if there is none, Corrupt if it is damaged.
-
-        Args:
-            number: The version; None for the newest that is neither held nor withdrawn, else for the newest.
-        """
+        """Open a version (None: the newest that is not barred, else the newest); raise NotFound or Corrupt."""
         numbers = self.versions(model)
         if not numbers:
             raise unknown_model(model, [name for name in self.models() if self.versions(name)])
@@ -172,11 +164,7 @@ class Repository:
         return self.reader(model, number)
 
     def reader(self, model: str, number: int) -> VersionReader:
-        """Open a version that is known to exist.
-
-        Args:
-            number: The version.
-        """
+        """Open a version that is known to exist."""
         return VersionReader(self.folder(model, number), storage=self.storage(model, number), keyring=self.keyring)
 
     def candidate(self, model: str, number: int) -> VersionReader:
@@ -185,7 +173,7 @@ class Repository:
 
     def release_candidate(self, model: str, number: int) -> None:
         """Make a candidate the version of its number; raise NotFound, or Conflict if another version has it by now."""
-        # Loaded by a person's decision: a server that only reads needs neither this nor the writer.
+        # Loaded by a person's decision.
         from freshet_serving.processor.repository.candidates import release
 
         release(self.candidate(model, number), self.storage(model, number))
@@ -204,60 +192,33 @@ class Repository:
         return self.storage(f"{model}/{CANDIDATES}", number)
 
     def _with_candidate(self, model: str, number: int) -> str:
-        """Return the folder of a model's candidates; raise NotFound unless it holds this one."""
         if number not in (numbers := self.candidates(model)):
             candidates = listed(map(str, reversed(numbers)))
             raise NotFound(f"model {model[:64]!r} has no candidate {number}; its candidates are {candidates}")
         return f"{model}/{CANDIDATES}"
 
     def writer(self, model: str, number: int, beside: bool = False) -> VersionWriter:
-        """Begin a version (VersionWriter); raise Conflict if it exists.
-
-        Args:
-            number: The version.
-            beside: True if the version's folder exists and has no manifest yet.
-        """
+        """Begin a version (VersionWriter), `beside` files in its folder; raise Conflict if it exists."""
         from freshet_serving.processor.repository.version_writer import VersionWriter
 
         return VersionWriter(self.root, model, number, beside, self.storage(model, number), self.keyring)
 
     def storage(self, model: str, number: int) -> VersionStorage:
-        """Return the storage in which a version lives, or will live.
-
-        Args:
-            number: The version.
-        """
+        """Return the storage in which a version lives, or will live."""
         return FolderStorage(self.path(model, number))
 
     def ready(self, model: str, number: int) -> bool:
-        """Return True if all files needed to load a version are here; otherwise start to fetch them.
-
-        Raises an error if they cannot be fetched.
-
-        Args:
-            number: The version.
-        """
+        """Return True if all files to load a version are here, else start to fetch them; raise if they cannot be."""
         return True
 
     def prepare(self, model: str, number: int) -> None:
-        """Fetch all files needed to load a version; raise an error if that fails.
-
-        Args:
-            number: The version.
-        """
+        """Fetch all files needed to load a version; raise an error if that fails."""
 
     def release(self, model: str, number: int) -> None:
-        """Note that a version is no longer served: this process does not need its files.
-
-        Args:
-            number: The version.
-        """
+        """Note that a version is no longer served: this process does not need its files."""
 
     def version_records(self, model: str) -> VersionRecords:
-        """Return the decisions about a model's versions, as the repository has them by now.
-
-        A server whose mirror polls in the background reads them as of its last poll.
-        """
+        """Return the decisions about a model's versions; with a background mirror, as of its last poll."""
         check_name(model, "model")
         records = self._records.get(model)
         if records is None:
@@ -267,22 +228,18 @@ class Repository:
         return records
 
     def standing(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
-        """Return the records that stand for committed versions, by version; a version without one is left out."""
+        """Return the records that stand for committed versions; a version without one is left out."""
         records = self.version_records(model)
         decided = sorted(records.versions() & set(numbers))
         standing = {number: records.standing(number, self.root_of(model, number)) for number in decided}
         return {number: record for number, record in standing.items() if record is not None}
 
     def barred(self, model: str, numbers: Iterable[int]) -> dict[int, VersionRecord]:
-        """Return the standing records that hold or withdraw committed versions, by version."""
+        """Return the standing records that hold or withdraw committed versions."""
         return {number: record for number, record in self.standing(model, numbers).items() if record.binds}
 
     def root_of(self, model: str, number: int) -> str:
-        """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read.
-
-        Args:
-            number: The version.
-        """
+        """Return the root hash of a version's manifest as it lies in the folder; "" if there is none to read."""
         try:
             state = os.stat(self.path(model, number) / MANIFEST)
         except OSError as error:
@@ -296,17 +253,13 @@ class Repository:
             try:
                 root = root_hash(manifest) if manifest is not None else ""
             except RecursionError:
-                # Nested too deep to be loaded, so nothing is decided about it.
+                # Nested too deep to be loaded: nothing is decided about it.
                 root = ""
             cached = self._roots[model, number] = (identity, root)
         return cached[1]
 
     def manifest(self, model: str, number: int) -> Manifest | None:
-        """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read.
-
-        Args:
-            number: The version.
-        """
+        """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read."""
         try:
             data = read_file(self.path(model, number) / MANIFEST, MAX_MANIFEST_NBYTES).tobytes()
             return Manifest.from_json(data)
@@ -323,10 +276,7 @@ class Repository:
         return now_s - self._seen_at_s
 
     def concern(self) -> str:
-        """Return why new models, versions and labels are not seen, although what is served is sound; "" if they are.
-
-        The text stays the same for as long as the reason lasts.
-        """
+        """Return why new models, versions and labels are not seen, a constant text while it lasts; "" if they are."""
         return ""
 
     def follow(self) -> None:
@@ -346,7 +296,7 @@ class Repository:
         return file
 
     def labels(self, model: str) -> dict[str, int]:
-        """Return the labels as last set; none if the file is missing or not in the expected format."""
+        """Return the labels as last set; none if the file is missing or has another format."""
         raw = self._kept(model, LABELS)
         return raw if all(type(v) is int for v in raw.values()) else {}
 
@@ -354,27 +304,19 @@ class Repository:
         self._keep(model, LABELS, labels)
 
     def traffic(self, model: str) -> dict[str, Any]:
-        """Return what keep_traffic() stored; empty if the file is missing or not in the expected format."""
+        """Return what keep_traffic() stored; empty if the file is missing or has another format."""
         return self._kept(model, TRAFFIC)
 
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
 
     def keep_trainer(self, model: str, report: bytes) -> None:
-        """Replace the report of a model's trainer (trainer_report); does nothing while the model has no folder.
-
-        Args:
-            report: The file's content.
-        """
+        """Replace the report of a model's trainer (trainer_report); does nothing while the model has no folder."""
         if (self.root / model).is_dir():
             self._replace(f"{model}/{TRAINER}", report)
 
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
-        """Sign labels and traffic again, and record the decisions about versions anew.
-
-        Args:
-            unsigned: Also sign files without a signature.
-        """
+        """Sign labels and traffic again (unsigned ones if requested), and record the decisions about versions anew."""
         keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
         for name in (LABELS, TRAFFIC):
             document = self.with_keys(trusted)._kept(model, name)
@@ -406,7 +348,7 @@ class Repository:
             if (short := shortage(error)) is not None:
                 raise short from None
             return {}
-        # Loaded with the first of these files: most models have none.
+        # Loaded with the first of these files.
         from freshet_serving.processor.repository.envelope import opened
 
         try:
@@ -445,33 +387,21 @@ class Repository:
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:
-    """Return names for a message: at most MAX_LISTED of them, and the number of the others.
-
-    Args:
-        between: Separator.
-    """
+    """Return names for a message: at most MAX_LISTED of them, and the number of the others."""
     items = list(names)
     more = f"{between}and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
     return between.join(items[:MAX_LISTED]) + more or "nothing"
 
 
 def unknown_model(name: str, known: Iterable[str]) -> UnknownModel:
-    """Return the error for an unknown model, which names the known ones.
-
-    Args:
-        name: The unknown name.
-    """
+    """Return the error for an unknown model, which names the known ones."""
     names = sorted(known)
     listing, hint = listed(names), nearest(name, names)
     return UnknownModel(f"model {name[:64]!r} is not in the repository, which holds {listing}{hint}", listing)
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it is a valid name of a model or label; raise BadInput.
-
-    Args:
-        what: Kind of name, for the message.
-    """
+    """Return a valid name of a model or label; raise BadInput, which says what kind of name it is."""
     if NAME.fullmatch(name) is None:
         raise BadInput(f"{what}: expected a name of letters, digits, '_', '.', '-', got {name[:64]!r}")
     return name

@@ -30,14 +30,12 @@ def open_repository(
     create: bool = False,
     models: Iterable[str] = (),
 ) -> Repository:
-    """Open the repository at an address.
+    """Open the repository in a folder, created if requested, or at a URL such as s3://bucket/prefix.
 
     Args:
-        address: A folder, or a URL such as s3://bucket/prefix.
-        mirror: Folder for mirrors, which a folder has no use for; "" for FRESHET_MIRROR, or else the user's cache.
+        mirror: Folder for mirrors of a URL; "" for FRESHET_MIRROR, or else the user's cache.
         mirror_bytes: Maximum size of the mirror; 0 for half of the disk.
         serving: Serve what the mirror has while the store cannot be reached.
-        create: Create a folder that does not exist.
         models: Names of the only models to mirror; all if empty.
 
     Raises:
@@ -56,14 +54,7 @@ def open_repository(
 
 
 def storage_of(address: str, field: str) -> Storage:
-    """Return the storage of an address's scheme.
-
-    Args:
-        field: Name of the address in messages.
-
-    Raises:
-        BadInput: The address is invalid, or the extension of its scheme is not there.
-    """
+    """Return the storage of an address's scheme; raise BadInput, which calls it `field`."""
     scheme, _, _ = address_parts(address, field)
     storage: Storage | None = ENGINE.get("storages", scheme)
     if storage is None:
@@ -72,11 +63,7 @@ def storage_of(address: str, field: str) -> Storage:
 
 
 def address_parts(address: str, field: str) -> tuple[str, str, str]:
-    """Return scheme, bucket and prefix of an address; raise BadInput.
-
-    Args:
-        field: Name of the address in messages.
-    """
+    """Return scheme, bucket and prefix of an address; raise BadInput, which calls it `field`."""
     schemes = tuple(dict.fromkeys((*SCHEMES, *ENGINE.offers("storages"))))
     if (match := _ADDRESS.fullmatch(address)) is None or match[1] not in schemes:
         scheme, _, rest = address.partition("://")

@@ -1,12 +1,10 @@
 """Access to the files of one version: in the folder where they are read, or elsewhere with that folder as mirror.
 
-Readers always open files below `folder`. Writers request durability where the version lives, in a given order. In a
-folder of models both are the same place, and most methods do nothing (FolderStorage). A version that lies
-elsewhere is downloaded and uploaded by the extension whose storage opened its repository.
+Readers open files below `folder`. Writers request durability where the version lives, in a given order. In a folder of
+models both are the same place, and most methods do nothing (FolderStorage); else an extension's storage downloads and
+uploads. Names are relative to the version's folder, with "/".
 
-Names are relative to the version's folder, with "/".
-
-FolderWatch and identity_of() detect changes to a folder or a file: one stat call a check, however much is in it.
+FolderWatch and identity_of() detect changes to a folder or a file by one stat call.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -28,84 +27,52 @@ Identity = tuple[int, int, int]
 
 
 class VersionStorage(Protocol):
-    """The storage of one version.
-
-    Every method may raise NotReady if the version lives elsewhere and cannot be reached, and OSError if the folder
-    itself fails.
-    """
+    """The storage of one version. Methods may raise NotReady if it cannot be reached, OSError if the folder fails."""
 
     folder: Path
     remote: bool
 
     def look_for(self, name: str) -> None:
-        """Bring a file that may have appeared into the folder, if it exists.
-
-        Does not wait for a network while the mirror polls in the background.
-        """
-        ...
+        """Bring a file that may have appeared into the folder; no wait for a network while the mirror polls."""
 
     def fetch(self, name: str, nbytes: int) -> None:
-        """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than expected.
-
-        Args:
-            nbytes: Its expected size.
-        """
-        ...
+        """Bring a file into the folder, if it exists anywhere; raise Corrupt if it is larger than nbytes."""
 
     def again(self, name: str) -> bool:
         """Drop a damaged file if it is a copy, so that fetch() brings another; return True if it was one."""
-        ...
 
     def newest(self, named: Callable[[int], str]) -> int:
-        """Return the highest number whose file exists, counting from 1 without a gap; 0 for none.
-
-        Args:
-            named: Returns the name of a number's file.
-        """
-        ...
+        """Return the highest number whose file (`named`) exists, counting from 1 without a gap; 0 for none."""
 
     def has(self, name: str) -> bool:
         """Return True if the version has this file, in the folder or elsewhere."""
-        ...
 
     def gone(self, name: str) -> bool:
         """Return True if a file that is missing in the folder is known to exist nowhere."""
-        ...
 
     def create(self, name: str, data: bytes) -> None:
-        """Create a file exclusively, durable when the call returns.
+        """Create a file exclusively and durably.
 
         Raises FileExistsError if another writer was faster; look_for() finds its file then.
         """
-        ...
 
     def give(self, aside: Path, name: str) -> None:
-        """Create a file exclusively from a complete and durable file in the same folder.
-
-        Args:
-            name: Name to create.
-        """
-        ...
+        """Create a file exclusively from a complete and durable file in the same folder."""
 
     def send(self, name: str) -> None:
-        """Add a file or folder that was written below the folder, by this writer alone, to the version."""
-        ...
+        """Add a file or folder that this writer alone wrote below the folder to the version."""
 
     def replace(self, name: str, data: bytes) -> None:
         """Write or replace a file, durable when the call returns."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file or folder; it may already be gone."""
-        ...
 
     def install(self, built: Path) -> None:
         """Turn a complete and durable folder that was built beside it into the version; raise Conflict if it exists."""
-        ...
 
     def end(self) -> None:
         """Remove the version; readers see it disappear at once."""
-        ...
 
 
 class FolderStorage:
@@ -179,29 +146,18 @@ class FolderStorage:
 
 
 def newest(exists: Callable[[int], bool], known: int = 0) -> int:
-    """Return the highest number that exists, counting from 1 without a gap: search by doubling, then by bisection.
-
-    Args:
-        exists: Returns True if a number exists.
-        known: A number that is known to exist.
-    """
+    """Return the highest number, from `known` on, that exists without a gap: search by doubling, then by bisection."""
     low, high = known, known + 1
     while exists(high):
         low, high = high, known + 2 * (high - known)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if exists(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return low + bisect_right(range(low + 1, high), False, key=lambda number: not exists(number))
 
 
 class FolderWatch:
     """Detector of changes to a folder's entries since the last check.
 
-    A change within the clock tick of the last check leaves the modification time as it was, so a folder that changed
-    less than two seconds before a check counts as changed at the next one too.
+    A change within the clock tick of the last check leaves the modification time as it was: a folder that changed less
+    than two seconds before a check counts as changed at the next one too.
     """
 
     def __init__(self, folder: Path) -> None:

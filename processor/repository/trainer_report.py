@@ -1,10 +1,10 @@
 """Progress of a model's trainer, as the file `<model>/trainer.json` carries it from the trainer to servers.
 
 Invariants
-- The trainer replaces the file whole (models.training.heartbeat); a server reads it and never writes it.
-- It describes and decides nothing: no server loads, holds or serves because of it. So it is not signed, and whoever may
-  write to the repository may forge it.
-- Every field is bounded, in the writer and in the reader: TEXT_LENGTH characters of printable text, finite numbers.
+- The trainer replaces the file whole (models.training.heartbeat); a server only reads it.
+- It decides nothing: no server loads, holds or serves because of it. So it is not signed, and whoever may write to the
+  repository may forge it.
+- Every field is bounded, in the writer and in the reader: TEXT_LENGTH printable characters, finite numbers.
 - It holds no data of users: an error is cut before what it got (without_values), figures are those of whole batches.
 - `beat` grows with every write, so that the bytes change although training stands still.
 """
@@ -56,12 +56,12 @@ class TrainerReport:
         published_at: Newest publication by the trainer's clock, Unix seconds; 0 for none.
         held_out: Figures of the held-out rows by name, such as auc and log_loss.
         window: Figures of the newest window before training on it.
-        gate: Newest verdict of the gate; "" for none.
-        held: Reason why the trainer's guard holds deltas; "" if it does not.
-        trouble: Reason why the stream cannot be read; "" if it can.
-        store_trouble: Reason why histories cannot be written to an online store; "" if they can.
+        gate: Newest verdict of the gate.
+        held: Why the trainer's guard holds deltas.
+        trouble: Why the stream cannot be read.
+        store_trouble: Why histories cannot be written to an online store.
         stale_tables: Joined tables whose newest content cannot be read.
-        error: Error that ended the run; "" for none.
+        error: Error that ended the run.
     """
 
     run: str
@@ -87,7 +87,7 @@ class TrainerReport:
     error: str = ""
 
     def dump(self) -> bytes:
-        """Return the file's content; texts are cut to TEXT_LENGTH and figures that are not finite left out."""
+        """Return the file's content; texts are cut to TEXT_LENGTH, and figures that are not finite left out."""
         document: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         for name, value in document.items():
             if isinstance(value, str):
@@ -101,13 +101,7 @@ KINDS = {name: type(value) for name, value in asdict(TrainerReport("", TrainerSt
 
 
 def parse_trainer_report(data: bytes) -> TrainerReport:
-    """Return the report of a file's bytes, which anybody may have written.
-
-    Unknown fields are ignored, so that an older server reads a newer trainer's file.
-
-    Raises:
-        Corrupt: It is not a report.
-    """
+    """Parse a file that anybody may have written, without fields that a newer trainer added; raise Corrupt."""
     if len(data) > MAX_TRAINER_NBYTES:
         raise Corrupt(f"{TRAINER}: expected at most {MAX_TRAINER_NBYTES} bytes, got {len(data)}")
     try:

@@ -1,6 +1,4 @@
-"""Memory of what a process has trusted, across restarts.
-
-An old state of a repository is signed too, so signatures alone would accept it.
+"""Memory of what a process has trusted, across restarts: an old state of a repository is signed too.
 
     <folder>/<model>.json      one small file per model
 
@@ -12,10 +10,10 @@ Invariants
 - An entry is durable before what it describes is served.
 - Anything older than what is remembered is refused, and so is different content under the same number. A person accepts
   it by `freshet keys accept`, which forgets the model.
-- Nothing of a repository is written here except numbers and digests.
+- Only numbers and digests of a repository are stored.
 
-Costs: one durable file for each poll that brings records. Limit: a lost folder, or a new replica, remembers nothing:
-the first state that it sees is trusted if it is signed.
+Costs: one durable file for each poll that brings records. Limit: a lost folder, or a new replica, remembers nothing and
+trusts the first signed state that it sees.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ MOST_VERSIONS = 256
 
 
 def default_memory(repository: str) -> Path:
-    """Return the default folder of the trust memory of a repository."""
+    """Return the default folder of a repository's trust memory."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     where = repository if "://" in repository else os.path.realpath(repository)
     return state / "freshet" / "trust" / hashlib.sha256(where.encode()).hexdigest()[:16]
@@ -50,7 +48,6 @@ class KnownVersion:
     """Trusted state of a version.
 
     Attributes:
-        root: Its root hash.
         edition: Edition of its manifest; -1 if unknown.
         manifest: SHA-256 of its manifest.
         number: Number of its newest record.
@@ -66,13 +63,7 @@ class KnownVersion:
 
 @dataclass(slots=True)
 class KnownModel:
-    """Trusted state of a model.
-
-    Attributes:
-        newest: Newest version that was served.
-        versions: Trusted state of each version.
-        serials: Newest serial number of each file that is signed again when it changes.
-    """
+    """Trusted state of a model; `serials` by file that is signed again when it changes."""
 
     newest: int = 0
     versions: dict[int, KnownVersion] = field(default_factory=dict)
@@ -94,12 +85,12 @@ class TrustMemory:
             raise BadInput(f"trust_memory: the folder cannot be written: {error.strerror}") from None
 
     def of(self, model: str) -> KnownModel:
-        """Return what is remembered of a model; raise NotReady if it cannot be read, because trust is unknown then."""
+        """Return what is remembered of a model; raise NotReady if it cannot be read: trust is unknown then."""
         try:
             raw = json.loads(read_file(self._path(model), MAX_MEMORY_NBYTES).tobytes())
             if raw.pop("format") != FORMAT:
                 raise ValueError
-            versions = {int(v): KnownVersion(**known) for v, known in raw["versions"].items()}
+            versions = {int(v): KnownVersion(**fields) for v, fields in raw["versions"].items()}
             return KnownModel(int(raw["newest"]), versions, {str(n): int(s) for n, s in raw["serials"].items()})
         except FileNotFoundError:
             return KnownModel()
@@ -107,89 +98,65 @@ class TrustMemory:
             raise NotReady(f"trust: the saved state of {model!r} cannot be read; {ACCEPT}") from None
 
     def check_manifest(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
-        """Raise Corrupt for a manifest that is older than a trusted one, or different.
-
-        Args:
-            root: Its root hash.
-            digest: SHA-256 of its manifest.
-        """
-        known = self.of(model).versions.get(version)
-        if known is None or known.edition < 0:
+        """Raise Corrupt for a manifest (root hash, SHA-256) that is older than a trusted one, or different."""
+        trusted = self.of(model).versions.get(version)
+        if trusted is None or trusted.edition < 0:
             return
-        if root != known.root:
+        if root != trusted.root:
             raise Corrupt(f"manifest: expected version {version} as trusted here before, got a different one; {ACCEPT}")
-        if edition < known.edition or (edition == known.edition and digest != known.manifest):
-            got = f"edition {edition}" if edition < known.edition else "a different one"
+        if edition < trusted.edition or (edition == trusted.edition and digest != trusted.manifest):
+            got = f"edition {edition}" if edition < trusted.edition else "a different one"
             raise Corrupt(
-                f"manifest: expected edition {known.edition} or newer as trusted here before, got {got}; {ACCEPT}"
+                f"manifest: expected edition {trusted.edition} or newer as trusted here before, got {got}; {ACCEPT}"
             )
 
     def check_serial(self, model: str, what: str, serial: int) -> None:
-        """Raise Corrupt for a file of a model that is older than a trusted one.
-
-        Args:
-            what: Name of the file.
-        """
-        known = self.of(model).serials.get(what, 0)
-        if serial < known:
-            raise Corrupt(f"{what}: expected serial {known} or newer as trusted here before, got {serial}; {ACCEPT}")
+        """Raise Corrupt for a file of a model that is older than a trusted one."""
+        trusted = self.of(model).serials.get(what, 0)
+        if serial < trusted:
+            raise Corrupt(f"{what}: expected serial {trusted} or newer as trusted here before, got {serial}; {ACCEPT}")
 
     def note_version(self, model: str, version: int, root: str, edition: int, digest: str) -> None:
-        """Remember a version that is about to be served.
+        """Remember a version (root hash, SHA-256 of its manifest) that is about to be served."""
 
-        Args:
-            root: Its root hash.
-            digest: SHA-256 of its manifest.
-        """
-
-        def change(known: KnownModel) -> None:
-            one = known.versions.setdefault(version, KnownVersion())
-            if edition > one.edition:
-                one.root, one.edition, one.manifest = root, edition, digest
-            known.newest = max(known.newest, version)
+        def change(memory: KnownModel) -> None:
+            trusted = memory.versions.setdefault(version, KnownVersion())
+            if edition > trusted.edition:
+                trusted.root, trusted.edition, trusted.manifest = root, edition, digest
+            memory.newest = max(memory.newest, version)
 
         self._change(model, change)
 
     def note_record(self, model: str, version: int, number: int, digest: str) -> None:
-        """Remember a trusted record.
+        """Remember a trusted record and the SHA-256 of its bytes."""
 
-        Args:
-            number: Number of the record.
-            digest: SHA-256 of its bytes.
-        """
-
-        def change(known: KnownModel) -> None:
-            one = known.versions.setdefault(version, KnownVersion())
-            if number > one.number:
-                one.number, one.record = number, digest
+        def change(memory: KnownModel) -> None:
+            trusted = memory.versions.setdefault(version, KnownVersion())
+            if number > trusted.number:
+                trusted.number, trusted.record = number, digest
 
         self._change(model, change)
 
     def note_serial(self, model: str, what: str, serial: int) -> None:
-        """Remember a trusted file of a model.
-
-        Args:
-            what: Name of the file.
-        """
-        self._change(model, lambda known: known.serials.update({what: max(serial, known.serials.get(what, 0))}))
+        """Remember a trusted file of a model."""
+        self._change(model, lambda memory: memory.serials.update({what: max(serial, memory.serials.get(what, 0))}))
 
     def forget(self, model: str) -> bool:
         """Forget a model; return True if anything was remembered."""
         with self._alone(model):
-            there = self._path(model).exists()
+            remembered = self._path(model).exists()
             self._path(model).unlink(missing_ok=True)
-            return there
+            return remembered
 
     def _change(self, model: str, change: Callable[[KnownModel], object]) -> None:
-        """Change what is remembered, durably; raise NotReady."""
         try:
             with self._alone(model):
-                known = self.of(model)
-                before = _bytes(known)
-                change(known)
-                for version in sorted(known.versions)[:-MOST_VERSIONS]:
-                    del known.versions[version]
-                if (after := _bytes(known)) != before:
+                memory = self.of(model)
+                before = _bytes(memory)
+                change(memory)
+                for version in sorted(memory.versions)[:-MOST_VERSIONS]:
+                    del memory.versions[version]
+                if (after := _bytes(memory)) != before:
                     with atomic_file(self._path(model)) as file:
                         file.write(after)
         except OSError as error:
@@ -208,6 +175,6 @@ class TrustMemory:
         return self.folder / f"{model}.json"
 
 
-def _bytes(known: KnownModel) -> bytes:
-    said: dict[str, Any] = {"format": FORMAT, **asdict(known)}
-    return (json.dumps(said, sort_keys=True, indent=1) + "\n").encode()
+def _bytes(memory: KnownModel) -> bytes:
+    document: dict[str, Any] = {"format": FORMAT, **asdict(memory)}
+    return (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()

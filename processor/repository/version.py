@@ -2,8 +2,8 @@
 
 Invariants: a folder with a number for a name and a model.json inside is always complete. A reader opens nothing that
 the manifest does not name, resolves every path inside the folder (links that lead out are rejected), and checks size
-and checksum of every file before it returns a view of it. Only tables are returned mapped, because they may be larger
-than memory (processor.repository.mapped_file); everything else is read into memory, and checked there.
+and checksum of every file before it returns a view of it. Only tables, which may be larger than memory, are returned
+mapped (processor.repository.mapped_file); everything else is read into memory, and checked there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MOST_NBYTES = 16 << 30
 
 
 def table_file(name: str) -> str:
-    """Return the table's file, relative to the version's folder: tensors keys, index, rows."""
+    """Return a table's file (tensors keys, index, rows), relative to the version's folder."""
     return f"tables/{name}.safetensors"
 
 
@@ -62,10 +62,10 @@ class SnapshotManifest:
     """The manifest of a snapshot: the tables and dense weights of a version as of a step.
 
     Attributes:
-        folder: Folder of the snapshot, relative to the version's.
+        folder: Relative to the version's.
         digest: Digest of its generation.
         rows: Number of rows by table.
-        files: Files by the names that the version has them under.
+        files: By the names that the version has them under.
         published_at: Publication time of the step, in Unix seconds.
         event_time: Event times of the step; empty if unknown.
     """
@@ -96,23 +96,18 @@ class SnapshotManifest:
             }
             rows = {str(name): int(n) for name, n in raw["rows"].items()}
             published_at, times = float(raw["published_at"]), [float(t) for t in raw["event_time"]]
-            made = cls(str(raw["folder"]), int(raw["step"]), str(raw["digest"]), rows, files, published_at, times)
+            snapshot = cls(str(raw["folder"]), int(raw["step"]), str(raw["digest"]), rows, files, published_at, times)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise Corrupt("snapshot: its list of files cannot be read") from None
-        if made.to_json() != data:
+        if snapshot.to_json() != data:
             raise Corrupt("snapshot: its list of files is not in canonical form")
-        return made
+        return snapshot
 
 
 class VersionReader:
-    """A committed version's folder, as it was published or as of a snapshot.
+    """A committed version's folder, as it was published (`root_manifest`) or as of a snapshot (`manifest`).
 
-    Attributes:
-        manifest: The manifest, with the rows and files of what is read.
-        root_manifest: The manifest as it was published.
-        mapped: Files of which views were returned.
-        keyring: Keys that must have signed it.
-        digest: SHA-256 of its manifest's bytes.
+    `digest` is the SHA-256 of the manifest's bytes, `mapped` are the files of which views were returned.
     """
 
     def __init__(
@@ -122,16 +117,9 @@ class VersionReader:
         storage: VersionStorage | None = None,
         keyring: Keyring = NO_KEYS,
     ) -> None:
-        """Read and check the manifest.
+        """Read and check the manifest, which these keys must have signed, and a snapshot if one is given.
 
-        Args:
-            snapshot: Snapshot to read; None for the version as it was published.
-            storage: Storage of the version, if not the folder.
-            keyring: Keys that must have signed it.
-
-        Raises:
-            NotFound: There is no manifest.
-            Corrupt: The manifest is damaged or not trusted.
+        Raises NotFound without a manifest, or Corrupt if it is damaged or not trusted.
         """
         self.folder, self.snapshot, self.storage = folder, snapshot, storage or FolderStorage(folder)
         self.keyring = keyring
@@ -166,11 +154,7 @@ class VersionReader:
         )
 
     def verify(self, names: Iterable[str] | None = None) -> None:
-        """Check size and checksum of every file of the package, or of `names`.
-
-        Raises:
-            Corrupt: A file fails; the message names the first one.
-        """
+        """Check size and checksum of the named files, or of all; raise Corrupt, which names the first that fails."""
         workers = max(1, min(8, os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, "freshet-verify") as pool:
             for _ in pool.map(self._verify_file, self.manifest.files if names is None else names):
@@ -200,7 +184,7 @@ class VersionReader:
         self._verified[name] = seen
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Map one safetensors file that the manifest names and return views; it must be unchanged since verify()."""
+        """Map a safetensors file that the manifest names and return views; it must be unchanged since verify()."""
         entry = self._entry(name)
         file = MappedFile.of(self._brought(name), name, entry.crc32, self._verified.get(name), entry.sha256)
         arrays = parse_tensors(file.array, name).arrays
@@ -208,7 +192,7 @@ class VersionReader:
         return arrays
 
     def file(self, name: str) -> bytes:
-        """Return the bytes of one file that the manifest names, checked against its size and checksum."""
+        """Return the bytes of a file that the manifest names, checked against its size and checksum."""
         return self._read(name).tobytes()
 
     def _read(self, name: str) -> NDArray[np.uint8]:
@@ -239,7 +223,7 @@ class VersionReader:
         return self.manifest.files[name]
 
     def dense(self) -> dict[str, NDArray[np.float32]]:
-        """Return dense tensors by name, in memory that can be shared, checked against checksum and shapes."""
+        """Return dense tensors by name, in shareable memory, checked against checksum and shapes."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.manifest.dense:
             data = self._read(DENSE)
@@ -250,7 +234,7 @@ class VersionReader:
         return arrays
 
     def fetch(self, names: Iterable[str] | None = None) -> None:
-        """Bring every file of the package, or of `names`, into the folder."""
+        """Bring the named files, or all, into the folder."""
         for name in self.manifest.files if names is None else names:
             self._brought(name)
 
@@ -261,7 +245,7 @@ class VersionReader:
         return path
 
     def where(self, name: str) -> str:
-        """Return the path of a file that the manifest names, below the folder; a snapshot has a folder of its own."""
+        """Return the path of a file below the folder; a snapshot has a folder of its own."""
         snapshot = self.snapshot
         return f"{snapshot.folder}/{name}" if snapshot and name in snapshot.files else name
 

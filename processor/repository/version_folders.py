@@ -1,8 +1,8 @@
 """The version folders of one repository's models, by number.
 
-The version numbers of a model are mapped to folders: `3`, or with leading zeros `0003`, as TensorFlow Serving
-accepts them. Two folders for the same number are rejected: neither is used, and this is logged once. A version that was
-seen before the second folder appeared keeps its own, so that a stray copy takes nothing out of service.
+The version numbers of a model are mapped to folders: `3`, or with leading zeros `0003`, as TensorFlow Serving accepts
+them. Of two folders for one number neither is used, which is logged once. A version that was seen before the second
+folder appeared keeps its own, so that a stray copy takes nothing out of service.
 """
 
 from __future__ import annotations
@@ -31,20 +31,13 @@ class VersionFolders:
         self._names: dict[tuple[str, int], str] = {}
 
     def of(self, model: str, names: Iterable[str]) -> dict[int, str]:
-        """Map version numbers to folder names.
-
-        Args:
-            model: The model whose folder was listed.
-
-        Returns:
-            One folder name for each number; numbers with two folders are left out.
-        """
-        found: dict[int, list[str]] = {}
+        """Map version numbers to the folder names of a model; numbers with two folders are left out."""
+        spellings: dict[int, list[str]] = {}
         for name in names:
             if PADDED.fullmatch(name):
-                found.setdefault(int(name), []).append(name)
+                spellings.setdefault(int(name), []).append(name)
         chosen = {}
-        for number, spelled in found.items():
+        for number, spelled in spellings.items():
             name = self._names.get((model, number), spelled[0])
             if len(spelled) > 1:
                 self._tell(model, number, sorted(spelled))
@@ -54,15 +47,11 @@ class VersionFolders:
         return chosen
 
     def path(self, model: str, number: int) -> Path:
-        """Return the folder of a version, or the path for a new one: the number without leading zeros.
-
-        Args:
-            number: The version.
-        """
+        """Return the folder of a version, or the path for a new one: the number without leading zeros."""
         folder, plain = self._root / model, str(number)
-        known = self._names.get((model, number))
-        if known is not None and (known == plain or os.path.lexists(folder / known)):
-            return folder / known
+        listed = self._names.get((model, number))
+        if listed is not None and (listed == plain or os.path.lexists(folder / listed)):
+            return folder / listed
         if not os.path.lexists(folder / plain):
             try:
                 return folder / self.of(model, os.listdir(folder)).get(number, plain)

@@ -33,10 +33,10 @@ class VersionRecord:
     Attributes:
         number: Number of the record among those of the version.
         action: One of ACTIONS.
-        manifest: Root hash of the version that it is about.
-        reason: Reason, as it was written; see `why`.
+        manifest: Root hash of the version.
+        reason: As it was written; see `why`.
         by: Who decided: "gate", "rollback", or a person's name.
-        at: Time in Unix seconds.
+        at: Unix seconds.
         key: Id of the key that signed to_sign(); "" for none.
     """
 
@@ -53,7 +53,7 @@ class VersionRecord:
 
     @property
     def why(self) -> str:
-        """The reason for people to read; control characters of another program are escaped."""
+        """The reason for people; control characters of another program are escaped."""
         return printable(self.reason)
 
     @property
@@ -63,11 +63,10 @@ class VersionRecord:
 
     @property
     def state(self) -> str:
-        """State of the version under this record, as people read it; "available" after a release."""
         return {HOLD: "held", WITHDRAW: "withdrawn", RELEASE: "available"}[self.action]
 
     def describe(self) -> str:
-        """Return the decision in a few words for logs and people."""
+        """Return the decision in a few words for people."""
         state = "released" if self.action == RELEASE else self.state
         by = f" by {printable(self.by)}" if self.by else ""
         return f"{state}{by}{f': {self.why}' if self.reason else ''}"
@@ -78,24 +77,15 @@ class VersionRecord:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
     def to_sign(self) -> bytes:
-        """Return the bytes that its signature covers."""
         return dataclasses.replace(self, signature="").to_bytes()
 
     def signed(self, signer: Signer) -> VersionRecord:
-        """Return the record with a signature."""
-        made = dataclasses.replace(self, key=signer.id, signature="")
-        return dataclasses.replace(made, signature=signer.sign(made.to_sign()))
+        unsigned = dataclasses.replace(self, key=signer.id, signature="")
+        return dataclasses.replace(unsigned, signature=signer.sign(unsigned.to_sign()))
 
     @classmethod
     def from_bytes(cls, data: bytes, model: str, version: int, number: int) -> VersionRecord:
-        """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written.
-
-        Args:
-            data: Bytes of the file.
-            model: Model that it must name.
-            version: Version that it must name.
-            number: Number that it must have.
-        """
+        """Parse the file of this name; raise Corrupt for anything that to_bytes() would not have written."""
         where = f"record {version}-{number}"
         try:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
@@ -133,11 +123,6 @@ _TYPES: dict[str, type] = {
 
 
 def record_file(version: int, number: int) -> str:
-    """Return the name of a record's file in the folder of records.
-
-    Args:
-        number: Number of the record.
-    """
     return f"{version}-{number}.json"
 
 

@@ -7,24 +7,24 @@ its manifest stands. Under a standing HOLD or WITHDRAW no process chooses the ve
 without a record, it may.
 
 Invariants
-- A number is given once: of two writers one creates it, and the other gets Conflict, reads again and decides anew. A
-  writer therefore never overrules a decision that it has not read.
+- A number is given once: of two writers one creates it; the other gets Conflict, reads again and decides anew. So no
+  writer overrules a decision that it has not read.
 - A record names the version's root hash (processor.repository.log.chain_record), which compiling, signing and recorded
-  requests leave as it is. A new version under an old number is bound by no old record.
-- Records count from 1 to the first number that is missing, so a stray file with a high number uses none up. A file that
-  is torn, foreign or not signed by a trusted key keeps its number, says nothing, and is logged once. A file in the
-  place of the folder is no folder: there are no records, and none can be written.
+  requests leave as it is. No old record binds a new version under an old number.
+- Records count from 1 to the first missing number, so a stray file with a high number uses none up. A file that is
+  torn, foreign or not signed by a trusted key keeps its number, decides nothing, and is logged once. With a file in the
+  folder's place there are no records, and none can be written.
 - A record that no reader would accept is not created.
-- Nothing here reads a version's tables, and no record is needed to serve what has none.
+- Nothing here reads a version's tables, and no record is needed to serve.
 
-Costs: one stat a poll while the folder stays as it was; after a change one listing and the files that are new. In an
-object store the mirror lists the folder beside the versions of a model, and only if the model has such a folder.
+Costs: one stat a poll; after a change one listing and the new files. In an object store the mirror lists the folder
+beside the versions of a model, and only if the model has one.
 
 Limit: whoever may delete files of the repository may delete a decision; a signature does not show what is missing.
 
-Rejected: a record in the version's chain (a server reads the chain of a version after it has chosen it, and a trainer
-removes old versions with their chains); one file that is replaced (no object store gives it to one of two writers);
-removing the version's folder (a person may want to release it).
+Rejected: a record in the version's chain (a server reads a chain after it has chosen the version, and a trainer removes
+old versions with their chains); one file that is replaced (no object store gives it to one of two writers); removing
+the version's folder (a person may want to release it).
 """
 
 from __future__ import annotations
@@ -68,11 +68,7 @@ class VersionRecords:
     ) -> None:
         """Prepare the records; nothing is read yet.
 
-        Args:
-            folder: Folder of the records, existing or not.
-            keyring: Keys to sign with and to trust.
-            create: Creates a file of the folder exclusively and durably; returns False if it exists.
-            unix_s: Clock for Unix seconds.
+        `create` creates a file of the folder exclusively and durably, and returns False if it exists.
         """
         self._folder, self._model, self._keyring = folder, model, keyring
         self._create, self._unix_s = create, unix_s
@@ -89,11 +85,7 @@ class VersionRecords:
         return self._revision
 
     def standing(self, version: int, manifest: str) -> VersionRecord | None:
-        """Return the record that stands for a version; None if nothing was decided about it.
-
-        Args:
-            manifest: Its root hash.
-        """
+        """Return the record that stands for a version with this root hash; None if nothing was decided."""
         self._read()
         records = self._records.get(version, [])
         return next((old for old in reversed(records) if old is not None and old.manifest == manifest), None)
@@ -104,24 +96,17 @@ class VersionRecords:
         return [record for _, records in sorted(self._records.items()) for record in records if record is not None]
 
     def versions(self) -> set[int]:
-        """Return the versions that have records."""
         self._read()
         return set(self._records)
 
     def add(self, version: int, manifest: str, action: str, reason: str = "", by: str = "") -> VersionRecord:
-        """Decide about a version, durably.
-
-        Args:
-            manifest: Its root hash.
-            action: One of ACTIONS.
-            reason: Reason, at most MAX_REASON printable characters.
-            by: Who decides, at most MAX_BY printable characters.
+        """Decide (one of ACTIONS) about a version with a root hash, durably.
 
         Raises:
             Conflict: Another writer was first; its record is read with the next call: decide anew.
             SigningKeyRequired: Records must be signed, and this process has no key.
             NotReady: The repository cannot be written.
-            BadInput: No reader would accept the record.
+            BadInput: No reader would accept the record, or a text is too long.
         """
         from freshet_serving.processor.repository.version_record import MAX_BY, VersionRecord, record_file
 
@@ -157,7 +142,6 @@ class VersionRecords:
         return record
 
     def _read(self) -> None:
-        """Read the records that are new, if the folder has changed."""
         with self._lock:
             if not self._watch.changed():
                 return
@@ -200,8 +184,7 @@ class VersionRecords:
         return records
 
     def _parsed(self, version: int, number: int) -> VersionRecord | None:
-        """Return the record of a file; None if it is invalid."""
-        # Loaded with the first record: most models have none.
+        # Loaded with the first record.
         from freshet_serving.processor.repository.version_record import MAX_RECORD_NBYTES, VersionRecord, record_file
 
         name = record_file(version, number)

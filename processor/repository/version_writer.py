@@ -1,8 +1,7 @@
 """Write a version's folder: built aside, and committed by one rename (read by processor.repository.version).
 
-Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest, so a folder with a
-number for a name and a model.json inside is always complete. A version made from what already lies in its folder (an
-imported SavedModel) is moved in beside it, the manifest last.
+Invariants: a version is built in a hidden sibling folder and renamed into place after its manifest. A version made from
+what already lies in its folder (an imported SavedModel) is moved in beside it, the manifest last.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ from freshet_serving.processor.repository.version import DELTAS, MANIFEST, Versi
 
 
 class VersionWriter:
-    """A writer of <repository>/<model>/<version>; nothing is visible there until commit().
-
-    Use as a context manager: leaving the block without a commit removes what was written.
-    """
+    """A context in which a version is written; nothing is visible before commit(), and nothing stays without it."""
 
     def __init__(
         self,
@@ -54,14 +50,8 @@ class VersionWriter:
     ) -> None:
         """Create the hidden folder to build the version in.
 
-        Args:
-            beside: True if the version's folder exists and holds what the version is made from, but no manifest.
-            storage: Storage of the version, if not the folder (Repository.writer).
-            keyring: Keys to sign with.
-
-        Raises:
-            SigningKeyRequired: It must be signed and cannot be.
-            Conflict: The version exists.
+        With `beside`, the version's folder holds what it is made from, but no manifest. Raises Conflict if the version
+        exists, or SigningKeyRequired.
         """
         keyring.key_for(f"version {version}")
         self.keyring = keyring
@@ -88,24 +78,13 @@ class VersionWriter:
             with suppress(OSError):
                 self._target.parent.rmdir()
 
-    def tensors(
-        self, relative: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
-    ) -> None:
-        """Write one safetensors file of the package.
-
-        Args:
-            relative: Name of the file.
-            arrays: Tensors by name.
-        """
+    def tensors(self, relative: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write one safetensors file of the package."""
         with atomic_file(self._place(relative)) as file:
-            write_tensors(file, arrays, metadata or {})
+            write_tensors(file, arrays, {})
 
     def file(self, relative: str, data: bytes) -> None:
-        """Write one file of any other kind.
-
-        Args:
-            relative: Name of the file.
-        """
+        """Write one file of any other kind."""
         self._place(relative).write_bytes(data)
 
     def _place(self, relative: str) -> Path:
@@ -114,12 +93,7 @@ class VersionWriter:
         return path
 
     def commit(self, manifest: Manifest, candidate: VersionStorage | None = None) -> Path:
-        """Fill in the manifest's list of files, write it last and rename the folder into place; return the folder.
-
-        Args:
-            manifest: The manifest, without its files.
-            candidate: Where to put the version instead, as a candidate; None to make it a version.
-        """
+        """List the files, write the manifest last and rename the folder into place, or as a candidate; return it."""
         self._seal(manifest)
         if candidate is not None:
             candidate.install(self.folder)
@@ -131,13 +105,7 @@ class VersionWriter:
         return self._target
 
     def preview(self, manifest: Manifest) -> VersionReader:
-        """Open the version as commit() would leave it, from the folder where it is being written.
-
-        No file may be written afterwards; close what reads it before commit().
-
-        Args:
-            manifest: The manifest, without its files.
-        """
+        """Open the version as commit() would leave it: no file may be written afterwards; close it before commit()."""
         self._seal(manifest)
         return VersionReader(self.folder, storage=FolderStorage(self._target), keyring=self.keyring)
 
@@ -166,13 +134,8 @@ class VersionWriter:
 def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest | None = None) -> Manifest:
     """Return a manifest as it is to be written: signed if there is a key, unsigned if no signature is required.
 
-    Args:
-        folder: Folder of the files whose SHA-256 it does not have yet.
-        before: The manifest that it replaces, if any.
-
-    Raises:
-        SigningKeyRequired: It must be signed and there is no key.
-        Corrupt: A file is not a regular file.
+    `folder` has the files whose SHA-256 it does not have yet; `before` is the manifest that it replaces. Raises
+    SigningKeyRequired, or Corrupt for a file that is not regular.
     """
     signer = keyring.key_for(f"version {manifest.version}", before.key if before else "")
     if signer is None:
@@ -181,16 +144,15 @@ def sealed(manifest: Manifest, folder: Path, keyring: Keyring, before: Manifest 
     for name, entry in manifest.files.items():
         files[name] = entry if entry.sha256 else replace(entry, sha256=file_sha256(inside(folder, name)))
     edition = before.edition + 1 if before else 0
-    made = replace(manifest, files=files, key=signer.id, signature="", edition=edition)
-    return replace(made, signature=signer.sign(made.to_sign()))
+    unsigned = replace(manifest, files=files, key=signer.id, signature="", edition=edition)
+    return replace(unsigned, signature=signer.sign(unsigned.to_sign()))
 
 
 def add_file(version: VersionReader, name: str, data: bytes) -> None:
     """Add or replace a file of a committed version, and update its manifest; raise NotFound.
 
-    A reader between the two renames finds a file that the manifest does not describe: either one that it did not name
-    before, which is not opened, or one whose checksum does not match, so that the version is refused until the next
-    poll.
+    A reader between the two renames finds a file that the manifest does not describe: it does not open a new one, and
+    refuses the version until the next poll if the checksum does not match.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
     sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""

@@ -4,10 +4,10 @@ Tensors, for request n and input X (`n/X` is the prefix):
     n/X                          int64 or float32, as the input is sent
     n/X/data, n/X/offsets        strings: uint8 bytes end to end, int64 starts
     n/X/row_splits               for ragged inputs, in addition: int64 starts of rows among the values
-Metadata: format, requests (their number). The manifest names the file like any other, so it is verified like any other.
+Metadata: format, requests (their number). The manifest names the file like any other, so it is verified.
 
-Also here: names of the columns that recorded requests have besides their features. serving.extensions.recorder
-writes them, models.streams reads them.
+Also here: names of the columns that recorded requests (serving.extensions.recorder) have besides their features, read
+by models.streams.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ def dump_warmup(requests: Sequence[Inputs]) -> bytes:
 
 
 def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]]:
-    """Parse the requests, with the model's inputs; raise Corrupt. Values are checked when requests are bound.
-
-    Args:
-        data: Bytes of the file.
-    """
+    """Parse the file's requests, with the model's inputs; raise Corrupt. Values are checked when requests are bound."""
     tensors = parse_tensors(np.frombuffer(data, np.uint8), WARMUP)
     count = tensors.metadata.get("requests", "")
     if tensors.metadata.get("format") != FORMAT or not count.isdigit() or not 1 <= int(count) <= MAX_REQUESTS:
@@ -73,10 +69,7 @@ def parse_warmup(data: bytes, inputs: Sequence[Input]) -> list[dict[str, Column]
 
 
 def carry_warmup(repository: Repository, model: str, inputs: Sequence[Input], writer: VersionWriter) -> None:
-    """Copy the recorded requests of the model's newest version into a new one, if both have the same inputs.
-
-    If the newest version is damaged, nothing is copied and no error is raised.
-    """
+    """Copy the recorded requests of the newest version, unless it is damaged, into a new one if their inputs agree."""
     with contextlib.suppress(FreshetError):
         before = repository.version(model)
         if WARMUP in before.manifest.files and before.manifest.inputs == list(inputs):

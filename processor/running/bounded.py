@@ -1,9 +1,9 @@
 """Serve executables of a lower precision only as long as their scores stay within a bound of float32's.
 
 The version contains float32 executables of the same buckets, and rows to compare on. Both get new dense weights in the
-background, before the flip; if the scores of the rows differ by more than the bound, float32 serves the buckets of that
-precision until weights arrive that meet the bound again. The comparison depends only on weights, rows and processor, so
-all workers of a machine reach the same result.
+background, before the flip; if the rows' scores differ by more than the bound, float32 serves the buckets of that
+precision until weights meet the bound again. The comparison depends only on weights, rows and processor, so all workers
+of a machine reach the same result.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ MAX_ROWS = 256
 
 
 def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArray[Any]:
-    """Return the largest error of any output for each row: absolute below 1, relative above.
+    """Return the largest error of any output for each row, absolute below 1, relative above, against reference rows.
 
     Infinity for all rows if one side has a non-finite value that the other does not have.
-
-    Args:
-        got: Outputs to judge, by name.
-        wanted: Reference outputs, by name, with at least as many rows.
     """
     worst: NDArray[Any] = np.zeros(1)
     for name, values in got.items():
@@ -51,24 +47,15 @@ def row_errors(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> NDArr
 
 
 def typical_error(got: Mapping[str, Matrix], wanted: Mapping[str, Matrix]) -> float:
-    """Return the 99th percentile of row_errors().
-
-    Args:
-        got: Outputs to judge, by name.
-        wanted: Reference outputs, by name.
-    """
+    """Return the 99th percentile of row_errors()."""
     return float(np.quantile(row_errors(got, wanted), SHARE, method="higher"))
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreBound:
-    """The bound of a bucket's scores.
+    """The bound of a bucket's scores: the maximum of typical_error() on rows that outputs_of() accepts.
 
-    Attributes:
-        computes: Backend and precision of the bucket's executable.
-        instead: Backend and precision of the float32 executable.
-        rows: Inputs to compare on, as outputs_of() accepts them.
-        error: Maximum of typical_error().
+    `computes` and `instead` are backend and precision of the bucket's executable and of the float32 one.
     """
 
     computes: str
@@ -93,15 +80,7 @@ class BoundedProgram:
         bounds: Mapping[int, ScoreBound],
         spec: IoSpec,
     ) -> None:
-        """Create a program over two sets of programs.
-
-        Args:
-            name: The version's name, for the log.
-            lower: Programs whose buckets of `bounds` compute in a lower precision.
-            exact: Programs of float32 with these buckets as well.
-            bounds: The bounds, by bucket.
-            spec: Inputs and outputs of their executables.
-        """
+        """Create a program over programs of a lower precision and float32 ones, which both have the bounds' buckets."""
         self._name, self._lower, self._exact = name, lower, exact
         self._bounds, self._spec = dict(bounds), spec
         self.errors: dict[str, float] = {}
@@ -118,8 +97,8 @@ class BoundedProgram:
         # The largest bucket first: it needs the fewest runs to judge all that compute the same way.
         for bucket, bound in sorted(self._bounds.items(), reverse=True):
             if bound.computes not in errors:
-                got, wanted = (outputs_of(each[bucket], bound.rows, self._spec) for each in (chosen, exact))
-                error = errors[bound.computes] = typical_error(got, wanted)
+                got, expected = (outputs_of(each[bucket], bound.rows, self._spec) for each in (chosen, exact))
+                error = errors[bound.computes] = typical_error(got, expected)
                 if error > bound.error:
                     log.warning(
                         "%s: %s is off by %.2g with these dense weights, expected at most %g; serving float32",

@@ -3,10 +3,9 @@
 A replica keeps a stock of warm buffers, as many as there are sessions, and tracks those in use. Before a flip it binds
 the new executables to all of them, so that the first batch after a load or a flip allocates and binds nothing.
 
-Ownership. Arrays and bindings are used by one session at a time. The writer's thread only ever adds bindings that no
-session has run, which wait in `ahead` until a batch under the new state uses them. All buckets of a subgraph share one
-array per input and output: a bucket of n rows is the first n of them, so the rows of a batch lie in one place whatever
-buckets it is run in.
+Ownership. Arrays and bindings are used by one session at a time. The writer's thread only adds bindings that no session
+has run, which wait in `_ahead` until a batch under the new state uses them. All buckets of a subgraph share one array
+per input and output: a bucket of n rows is its first n, so a batch's rows lie in one place whatever buckets run them.
 """
 
 from __future__ import annotations
@@ -43,31 +42,20 @@ class _Buffer(NamedTuple):
 
 
 class Buffers:
-    """Inputs and outputs by subgraph, and the runs bound to them by bucket.
-
-    Attributes:
-        counts: Lookups and misses by table, int64 [T, 2].
-        block: Statistics of the batches.
-    """
+    """Inputs and outputs by subgraph, and the runs bound to them by bucket; `counts`: lookups, misses, int64 [T, 2]."""
 
     def __init__(
         self, sizes: Mapping[str, BufferSize], tables: int, outputs: int, allocate: Allocate = aligned
     ) -> None:
-        """Allocate the buffers.
-
-        Args:
-            sizes: By subgraph.
-            outputs: Number of the model's outputs.
-            allocate: Returns zeros of a shape.
-        """
+        """Allocate the buffers; `outputs` is the number of the model's, `allocate` returns zeros of a shape."""
         self.counts: NDArray[np.int64] = np.zeros((max(1, tables), 2), np.int64)
         self.block = StatsBlock(outputs)
 
-        def made(named: Mapping[str, Dims], rows: int) -> dict[str, _Buffer]:
+        def allocated(named: Mapping[str, Dims], rows: int) -> dict[str, _Buffer]:
             return {name: _Buffer(allocate(sized(dims, rows)), None in dims) for name, dims in named.items()}
 
         self._whole = {
-            name: (made(size.spec.inputs, size.rows), made(size.spec.outputs, size.rows))
+            name: (allocated(size.spec.inputs, size.rows), allocated(size.spec.outputs, size.rows))
             for name, size in sizes.items()
         }
         self._arrays: dict[Key, tuple[Tensors, Tensors]] = {}
@@ -75,12 +63,7 @@ class Buffers:
         self._ahead: Mapping[Key, Bound] = {}
 
     def inputs(self, subgraph: str, start: int, stop: int) -> dict[str, Matrix]:
-        """Return rows [start, stop) of the inputs, which every bucket has as its own rows of those numbers.
-
-        Args:
-            start: First row.
-            stop: Row after the last.
-        """
+        """Return rows [start, stop) of the inputs, which every bucket has as its own rows of those numbers."""
         return {name: _rows(buffer, start, stop) for name, buffer in self._whole[subgraph][0].items()}
 
     def get(self, executable: Executable, subgraph: str) -> tuple[Tensors, Tensors, Callable[[], None]]:
@@ -96,12 +79,7 @@ class Buffers:
         return inputs, outputs, bound[1]
 
     def bind_ahead(self, executables: Executables, run: bool = False) -> None:
-        """Bind executables for later batches.
-
-        Args:
-            executables: The executables by subgraph and bucket.
-            run: Run each once as well; only while no session has these buffers.
-        """
+        """Bind executables for later batches; `run` each once as well, only while no session has these buffers."""
         ahead = {
             (subgraph, bucket): (e, e.bind_buffers(*self._of((subgraph, bucket))))
             for subgraph, part in executables.items()
@@ -113,10 +91,7 @@ class Buffers:
         self._ahead = ahead
 
     def drop_stale_runs(self, executables: Executables) -> None:
-        """Drop bound runs of executables other than these, the only ones that sessions will use from now on.
-
-        So the calling thread frees their memory, and not the session that first runs the successor.
-        """
+        """Drop bound runs of all but these executables: the calling thread frees their memory, not a session's."""
         for key, bound in list(self._bound.items()):
             subgraph, bucket = key
             newest, ahead = executables[subgraph].get(bucket), self._ahead.get(key)

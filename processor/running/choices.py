@@ -2,7 +2,7 @@
 
 One form for all that chooses by cost: `freshet compile` (which executable, precision and device), a version at load and
 its review by requests (which requests are divided). `freshet inspect` and `GET /admin/models` show it. Nothing here
-decides: the candidates and their costs are read from the package, or handed over by what decided.
+decides.
 
 Notes of a package may hold anything: what does not look like a measurement is left out.
 """
@@ -29,14 +29,9 @@ MOST_SAVED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice.
+    """One choice: what for (rows of the batch or request; 0 for any), by which costs, and how to choose otherwise.
 
-    Attributes:
-        name: What is chosen.
-        rows: Rows of the batch or request that it is for; 0 for any.
-        chosen: The candidate that is used.
-        cost_us: Microseconds by candidate; None where nobody has measured it.
-        override: How to choose otherwise.
+    `cost_us` are microseconds by candidate, None where it was not measured.
     """
 
     name: str
@@ -51,7 +46,6 @@ class Choice:
 
     @property
     def measured(self) -> bool:
-        """True if the cost of some candidate is known."""
         return any(cost is not None for cost in self.cost_us.values())
 
     def costs(self) -> str:
@@ -62,11 +56,7 @@ class Choice:
 
 
 def choice_lines(choices: Sequence[Choice]) -> list[str]:
-    """Return lines for people: one for each choice, one for all of a name that nobody has measured.
-
-    Args:
-        choices: The choices, those of one name after another.
-    """
+    """Return lines for people: one for each choice, one for all of a name (in a row) that nobody has measured."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for choice in choices:
         alone = str(choice.rows) if choice.measured else ""
@@ -96,11 +86,7 @@ def package_choices(manifest: Manifest) -> list[Choice]:
 
 
 def split_choices(splits: Iterable[SplitCost]) -> list[Choice]:
-    """Return the choices of a loaded version between whole and divided requests.
-
-    Args:
-        splits: What requests of each size cost each way.
-    """
+    """Return the choices of a loaded version between whole and divided requests."""
     return [
         Choice(
             "request" + (f" with at most {each.length} events" if each.length else ""),
@@ -130,9 +116,9 @@ def _compiled_costs(manifest: Manifest) -> dict[tuple[str, int], dict[str, float
                 if not isinstance(line, dict):
                     continue
                 variant, bucket, cost_us = line.get("variant"), line.get("bucket"), line.get("cost_us")
-                known = costs.get((subgraph, bucket)) if isinstance(bucket, int) else None
-                if known is not None and isinstance(variant, str) and _is_cost(cost_us):
-                    known[variant[:64]] = cost_us
+                cost_by_variant = costs.get((subgraph, bucket)) if isinstance(bucket, int) else None
+                if cost_by_variant is not None and isinstance(variant, str) and _is_cost(cost_us):
+                    cost_by_variant[variant[:64]] = cost_us
     return costs
 
 
@@ -197,21 +183,21 @@ def _predicted_splits(manifest: Manifest, entries: Mapping[tuple[str, int], Sequ
         unknown = {WHOLE_WAY: None, DIVIDED_WAY: None}
         return [Choice("request", size, AT_LOAD, unknown, "by the server", SIDES) for size in sizes]
     whole, user, score = (CostTable(tables[name]) for name in names)
-    found = []
+    choices = []
     for size in sizes:
         whole_us, divided_us = whole.amortised_dense_s(size) * 1e6, (user.dense_s(1) + score.dense_s(size)) * 1e6
         chosen = DIVIDED_WAY if divided_us < WORTH * whole_us else WHOLE_WAY
         costs = {WHOLE_WAY: round(whole_us, 1), DIVIDED_WAY: round(divided_us, 1)}
-        found.append(Choice("request", size, chosen, costs, "predicted; the server times both at load", SIDES))
-    return found
+        choices.append(Choice("request", size, chosen, costs, "predicted; the server times both at load", SIDES))
+    return choices
 
 
 def _device_of(entry: ExecutableEntry) -> str:
     return entry.target if "cuda" in entry.target or "tensorrt" in entry.target else "cpu"
 
 
-def _least(one: float | None, other: float | None) -> float | None:
-    return min((cost for cost in (one, other) if cost is not None), default=None)
+def _least(first: float | None, second: float | None) -> float | None:
+    return min((cost for cost in (first, second) if cost is not None), default=None)
 
 
 def _cost(name: str, cost_us: float | None) -> str:

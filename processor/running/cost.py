@@ -3,17 +3,17 @@
 A CostTable holds the seconds of one dense run per bucket and three coefficients of the sparse graph (per run, row and
 id). Both start from a calibration and follow what sessions measure. If a run is computed in the calling thread, its
 seconds are CPU time: on a shared core nearly all runs longer than a scheduler's time slice are interrupted, and short
-ones nearly never; so by wall-clock time large buckets would seem expensive, and full batches would be run in small
-buckets, for 1.5 times the CPU time, exactly when CPU time is scarce.
+ones nearly never. By wall-clock time large buckets would seem expensive, and full batches would run in small buckets,
+for 1.5 times the CPU time, exactly when CPU time is scarce.
 
 Invariants
-- One slow run (a noisy neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %, however long it took:
-  the relative error is clipped before it is averaged (Huber's estimator). A lasting change is followed within tens of
-  runs. A fast run of a bucket counts for more: neighbours make nothing faster.
-- A run beside other computing threads that took longer is ignored. Cores that share caches, or that are two threads of
-  one core, make it longer, and the parts of a split request always run beside one another: if their times counted,
-  splitting would seem more expensive than running whole, although it finishes a third sooner. The cost of crowding is
-  part of the queues' measured pace (processor.sessions.batcher).
+- One slow run (a noisy neighbour on the machine) moves an estimate by at most RATE * LIMIT, 3 %: the relative error is
+  clipped before it is averaged (Huber's estimator). A lasting change is followed within tens of runs. A fast run of a
+  bucket counts for more: neighbours make nothing faster.
+- A slower run beside other computing threads is ignored: cores that share caches, or are two threads of one core, make
+  it longer. The parts of a split request always run beside one another, so splitting would seem more expensive than
+  running whole, although it finishes a third sooner. The cost of crowding is part of the queues' measured pace
+  (processor.sessions.batcher).
 - A bucket that its estimate keeps out of every plan is tried again now and then (explore()), so that a disturbed
   calibration is corrected eventually.
 - bucket_plan() and batch_s() read a plan that is computed for all row counts at once and replaced whole, when a
@@ -44,10 +44,9 @@ TURN_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class BucketPlans:
-    """The cheapest bucket plans, by row count.
+    """The cheapest bucket plans, by row count, for the costs `made_for`.
 
     Attributes:
-        made_for: Seconds per bucket that the plans were computed for.
         dense_s: Seconds of the plan for each row count.
         last: One bucket of the plan for each row count (kernels.bucket_plans).
         row_s: Seconds per row in the cheapest batch.
@@ -61,7 +60,6 @@ class BucketPlans:
     bucket_plans: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def bucket_plan(self, rows: int) -> tuple[int, ...]:
-        """Return the buckets to run, largest first."""
         plan = self.bucket_plans.get(rows)
         if plan is None:
             buckets, rest = [], rows
@@ -102,20 +100,12 @@ class CostTable:
         return (self.max_rows,) * whole + plan.bucket_plan(rows - whole * self.max_rows)
 
     def explore(self, rows: int) -> tuple[int, ...]:
-        """Return the alternative to a plan of several buckets: one padded bucket, if there is one large enough.
-
-        It should be run once in a while instead, and measured.
-        """
+        """Return one large padded bucket in place of several, if there is one, to be run and measured at times."""
         bucket = next((bucket for bucket in self.cost if bucket >= rows), None)
         return self.bucket_plan(rows) if bucket is None else (bucket,)
 
     def batch_s(self, rows: int, ids: int = 0) -> float:
-        """Return the predicted seconds of one batch.
-
-        Args:
-            rows: Rows of the batch.
-            ids: Ids of the batch.
-        """
+        """Return the predicted seconds of one batch."""
         plan = self._plan
         if rows <= self.max_rows:
             # Asked several times a request.
@@ -140,12 +130,7 @@ class CostTable:
         return whole, rows - whole * self.max_rows
 
     def splits(self, rows: int, most: int, worth: float = WORTH) -> int:
-        """Return into how many equal batches to split rows so that the total cost is at most `worth` times that of one.
-
-        Args:
-            most: Maximum number of batches.
-            worth: Accepted ratio of costs.
-        """
+        """Return into how many equal batches, `most` at most, to split rows for `worth` times the cost of one."""
         splits = min(most, rows)
         if splits > 1:
             bound_s = worth * self.batch_s(rows)
@@ -161,8 +146,7 @@ class CostTable:
     def turn_rows(self, seconds: float) -> int:
         """Return the fewest rows of a batch that lasts this long and costs little more than as part of a larger one.
 
-        Args:
-            seconds: The time; long compared with what a batch costs besides, which is measured nowhere.
+        The time is long compared with what a batch costs besides, which is measured nowhere.
         """
         row_s = WORTH * (self._plan.row_s + self.row_s)
         for bucket in self.cost:
@@ -171,24 +155,16 @@ class CostTable:
         return self.max_rows
 
     def chunk_rows(self, rows: int, ids: int, most: int) -> int:
-        """Return how many rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids.
-
-        Args:
-            most: Maximum rows to return.
-        """
+        """Return the rows of a request to run at once: a bucket, or as many as TURN_S allows; fewer with many ids."""
         bucket = min(most, self.max_rows)
         buckets = max(1, min(most // bucket, int(TURN_S / self.batch_s(bucket))))
         light = int(rows * self.heavy_ids / ids) if ids else rows
         return max(1, min(bucket * buckets, light))
 
     def balanced_chunk_rows(self, rows: int, sessions: int, most: int) -> int:
-        """Return the chunk size with which the sessions finish a request soonest.
+        """Return the chunk size, at most `most`, with which the sessions finish a request soonest.
 
-        Full chunks may leave one that a single session runs while the others are idle; equal chunks may need more
-        expensive buckets.
-
-        Args:
-            most: Maximum rows of a chunk.
+        Full chunks may leave one that a single session runs alone; equal chunks may need more expensive buckets.
         """
         turns = -(-rows // (sessions * most))
         even = -(-rows // (sessions * turns))
@@ -203,11 +179,7 @@ class CostTable:
         return rows * (self._plan.row_s + self.row_s) + ids * self.id_s
 
     def record_run(self, bucket: int, seconds: float, crowded: bool = False) -> None:
-        """Learn from one measured dense run of a bucket.
-
-        Args:
-            crowded: True if other threads computed at the same time.
-        """
+        """Learn from one measured dense run of a bucket; `crowded` if other threads computed at the same time."""
         old = self.cost[bucket]
         if seconds <= 0 or (crowded and seconds > old):
             return
@@ -233,12 +205,7 @@ def _clipped(error: float) -> float:
 
 
 def smoothed(ratio: float, measured: float) -> float:
-    """Return a ratio's estimate after one more measurement, by the same rule as a bucket's cost.
-
-    Args:
-        ratio: The estimate so far.
-        measured: The new measurement.
-    """
+    """Return a ratio's estimate after one more measurement, by the same rule as a bucket's cost."""
     return ratio * (1 + RATE * _clipped(measured / ratio - 1))
 
 

@@ -4,9 +4,8 @@
     sequence   a user's events, lookups side by side (processor.running.sequence_filler)
     user       outputs of the subgraph `user`: copied by the runner, once a request
 
-Another source is one entry of FILLERS: a function of the input and the sparse plan that returns a Fill. It is called
-with the rows of several requests at once and writes all of them. It reads nothing but what it is given, so a batch
-stays under one state.
+Another source is one entry of FILLERS: a function of the input and the sparse plan that returns a Fill. A Fill writes
+the rows of several requests at once and reads only its arguments, so a batch stays under one state.
 """
 
 from __future__ import annotations
@@ -27,45 +26,31 @@ class Fill(Protocol):
     """Writes rows of requests into one input."""
 
     def __call__(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the view's rows, one request after another.
-
-        Args:
-            view: The rows to fill.
-            out: float32 [rows, ...], to write to.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-        """
+        """Write the view's rows, one after another, to float32 [rows, ...]; raise NonFiniteInput for such a float."""
 
 
-def fill_features(given: GraphInput, plan: SparsePlan) -> Fill:
-    """Return the filler of an input that holds columns of features."""
-    return plan.fill if plan.in_order(given.features) else plan.pooling(given.features).fill
+def fill_features(graph_input: GraphInput, plan: SparsePlan) -> Fill:
+    return plan.fill if plan.in_order(graph_input.features) else plan.pooling(graph_input.features).fill
 
 
-def fill_sequences(given: GraphInput, plan: SparsePlan) -> Fill:
-    """Return the filler of an input that holds a user's events."""
+def fill_sequences(graph_input: GraphInput, plan: SparsePlan) -> Fill:
     # Loaded with the first version that has such an input.
     from freshet_serving.processor.running.sequence_filler import SequenceFill
 
-    return SequenceFill(given, plan)
+    return SequenceFill(graph_input, plan)
 
 
 FILLERS: dict[str, Callable[[GraphInput, SparsePlan], Fill]] = {FEATURES: fill_features, SEQUENCE: fill_sequences}
 
 
 def fillers(graph: Subgraph, plan: SparsePlan) -> list[tuple[str, Fill]]:
-    """Return the name and the filler of every input of a subgraph but the user's tensors.
-
-    Raises:
-        BadInput: Nothing here fills one of the inputs.
-    """
-    found = []
-    for given in graph.inputs:
-        if given.source == USER_TENSOR:
+    """Return name and filler of every input of a subgraph but the user's tensors; raise BadInput if one has none."""
+    by_name = []
+    for graph_input in graph.inputs:
+        if graph_input.source == USER_TENSOR:
             continue
-        if given.source not in FILLERS:
-            where, known = f"manifest.graphs: input {given.name!r}", ", ".join(sorted(FILLERS))
-            raise BadInput(f"{where}: expected source {known}, got {given.source[:40]!r}")
-        found.append((given.name, FILLERS[given.source](given, plan)))
-    return found
+        if graph_input.source not in FILLERS:
+            where, sources = f"manifest.graphs: input {graph_input.name!r}", ", ".join(sorted(FILLERS))
+            raise BadInput(f"{where}: expected source {sources}, got {graph_input.source[:40]!r}")
+        by_name.append((graph_input.name, FILLERS[graph_input.source](graph_input, plan)))
+    return by_name

@@ -1,14 +1,14 @@
 """A version's subgraphs as they are run: what fills their inputs, what their executables cost, when to divide.
 
 A request is divided into the user's part and the candidates' part where its user inputs have one row and where that is
-faster. That is decided when a version is loaded, by timing both ways in turn, and reviewed by what requests take where
-the two are close (split_choice). Dividing changes scores by no more than rounding.
+faster: decided when a version is loaded, by timing both ways in turn, and reviewed by what requests take where the two
+are close (split_choice). Dividing changes scores by no more than rounding.
 
-A version whose programs differ from a loaded one's by their weights alone takes over its costs and decisions as they
-are then (PRICED), and times nothing: the runs would delay requests, and requests would distort them.
+A version whose programs differ from a loaded one's by their weights alone takes over its costs and decisions (PRICED),
+and times nothing: the runs would delay requests, and requests would distort them.
 
-A version whose requests have histories may have both parts for shorter histories, too. A request is divided by those of
-the shortest length that its own histories fit, if they pay. A length whose parts are not cheaper than those of the next
+A version whose requests have histories may have both parts for shorter histories, too. A request is divided by the
+shortest length that its own histories fit, if that pays. A length whose parts are not cheaper than those of the next
 longer one is never used; that is decided once, so all chunks of a request take the same.
 """
 
@@ -47,21 +47,13 @@ WORTH = 0.97
 
 
 class SubgraphRun:
-    """One subgraph: its inputs and outputs, what fills them, and the costs of its executables.
+    """One subgraph: its inputs and outputs, what fills them, and the costs of its executables, once measured.
 
-    Attributes:
-        spec: Inputs and outputs of its executables.
-        costs: Costs of its executables, once measured.
-        user_tensors: Names of the inputs that the subgraph `user` computes.
-        fillers: Names of the other inputs of the package's executables, and what fills them.
+    `user_tensors` are the inputs that the subgraph `user` computes, `fillers` fill the others of the executables.
     """
 
     def __init__(self, name: str, graph: Subgraph, plan: SparsePlan) -> None:
-        """Find what fills the inputs; raises BadInput if nothing here fills one.
-
-        Args:
-            name: Name of the subgraph.
-        """
+        """Find what fills the inputs; raises BadInput if nothing here fills one."""
         self.name, self.spec = name, io_spec(name, graph)
         self.costs = CostTable({1: 1.0})
         self.user_tensors = [i.name for i in graph.inputs if i.source == USER_TENSOR]
@@ -70,16 +62,12 @@ class SubgraphRun:
         self._placed: PlacedInputs | None = None
 
     def place(self, inputs: PlacedInputs) -> None:
-        """Fill what executables read whose rows lie on a device."""
         self.spec, self._placed = inputs.spec, inputs
 
     def fill(self, view: BatchView, inputs: Tensors, features: Fill | None = None) -> None:
-        """Write the view's rows into all inputs but the user's tensors, as Fill does.
+        """Write the view's rows into all inputs but the user's tensors, as Fill does; one without a buffer is left out.
 
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name; an input without one is left out.
-            features: Fills inputs of features in place of the subgraph's own filler.
+        `features` fills inputs of features in place of the subgraph's own filler.
         """
         if self._placed is not None:
             self._placed.fill(view, inputs)
@@ -92,25 +80,14 @@ class SubgraphRun:
             fill(view, inputs[name])
 
     def lend(self, computed: Tensors, request: int, inputs: Tensors) -> None:
-        """Copy the user's tensors of one request into the inputs that read them.
-
-        Args:
-            computed: Outputs of the subgraph `user`, a row for each request.
-            inputs: Buffers by name.
-        """
+        """Copy the user's tensors of one request (a row of `computed`) into the inputs that read them."""
         for name in self.user_tensors:
             inputs[name][0] = computed[name][request]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DividedRun:
-    """Both parts of a divided request.
-
-    Attributes:
-        user: Computes what depends on the user alone.
-        score: Scores the candidates of one request from the user's tensors.
-        length: Most events of a history.
-    """
+    """Both parts of a divided request, for histories of at most `length` events."""
 
     user: SubgraphRun
     score: SubgraphRun
@@ -126,23 +103,19 @@ PRICED: WeakValueDictionary[Hashable, GraphRun] = WeakValueDictionary()
 
 
 class GraphRun:
-    """The subgraphs of one version.
+    """The subgraphs of one version; `user`, `score` and `split` are None if it is not divided.
 
     Attributes:
         undivided: Scores rows of several requests at once.
-        user: Computes what depends on the user alone; None if the version is not divided.
-        score: Scores the candidates of one request from the user's tensors; None if the version is not divided.
-        split: Which requests are divided; None if the version is not divided.
+        user: Computes what depends on the user alone.
+        score: Scores the candidates of one request from the user's tensors.
+        split: Which requests are divided.
         in_thread: True if a run is mostly computed by the calling thread.
         endable: True if a run's time may depend on values, and it can be ended (running.run_limit).
     """
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
-        """Find what fills the inputs of every subgraph.
-
-        Raises:
-            BadInput: Nothing here fills an input.
-        """
+        """Find what fills the inputs of every subgraph; raise BadInput if nothing here fills one."""
         self.by_name = {name: SubgraphRun(name, graph, plan) for name, graph in subgraphs(manifest).items()}
         self.undivided = self.by_name[undivided_name(manifest)]
         self.user = self.by_name.get(USER)
@@ -168,12 +141,9 @@ class GraphRun:
         ]
 
     def price(self, costs: Mapping[str, Mapping[int, float]], stored: Mapping[int, float] | None = None) -> None:
-        """Store measured costs and decide from which row counts on dividing pays.
+        """Store costs measured in turn, by subgraph and bucket, and decide by them from which row counts dividing pays.
 
-        Args:
-            costs: Seconds of one run, by subgraph and bucket, measured in turn: they alone decide about dividing.
-            stored: Seconds of one run of the undivided subgraph that the manifest has for this machine. Batches are
-                planned by them, since they were measured for longer.
+        Batches are planned by the manifest's `stored` costs of the undivided subgraph, which were measured for longer.
         """
         for name, run in self.by_name.items():
             run.costs = CostTable(costs[name])
@@ -199,11 +169,7 @@ class GraphRun:
             self._planned = CostTable({b: min(whole.dense_s(b), longest.dense_s(b)) for b in buckets})
 
     def take_over(self, other: GraphRun) -> None:
-        """Begin with the costs and decisions of another version that runs the same programs.
-
-        Args:
-            other: The run of that version, priced.
-        """
+        """Begin with the costs and decisions of another version that runs the same programs."""
         for name, run in self.by_name.items():
             run.costs = other.by_name[name].costs.copy()
         if self._longest is not None and other._longest is not None:
@@ -216,7 +182,7 @@ class GraphRun:
 
     @property
     def costs(self) -> CostTable:
-        """Costs to plan with: those of the undivided subgraph, or of what is cheaper where requests have histories.
+        """Costs to plan with: the undivided subgraph's, or the cheaper way's where requests have histories.
 
         A history that is copied to each candidate costs up to hundreds of times as much, and almost no request runs so.
         """
@@ -230,10 +196,7 @@ class GraphRun:
     def divided(self, bound: BoundRequest, rows: int) -> DividedRun | None:
         """Return the parts to divide a request by, or None if it is faster whole, in a batch with others.
 
-        The same for all chunks of a request: what requests have taken since the load does not count.
-
-        Args:
-            rows: Its candidates, all chunks together.
+        The same for all chunks of a request (`rows` is of all together): only the timing at load counts.
         """
         parts = self.fitting(bound)
         return parts if parts is not None and self._pays_at_load(parts, rows) else None
@@ -241,9 +204,7 @@ class GraphRun:
     def divided_now(self, bound: BoundRequest, rows: int, explore: bool) -> DividedRun | None:
         """Return the parts to divide a request of one chunk by, or None, by what such requests have taken.
 
-        Args:
-            rows: Its candidates.
-            explore: True to take the other way than usual, where it costs little more.
+        With `explore`, take the other way than usual where it costs little more.
         """
         parts = self.fitting(bound)
         if parts is None or self.split is None:
@@ -255,11 +216,7 @@ class GraphRun:
         return self._longest is not None and self.pays(self._longest, rows)
 
     def pays(self, parts: DividedRun, rows: int) -> bool:
-        """Return True if, as timed at load, these parts are faster than the whole, in a batch with others.
-
-        Args:
-            rows: Its candidates.
-        """
+        """Return True if, as timed at load, these parts are faster than the whole, in a batch with others."""
         return self.split is not None and self.split.pays(parts.length, rows)
 
     @property

@@ -1,7 +1,6 @@
 """Open a version's executables: find which of them serve here, and why others do not.
 
-The manifest lists, for each bucket, the preferred executable and then its replacements. They are tried in order; the
-first that passes serves:
+For each bucket the manifest lists the preferred executable and its replacements. The first that passes serves:
 
     features   this processor has what the code needs                    else: from a foreign processor
     library    it was compiled by the version that is installed          else: stale
@@ -9,19 +8,17 @@ first that passes serves:
     add()      the library accepts it
 
 A refused executable is logged with the reason and never run. A bucket left without any is compiled again from the
-portable form that the package keeps beside machine code: while the version is loaded, before it is offered to a
-request, and without TensorFlow. So is one whose GPU is here but whose library is another. Only if that fails, too, is
-the version refused.
+portable form beside the machine code: while the version is loaded, and without TensorFlow. So is one whose GPU is here
+but whose library is another. Only if that fails, too, is the version refused.
 
 A bucket in a lower precision has a float32 executable beside it, found in the same way, so that new dense weights may
 switch it back (processor.running.bounded).
 
-A library is imported when an executable that needs it is tried, so a library that is not needed is never imported.
+A library is imported when an executable that needs it is tried.
 
 Deserialising an executable runs library code over its bytes, and running it runs the bytes themselves. So before any
 native parser sees one: the file's size and CRC-32 are those of the manifest (processor.repository.version), its SHA-256
-is that of the manifest's entry, the file's bounds are valid, and backend, bucket and source inside are the entry's. A
-capsule that was left over from another compilation, truncated, or edited by hand fails one of these checks.
+is that of the manifest's entry, the file's bounds are valid, and backend, bucket and source inside are the entry's.
 
 This guards against damage and mix-ups. An attacker who can also write the manifest can have any code run: a model
 repository is trusted like a folder of programs.
@@ -77,15 +74,13 @@ class Package(Protocol):
 
 @dataclass(slots=True)
 class OpenedPrograms:
-    """The programs that serve a version's dense graph.
+    """The programs that serve a version's dense graph, one per backend.
 
     Attributes:
-        programs: One program per backend.
         chosen: The manifest's entry that serves each bucket.
         refused: Why other entries do not serve.
         bounded: The program that checks buckets of a lower precision; None without any.
-        graphs: What each executable computes but for its weights, in the manifest's order: equal in two versions whose
-            programs differ by their weights alone.
+        graphs: What each executable computes but for its weights, in the manifest's order.
     """
 
     programs: list[Program]
@@ -101,13 +96,12 @@ class OpenedPrograms:
         return {bucket: back.get(bucket, _computes(entry)) for bucket, entry in sorted(self.chosen.items())}
 
     def cost(self, threads: int) -> dict[int, float]:
-        """Return the seconds of one run per bucket as stored in the manifest.
+        """Return the manifest's seconds of one run per bucket.
 
-        Empty unless they were measured on this machine, with one thread, for the executables that serve with the newest
-        weights.
+        Empty unless measured on this machine, with one thread, for the executables that serve with the newest weights.
         """
-        known = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
-        if not known or threads != 1 or (self.bounded and self.bounded.back):
+        measured = all(e.cost_us > 0 and e.measured_on == self.machine.name for e in self.chosen.values())
+        if not measured or threads != 1 or (self.bounded and self.bounded.back):
             return {}
         return {b: e.cost_us * 1e-6 for b, e in self.chosen.items()}
 
@@ -126,29 +120,24 @@ def open_programs(
     load: Callable[[str], Backend] = load_backend,
     subgraph: str = SCORE,
 ) -> OpenedPrograms:
-    """Open the programs that serve one subgraph of a version here.
+    """Open the programs that serve one subgraph of a version here; raise FreshetError if a bucket cannot be served.
 
     Args:
-        spec: Inputs and outputs of the subgraph.
         threads: Threads that one run may use.
         runs: Maximum number of concurrent runs.
-        machine: The machine; for tests.
-        load: Loads a backend by name; for tests.
-
-    Raises:
-        FreshetError: A bucket cannot be served at all; the error says why.
+        machine, load: The machine, and what loads a backend by name; for tests.
     """
     machine = machine or this_machine()
     manifest = package.manifest
     listed = [entry for entry in manifest.executables if entry.subgraph == subgraph]
     # The adapter for packages of format 1 stands around the programs: the rest opens what their executables are.
-    given, beside = spec, 0
+    package_spec, beside = spec, 0
     if manifest.format == FORMAT_1 and subgraph == SCORE:
         from freshet_serving.processor.package import side_columns
         from freshet_serving.processor.running.side_columns import SideColumns, one_matrix
 
         if beside := side_columns(manifest):
-            spec = one_matrix(given, beside)
+            spec = one_matrix(package_spec, beside)
     if not listed:
         raise Corrupt("manifest.executables: the version is not compiled; run `freshet compile`")
     backends: dict[str, Backend] = {}
@@ -176,7 +165,6 @@ def open_programs(
         return True
 
     def first(entries: Sequence[ExecutableEntry], programs: dict[str, Program]) -> ExecutableEntry | None:
-        """Return the first of a bucket's entries that serves."""
         return next((entry for entry, anew in _ways(entries) if serve(entry, anew, programs)), None)
 
     by_bucket: dict[int, list[ExecutableEntry]] = {}
@@ -204,20 +192,16 @@ def open_programs(
         opened.bounded = BoundedProgram(label, opened.programs, list(exact.values()), bounds, spec)
         opened.programs = [opened.bounded]
     if beside:
-        opened.programs = [SideColumns(program, given, beside) for program in opened.programs]
+        opened.programs = [SideColumns(program, package_spec, beside) for program in opened.programs]
     return opened
 
 
 def io_spec(name: str, graph: Subgraph) -> IoSpec:
-    """Return the inputs and outputs of a subgraph's executables.
+    """Return the inputs and outputs of a subgraph's executables."""
 
-    Args:
-        name: Name of the subgraph.
-    """
-
-    def dims(given: Sequence[Any]) -> tuple[int | None, ...]:
+    def dims(symbolic: Sequence[Any]) -> tuple[int | None, ...]:
         # A run of `score` has one request, so its dimension of requests is 1.
-        return tuple([None if n == batch_symbol(name) else n if isinstance(n, int) else 1 for n in given])
+        return tuple([None if n == batch_symbol(name) else n if isinstance(n, int) else 1 for n in symbolic])
 
     return IoSpec({i.name: dims(i.dims) for i in graph.inputs}, {o.name: dims(o.dims) for o in graph.outputs})
 

@@ -19,41 +19,23 @@ OPTION, EXTENSION = "device_rows_mb", "device_rows"
 
 
 def check_device_rows(field: str = "") -> None:
-    """Raise BadInput if no extension has rows on a device.
-
-    Args:
-        field: Beginning of the option's name in messages.
-    """
+    """Raise BadInput, which prefixes the option with `field`, if no extension has rows on a device."""
     if ENGINE.only(EXTENSION) is None:
         raise missing(field + OPTION, EXTENSION)
 
 
 class PlacedInputs(Protocol):
-    """The inputs of one subgraph whose rows lie on a device.
-
-    Attributes:
-        spec: Inputs and outputs of its executables.
-    """
+    """The inputs of one subgraph whose rows lie on a device; `spec`: inputs and outputs of its executables."""
 
     @property
     def spec(self) -> IoSpec: ...
 
     def fill(self, view: BatchView, inputs: Tensors) -> None:
-        """Write the view's rows, as SubgraphRun.fill does.
-
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name.
-        """
+        """Write the view's rows, as SubgraphRun.fill does."""
 
 
 class PlacedRows(Protocol):
-    """A version's rows in the memory of a device, in one process.
-
-    Attributes:
-        inputs: What fills the inputs of subgraphs, by subgraph.
-        programs: What runs them.
-    """
+    """A version's rows in the memory of a device, in one process: what fills inputs and runs them, by subgraph."""
 
     @property
     def inputs(self) -> Mapping[str, PlacedInputs]: ...
@@ -62,11 +44,7 @@ class PlacedRows(Protocol):
     def programs(self) -> Mapping[str, Program]: ...
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the version's files, before anything is run.
-
-        Args:
-            arrays: By table, its buffers (processor.tables.table.Table.arrays), which stay.
-        """
+        """Copy the rows of the version's files before anything is run; `arrays` (ServedTable.arrays, by table) stay."""
 
     def counted(self) -> Snapshot:
         """Return the counters."""

@@ -1,14 +1,13 @@
 """End runs that take longer than their requests can wait.
 
 The values of a request may decide how many trips a loop of an imported graph makes, so one request could occupy a
-session for minutes. Runs of such graphs can be ended (EndableRun), and so can runs of a stage; all others are never
-touched.
+session for minutes. Runs of such graphs and of a stage can be ended (EndableRun); all others are never touched.
 
 Invariants. One thread ends the runs of all threads that share a RunEnds.
-1. An end never reaches a later run. It is given under the lock, to a run that is in progress; the run takes it back
-   under the lock when it returns, before its call can run again.
-2. A run that is still in progress at its limit is ended then: the thread wakes no later than that. A run wakes the
-   thread only if its limit is earlier than the time at which it wakes anyway.
+1. An end never reaches a later run. It is given under the lock, to a run in progress, which takes it back under the
+   lock when it returns, before its call can run again.
+2. A run still in progress at its limit is ended then: the thread wakes no later than that. A run wakes the thread only
+   if its limit is earlier than the time at which it wakes anyway.
 3. The thread ends after IDLE_S without a run, and the next run starts another.
 """
 
@@ -30,27 +29,14 @@ IDLE_S = 5.0
 
 
 def endable(executables: Mapping[str, Mapping[int, Executable]]) -> bool:
-    """Return whether runs of some of these executables can be ended.
-
-    Args:
-        executables: Executables by subgraph and bucket.
-    """
+    """Return whether runs of some of these executables, by subgraph and bucket, can be ended."""
     return any(getattr(each, "endable", False) for part in executables.values() for each in part.values())
 
 
 class RunEnds:
-    """Runs calls, and ends those that last too long. Shared by all threads.
-
-    Attributes:
-        clock: The clock of all limits.
-    """
+    """Runs calls, and ends those that last too long, by one clock. Shared by all threads."""
 
     def __init__(self, clock: Clock) -> None:
-        """Create it without a thread.
-
-        Args:
-            clock: The clock of all limits.
-        """
         self.clock = clock
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -60,12 +46,7 @@ class RunEnds:
         self._alive = False
 
     def run(self, call: EndableCall, until_s: float) -> None:
-        """Run a call, which raises EndedRun if it is still in progress at until_s.
-
-        Args:
-            call: A bound run; no other thread runs it meanwhile.
-            until_s: Time on the clock.
-        """
+        """Run a call, which no other thread runs; it raises EndedRun if it is still in progress at until_s."""
         if until_s == math.inf:
             call()
             return
@@ -90,7 +71,6 @@ class RunEnds:
             threading.Thread(target=self._wait, name="freshet-run-limit", daemon=True).start()
 
     def _wait(self) -> None:
-        """End runs at their times until none has come for a while."""
         with self._lock:
             while True:
                 now_s = self.clock.now_s()
@@ -112,7 +92,6 @@ class TimeLimit(NamedTuple):
 
     @property
     def left_s(self) -> float:
-        """Seconds until the limit."""
         return self.until_s - self.ends.clock.now_s()
 
     def run(self, call: EndableCall) -> None:
@@ -121,17 +100,11 @@ class TimeLimit(NamedTuple):
 
 
 class RunLimit:
-    """The limit of one session.
-
-    Attributes:
-        until_s: Time on the clock at which the next runs are ended; written by the session's thread alone.
-    """
+    """The limit of one session: its next runs are ended at `until_s`, which only the session's thread writes."""
 
     def __init__(self, ends: RunEnds) -> None:
-        """Create a limit that ends nothing yet."""
         self.until_s = math.inf
         self._ends = ends
 
     def run(self, call: EndableCall) -> None:
-        """Run a call, which raises EndedRun if it is still in progress at until_s."""
         self._ends.run(call, self.until_s)

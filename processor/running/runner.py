@@ -7,8 +7,8 @@ Ownership. A runner and its buffers are used by one thread at a time. A batch is
 executables are given once for all of it. Nothing is allocated but what the results consist of.
 
 Two ways. Rows of several requests run together through the undivided subgraph, in the cheapest buckets. A request whose
-user inputs have one row, and for which it is worth it, is divided: the user's tensors of several requests are computed
-in one run, then each request's candidates in theirs. What is kept of a user is not computed again (user_states).
+user inputs have one row, and for which it pays, is divided: the user's tensors of several requests are computed in one
+run, then each request's candidates in theirs. Cached user parts are not computed again (user_states).
 """
 
 from __future__ import annotations
@@ -40,12 +40,7 @@ EXPLORE_SPLIT_EVERY, EXPLORE_SPLIT_AT = 256, (100, 101)
 
 
 class Rows(Protocol):
-    """Consecutive rows of one request.
-
-    Attributes:
-        first: Number of the first row.
-        ids: Number of ids to look up.
-    """
+    """Consecutive rows of one request, from row `first` on; `ids` is the number of ids to look up."""
 
     bound: BoundRequest
     first: int
@@ -54,23 +49,17 @@ class Rows(Protocol):
 
 
 class SharedParts(Protocol):
-    """The part of a split request that its chunks compute once for all of them.
-
-    Attributes:
-        user_tensors: Outputs of the subgraph `user` for the request, once a chunk has computed them.
-    """
+    """The part of a split request that its chunks compute once for all of them, with the user's tensors or None."""
 
     user_tensors: Tensors | None
 
     @property
     def divisible(self) -> bool:
         """True if its features may be computed in two parts."""
-        ...
 
     @property
     def rows(self) -> int:
         """Rows of the whole request."""
-        ...
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
         """Fill rows of features as processor.running.fillers.Fill does."""
@@ -92,15 +81,11 @@ class RunningBatch:
 
     Attributes:
         executables: By subgraph and bucket, with the weights of the batch's state.
-        tables: As BatchView.tables.
-        epoch: As BatchView.epoch.
+        tables, epoch: As in BatchView.
         results: Arrays that the scores are written to, by output.
         shared: What the chunks of a split request share, if the batch is a chunk.
         limit: Ends runs that last too long; None if no run of the graphs can be ended.
-        users: What is kept of users; None if nothing is.
-        sparse_s: Seconds of filling in all its runs so far.
-        dense_s: Seconds of executables in all its runs so far.
-        padded: Rows of padding in all its runs so far.
+        sparse_s, dense_s: Seconds of filling and of executables in all its runs so far.
     """
 
     graphs: GraphRun
@@ -117,7 +102,7 @@ class RunningBatch:
     padded: int = 0
 
     def view(self, bound: Sequence[BoundRequest], spans: NDArray[np.int64]) -> BatchView:
-        """Return the view of some of its rows; bound requests and spans as of BatchView."""
+        """Return the view of some of its rows; bound requests and spans as in BatchView."""
         return BatchView(self.tables, self.epoch, bound, spans, self.buffers.counts)
 
 
@@ -125,21 +110,11 @@ class Runner:
     """Runs batches, one at a time."""
 
     def __init__(self, clock: Clock, crowding: Crowding, stats: SessionStats) -> None:
-        """Create a runner.
-
-        Args:
-            crowding: Tells whether other threads compute.
-            stats: Counts runs and rows.
-        """
         self._clock, self._crowding, self._stats = clock, crowding, stats
         self._spans = np.zeros((16, 2), np.int64)
 
     def score(self, batch: RunningBatch, works: Sequence[Rows], rows: int) -> None:
-        """Score all rows, one request after another, into the batch's results.
-
-        Args:
-            rows: Their number.
-        """
+        """Score all rows, one request after another, into the batch's results."""
         graphs, shared = batch.graphs, batch.shared
         if graphs.user is None:
             self._run_undivided(batch, works, rows, 0)
@@ -161,11 +136,7 @@ class Runner:
     ) -> bool:
         """Give the user's tensors to the candidates' subgraph, computing them from the first row of the buffers.
 
-        Args:
-            shared: What the chunks of a split request share, if the batch has such chunks.
-
-        Returns:
-            True if they were computed, False if another chunk had done so before.
+        `shared` is of the split request that the batch has chunks of. Returns False if another chunk has computed them.
         """
         shared_tensors = None if shared is None else shared.user_tensors
         computed = shared_tensors or self._run_filled_user(batch, user)
@@ -206,12 +177,7 @@ class Runner:
             at = stop
 
     def spans_of(self, works: Sequence[Rows], start: int, stop: int) -> tuple[list[BoundRequest], NDArray[np.int64]]:
-        """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each.
-
-        Args:
-            start: First row of the batch.
-            stop: Row after the last.
-        """
+        """Return the requests of the batch rows [start, stop) and, int64 [R, 2], first row and row count of each."""
         if len(works) == 1:
             work, spans = works[0], self._spans[:1]
             spans[0, 0], spans[0, 1] = work.first + start, stop - start
@@ -278,7 +244,6 @@ class Runner:
     def _run_whole(
         self, batch: RunningBatch, works: Sequence[Rows], rows: int, first: int, recorded: SplitChoice | None
     ) -> None:
-        """Run rows undivided, and tell the choice what they took, if it is given."""
         timer_s, work = self._timer(batch), works[0]
         began_s = timer_s()
         self._run_undivided(batch, works, rows, first)
@@ -288,7 +253,7 @@ class Runner:
     def _run_kept(
         self, batch: RunningBatch, parts: DividedRun, requests: Sequence[tuple[Rows, int]]
     ) -> tuple[list[tuple[Rows, int]], list[UserState | None]]:
-        """Run the candidates of requests whose user is kept; return the others, and where to keep what they compute."""
+        """Run the candidates of requests whose user is cached; return the others, and where to cache their users."""
         unserved, looks = list[tuple[Rows, int]](), list["UserState | None"]()
         for work, first in requests:
             state = self._look(batch, parts.user, work)
@@ -300,7 +265,7 @@ class Runner:
         return unserved, looks
 
     def _look(self, batch: RunningBatch, user: SubgraphRun, work: Rows) -> UserState | None:
-        """Return what is kept of a request's user; None if nothing is kept of such requests."""
+        """Return the cached state of a request's user; None if no such state is cached."""
         if batch.users is None:
             return None
         began_s = self._clock.now_s()
@@ -343,7 +308,7 @@ class Runner:
         bucket: int,
         states: Sequence[UserState | None] = (),
     ) -> Tensors:
-        """Return the user's tensors of requests, a row for each, in reused buffers; keep them in `states`, if any."""
+        """Return the user's tensors, a row for each request, in reused buffers; cache them in `states`."""
         buffers, now_s = batch.buffers, self._clock.now_s
         began_s = now_s()
         inputs, computed, call = buffers.get(batch.executables[user.name][bucket], user.name)
@@ -417,11 +382,9 @@ class Runner:
         run.costs.record_run(bucket, timer_s() - began_s, crowded or self._crowding.crowded)
 
     def _timer(self, batch: RunningBatch) -> Callable[[], float]:
-        """Return the function that times the version's runs."""
         return self._clock.core_s if batch.graphs.in_thread else self._clock.now_s
 
     def _copy_results(self, batch: RunningBatch, bucket: int, outputs: Tensors, at: int, stop: int, first: int) -> None:
-        """Copy a run's rows into the results and record the run."""
         for name, result in batch.results.items():
             result[first + at : first + stop] = outputs[name][: stop - at]
         batch.padded += bucket - (stop - at)

@@ -14,54 +14,40 @@ from freshet_serving.processor.package import TIME_UNITS, GraphInput
 
 
 class SequenceFill:
-    """Writes rows of one sequence: its columns by the kernel of all lookups, then the seconds to the newest event.
+    """Writes rows of one sequence: its columns by the kernel of all lookups, then the seconds to the newest event."""
 
-    Attributes:
-        columns: Fills the columns, from the first on.
-    """
-
-    def __init__(self, given: GraphInput, plan: SparsePlan) -> None:
-        entry = plan.sequences[given.name]
-        width = given.dims[1] if given.dims else entry.width
+    def __init__(self, graph_input: GraphInput, plan: SparsePlan) -> None:
+        entry = plan.sequences[graph_input.name]
+        width = graph_input.dims[1] if graph_input.dims else entry.width
         length = width * entry.max_length // entry.width
         self.columns: Pooling = plan.places(entry, length)
         self._source = plan.source(entry.time) if entry.time else -1
         self._offset, self._per_s = width - length, TIME_UNITS[entry.time_unit]
 
     def __call__(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the view's rows, as Fill does (processor.running.fillers)."""
         self.columns.fill(view, out)
         if self._source >= 0:
             self.fill_seconds(view, out[:, self._offset :])
 
     def fill_seconds(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the seconds from each event of the view's rows to the newest one.
-
-        Args:
-            view: The rows to fill.
-            out: float32 [rows, places], to write to.
-        """
+        """Write the seconds from each event of the view's rows to the newest one, float32 [rows, places]."""
         at = 0
         for request, (first, rows) in zip(view.bound, view.spans.tolist()):
-            given = request.keep[self._source]
-            assert given.splits is not None
-            same = given.rows == 1
-            first, some = (0, 1) if same else (first, rows)
+            events = request.keep[self._source]
+            assert events.splits is not None
+            same = events.rows == 1
+            first, count = (0, 1) if same else (first, rows)
             part = out[at : at + rows]
-            _write_seconds(given.values, given.splits[first : first + some + 1], self._per_s, part[:some])
+            _write_seconds(events.values, events.splits[first : first + count + 1], self._per_s, part[:count])
             if same:
                 part[1:] = part[0]
             at += rows
 
 
 def _write_seconds(values: NDArray[np.int64], splits: NDArray[np.int64], per_s: int, out: NDArray[np.float32]) -> None:
-    """Write the seconds from each event to the newest one of its row, and 0 where there is no event.
+    """Write the seconds from each event (times in units of 1 / per_s) to its row's newest one, 0 where there is none.
 
-    Args:
-        values: Times of all events.
-        splits: First event of each row, and the end of the last.
-        per_s: How many of the times' units are in a second.
-        out: float32 [rows, max_length].
+    Splits are the first event of each row, and the end of the last; `out` is float32 [rows, max_length].
     """
     lengths = np.diff(splits)
     times = values[splits[0] : splits[-1]].astype(np.float64)

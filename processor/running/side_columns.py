@@ -26,13 +26,7 @@ from freshet_serving.processor.package import USER_VECTOR
 
 @dataclass(frozen=True, slots=True)
 class SideColumns(Program):
-    """A program whose executables have x and u as inputs.
-
-    Attributes:
-        program: The program of one matrix.
-        spec: Inputs x and u, and the outputs.
-        count: Number of side columns.
-    """
+    """A program whose executables have x and u as inputs, around one of one matrix with `count` side columns."""
 
     program: Program
     spec: IoSpec
@@ -43,19 +37,14 @@ class SideColumns(Program):
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
         loaded = self.program.with_weights(weights)
-        return {bucket: _Executable(one, self.spec, self.count) for bucket, one in loaded.items()}
+        return {bucket: _Executable(executable, self.spec, self.count) for bucket, executable in loaded.items()}
 
 
 def one_matrix(spec: IoSpec, count: int) -> IoSpec:
-    """Return the inputs and outputs of executables with side columns.
-
-    Args:
-        spec: Inputs x and u, and the outputs.
-        count: Number of side columns.
-    """
-    rows, own = spec.inputs[MATRIX]
-    assert own is not None
-    return IoSpec({MATRIX: (rows, own + count)}, spec.outputs)
+    """Return the inputs and outputs of executables with side columns."""
+    rows, columns = spec.inputs[MATRIX]
+    assert columns is not None
+    return IoSpec({MATRIX: (rows, columns + count)}, spec.outputs)
 
 
 class _Executable:
@@ -68,16 +57,16 @@ class _Executable:
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
         check_buffers(self.bucket, self._spec, inputs, outputs)
         x, u, count = inputs[MATRIX], inputs[USER_VECTOR][0], self._count
-        own = x.shape[1]
-        wide = aligned((self.bucket, own + count))
+        columns = x.shape[1]
+        wide = aligned((self.bucket, columns + count))
         whole, left = divmod(len(u), count)
         run = self._executable.bind_buffers({MATRIX: wide}, outputs)
 
         def copied() -> None:
-            wide[:, :own] = x
-            wide[:whole, own:] = u[: whole * count].reshape(whole, count)
+            wide[:, :columns] = x
+            wide[:whole, columns:] = u[: whole * count].reshape(whole, count)
             if left:
-                wide[whole, own : own + left] = u[whole * count :]
+                wide[whole, columns : columns + left] = u[whole * count :]
             run()
 
         return copied

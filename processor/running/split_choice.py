@@ -1,10 +1,10 @@
 """Choose for each size of request whether it is divided into user and candidates: by timing at load, then by requests.
 
-At load the executables of both ways are timed in turn, and each row count takes the cheaper one. What requests really
-take differs from that: inputs are filled, caches hold other things, a neighbour may have disturbed a timing. So where
-the two are close, a few batches take the other way, and what they took is compared with the newest requests of its
-size that took the usual one. Both are told as a ratio to what load predicts for the same rows, in the batch that really
-ran: how full batches are then does not count, only what runs cost.
+At load the executables of both ways are timed in turn, and each row count takes the cheaper one. Requests take
+something else: inputs are filled, caches hold other things, a neighbour may have disturbed a timing. So where the two
+are close, a few batches take the other way, and what they took is compared with the newest requests of its size that
+took the usual one. Both are ratios to what load predicts for the same rows, in the batch that really ran: only what
+runs cost counts, not how full batches are.
 
 Invariants
 - Both ways compute the same scores but for rounding. A request is computed one way. Chunks of a split request may be
@@ -15,10 +15,10 @@ Invariants
   one batch in 100 (runner.EXPLORE_SPLIT_EVERY), costs less than CLOSE times its usual time: a p99 does not see it.
 - Several sessions may record at once: a lost value only slows learning. `reversed` is replaced whole.
 
-Rejected: to compare both ways by the cost tables that batches are planned by. Only the way that is taken would be
-measured, and a bucket's cost lacks what fills it. To score a batch both ways: the same evidence for twice the work.
-What is kept of users (processor.running.user_states) makes the user's part free or not, request by request: with it the
-choice of the load stays.
+Rejected: comparing both ways by the cost tables that batches are planned by (only the way that is taken would be
+measured, and a bucket's cost lacks what fills it); scoring a batch both ways (the same evidence for twice the work).
+With cached user parts (processor.running.user_states) the choice of the load stays: they make the user's part free or
+not, request by request.
 """
 
 from __future__ import annotations
@@ -41,15 +41,10 @@ EVIDENCE, RECENT = 15, 9
 
 
 class SplitCost(NamedTuple):
-    """Costs of requests of one size, each way.
+    """Costs of requests of one size, each way, in microseconds (whole: in a well-filled batch).
 
-    Attributes:
-        length: Most events of a history that the parts are for; 0 without histories.
-        rows: Candidates of the request.
-        divided: True if such a request is divided now.
-        whole_us: Microseconds of computing it whole, in a well-filled batch.
-        divided_us: Microseconds of computing it divided.
-        reviews: How often requests have confirmed or changed the choice since the version was loaded.
+    `length` is the most events of a history that the parts are for, 0 without histories; `reviews` counts how often
+    requests have confirmed or changed the choice since the load.
     """
 
     length: int
@@ -62,14 +57,7 @@ class SplitCost(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SizeClass:
-    """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts.
-
-    Attributes:
-        whole: The newest that ran whole.
-        divided: The newest that ran divided.
-        evidence: Quotients of both, divided by whole.
-        reviews: How often the evidence was complete.
-    """
+    """Measured times of requests of [2^k, 2^(k+1)) candidates, as ratios to what load predicts, and their quotients."""
 
     whole: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     divided: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -83,8 +71,7 @@ class LengthChoice:
 
     Attributes:
         whole_s: Predicted seconds whole, in a well-filled batch.
-        divided_s: Predicted seconds divided.
-        pays: True where dividing pays, by these.
+        pays: True where dividing pays, by the predictions.
         close: True where requests are compared.
         reversed: True where requests have changed the choice.
         sizes: By bit length of the row count, what requests took.
@@ -99,15 +86,13 @@ class LengthChoice:
 
 
 class SplitChoice:
-    """The choice which requests of one version are divided, in one process."""
+    """The choice which requests of one version are divided, in one process.
+
+    In its methods, `length` is the most events of a history that a request's parts are for, `rows` its candidates.
+    """
 
     def __init__(self, name: str, worth: float) -> None:
-        """Create a choice that divides nothing yet.
-
-        Args:
-            name: The version's name, for the log.
-            worth: Most that dividing may cost, as a part of the whole's cost, to be chosen.
-        """
+        """Divide nothing yet; `worth` is the most that dividing may cost, as a part of the whole's cost."""
         self._name, self._worth = name, worth
         self._whole = CostTable({1: 1.0})
         self._lengths: dict[int, LengthChoice] = {}
@@ -131,72 +116,36 @@ class SplitChoice:
         self.reviewed = any(any(each.close) for each in lengths.values())
 
     def take_over(self, other: SplitChoice, lengths: Mapping[int, int]) -> None:
-        """Begin with what another version's requests are divided by, as it is then.
-
-        Args:
-            other: The choice of a version that runs the same programs.
-            lengths: Its length of histories, by the own one.
-        """
+        """Begin with another version's choice as it is then; `lengths` are its lengths by the ones here."""
         self._whole, self.reviewed = other._whole, other.reviewed
-        for own, theirs in lengths.items():
-            each = other._lengths[theirs]
-            self._lengths[own] = LengthChoice(each.whole_s, each.divided_s, each.pays, each.close, each.reversed)
+        for length, other_length in lengths.items():
+            each = other._lengths[other_length]
+            self._lengths[length] = LengthChoice(each.whole_s, each.divided_s, each.pays, each.close, each.reversed)
 
     def pays(self, length: int, rows: int) -> bool:
-        """Return True if, by what was timed at load, a request is cheaper divided.
-
-        Args:
-            length: Most events of a history that the parts are for.
-            rows: Its candidates.
-        """
+        """Return True if, by what was timed at load, a request is cheaper divided."""
         each = self._lengths.get(length)
         return each is not None and each.pays[min(rows, len(each.pays) - 1)]
 
     def reverses(self, length: int, rows: int, explore: bool) -> bool:
-        """Return True if a request takes the other way than the one chosen at load.
-
-        Args:
-            length: Most events of a history that the parts are for.
-            rows: Its candidates.
-            explore: True if the other way than the usual one is to be tried.
-        """
+        """Return True if a request takes the other way than at load; `explore` tries the other than the usual one."""
         each = self._lengths.get(length)
         if each is None or rows >= len(each.close) or not each.close[rows]:
             return False
         return each.reversed[rows] != explore
 
     def record_divided(self, length: int, rows: int, seconds: float) -> None:
-        """Tell what a divided request took.
-
-        Args:
-            length: Most events of a history that its parts are for.
-            rows: Its candidates.
-            seconds: What it took.
-        """
+        """Record what a divided request took."""
         each = self._lengths.get(length)
         if each is not None and 0 < rows < len(each.divided_s):
             self.record(length, rows, True, seconds / each.divided_s[rows])
 
     def record_whole(self, length: int, rows: int, together: int, seconds: float) -> None:
-        """Tell what an undivided batch took, as one of its requests.
-
-        Args:
-            length: Most events of a history that the request's parts would be for.
-            rows: Candidates of the request.
-            together: Rows of the batch.
-            seconds: What the batch took.
-        """
+        """Record what an undivided batch of `together` rows took, as one of its requests."""
         self.record(length, rows, False, seconds / self._whole.dense_s(together))
 
     def record(self, length: int, rows: int, divided: bool, ratio: float) -> None:
-        """Learn from one request; once there is enough evidence, keep or change the choice for its size.
-
-        Args:
-            length: Most events of a history that its parts are for.
-            rows: Its candidates.
-            divided: True if it was computed divided.
-            ratio: What it took, relative to what load predicts.
-        """
+        """Learn what a request took, relative to what load predicts; by enough evidence, keep or change the choice."""
         each = self._lengths.get(length)
         if each is None or ratio <= 0 or rows >= len(each.close) or not each.close[rows]:
             return
@@ -213,12 +162,7 @@ class SplitChoice:
             self._review(each, rows.bit_length(), quotient)
 
     def _review(self, each: LengthChoice, size: int, quotient: float) -> None:
-        """Change the way of those row counts of a size that cost less the other way.
-
-        Args:
-            size: Bit length of the row counts.
-            quotient: Ratio of divided requests to that of whole ones.
-        """
+        """Change the way of row counts of a size (bit length) that cost less the other way, by divided to whole."""
         changed = each.reversed.copy()
         first = 1 << (size - 1)
         for rows in range(first, min(2 * first, len(changed))):

@@ -1,9 +1,8 @@
 """Use what was computed of users again: the seam of an extension between the runner and the subgraph `user`.
 
-Before the user's part of a request is computed, the runner asks for what is kept of it; what it computes, it offers to
-be kept. What is found is exactly what would be computed under the batch's state, or under an older one where the
-request allows that (user_bounds.UserBounds); so the runner knows nothing of when it is valid. Without the extension,
-or without memory for it, a batch has None in its place.
+Before the user's part of a request is computed, the runner asks for a cached one; what it computes, it offers to the
+cache. A cached part is exactly what would be computed under the batch's state, or under an older one where the request
+allows that (user_bounds.UserBounds). Without the extension, or without memory for it, a batch has None in its place.
 """
 
 from __future__ import annotations
@@ -31,57 +30,36 @@ OPTION, EXTENSION = "user_state_mb", "user_state"
 
 
 class UserState(Protocol):
-    """The state of the user of one request.
-
-    Attributes:
-        tensors: The user's tensors, in one row, until the thread's next look; None if they have to be computed.
-    """
+    """The state of one request's user; tensors, in one row, are valid until the thread's next look, None if missing."""
 
     tensors: Tensors | None
 
     def keep(self, computed: Tensors, request: int) -> None:
-        """Keep what was computed, under the same pin.
-
-        Args:
-            computed: Outputs of the subgraph, a row for each request.
-        """
+        """Cache what was computed (a row for each request), under the same pin."""
 
 
 class UserStates(Protocol):
     """The states of users of one version under one flip."""
 
     def look(self, tables: NDArray[np.int64], epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserState | None:
-        """Return what is kept of a request's user; None if such a request is not kept.
-
-        Args:
-            tables: As BatchView.tables.
-            epoch: As BatchView.epoch, pinned.
-            user: The subgraph that computes the user's tensors.
-            bound: The request; its user inputs have one row. Its user_bounds, if any, say what was found.
-        """
+        """Return the cached state of a request's user, noted in its user_bounds; None if it cannot be cached."""
 
 
 class WeightedStates(Protocol):
     """The states of users of one version with its present dense weights."""
 
     def at(self, publish_seq: int, step: int, turn: int) -> UserStates:
-        """Return the states as they are read under a flip.
-
-        Args:
-            publish_seq: The flip, pinned.
-            step: The step that it serves.
-            turn: The newest turn, read under the pin (versions.control).
-        """
+        """Return the states under a flip that serves a step; flip and newest turn are read under the pin."""
 
 
 class VersionStates(Protocol):
     """The states of users of one loaded version in one process."""
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates | None:
-        """Return the states of dense weights; None if nothing is kept of what the version computes."""
+        """Return the states of dense weights; None if nothing is cached of what the version computes."""
 
     def counted(self) -> Snapshot:
-        """Return the counters since the version was loaded, and those of the model's users whose inputs are kept."""
+        """Return the counters since the version was loaded, and those of the model's users whose inputs are cached."""
 
 
 class ProcessStates(Protocol):
@@ -89,37 +67,20 @@ class ProcessStates(Protocol):
 
     @property
     def users(self) -> KeptUsers:
-        """The users whose inputs are kept."""
+        """The users whose inputs are cached."""
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int, stamped: bool) -> VersionStates:
-        """Return what is kept by a version.
-
-        Args:
-            load: Number of the load (versions.control).
-            stamped: True if its rows have stamps: what is computed of others is not kept.
-        """
+        """Return the cache of a version's load (versions.control); rows without stamps leave nothing to cache."""
 
 
 def states_memory(megabytes: int, processes: int) -> NDArray[np.int64]:
-    """Return the memory that processes keep states in.
-
-    Args:
-        megabytes: Its size.
-
-    Raises:
-        BadInput: It is too small, or the extension is not there.
-    """
+    """Return the memory that processes cache states in; raise BadInput if it is too small, or without the extension."""
     memory: NDArray[np.int64] = _store().memory(megabytes << 20, processes)
     return memory
 
 
 def open_states(memory: NDArray[np.int64], processes: int, process: int, clock: Clock) -> ProcessStates:
-    """Return one process's states.
-
-    Args:
-        memory: What states_memory() returned, or a mapping of it.
-        process: Number of this one.
-    """
+    """Return one process's states; `memory` is what states_memory() returned, or a mapping of it."""
     states: ProcessStates = _store().open(memory, processes, process, clock)
     return states
 

@@ -27,16 +27,9 @@ WARM_RUNS = 3
 def measure(executables: Executables, buffers: Buffers, clock: Clock) -> tuple[dict[str, dict[int, float]], bool]:
     """Return seconds of one run by subgraph and bucket, the best of a few; this also warms the executables.
 
-    Buckets are run in turn, so that other work on the machine does not distort a single one. A first run reads its
-    weights from memory; only after some runs do caches hold as much of them as fits. The smallest buckets come
-    last, because a run of them does little more than read weights.
-
-    Args:
-        executables: By subgraph and bucket.
-        buffers: Buffers that no session has.
-
-    Returns:
-        The seconds; and True if runs are mostly computed by the calling thread: then they are seconds of its core.
+    Buckets are run in turn, so that other work on the machine does not distort a single one, the smallest last: a first
+    run reads its weights from memory, and they do little more. The flag is True if runs are mostly computed by the
+    calling thread: then they are seconds of its core.
     """
     now_s, core_s = clock.now_s, clock.core_s
     cores: dict[tuple[str, int], float] = {}
@@ -68,16 +61,7 @@ def warm_up(
     stock: Sequence[Buffers],
     requests: Sequence[BoundRequest],
 ) -> None:
-    """Run every bucket of all buffers once, on rows of the requests in turn.
-
-    The largest bucket of the first buffers is run until every row has been looked up.
-
-    Args:
-        remote: Reader of remote tables, or None (see Replica).
-        tables: Table descriptors (see State).
-        epoch: Epoch of the table rows.
-        executables: Executables by bucket.
-    """
+    """Run every bucket of all buffers on rows of the requests in turn, the largest until every row was looked up."""
     whole, largest = sum([bound.rows for bound in requests]), max(executables)
     for n, buffers in enumerate(stock):
         at = 0
@@ -96,11 +80,7 @@ def warm_up(
 
 
 def _rows_of(requests: Sequence[BoundRequest], at: int, rows: int) -> tuple[list[BoundRequest], NDArray[np.int64], int]:
-    """Return rows of the requests, treated as a ring, in the form that fill() accepts, and the position after them.
-
-    Args:
-        at: Row to start at.
-    """
+    """Return rows of the requests, a ring from row `at` on, in the form that fill() accepts, and the next position."""
     part, spans, n, first = [], [], 0, at
     while first >= requests[n].rows:
         first -= requests[n].rows

@@ -1,7 +1,7 @@
 """Answer requests in place of the batcher: the seam of what does not score candidates.
 
-Extensions offer answerers by the attribute of a request that asks for one (processor.ports.Extension.answerers). A
-process has one of each. Such requests are neither observed nor previewed, which compare scores of rows.
+Extensions offer answerers by the attribute of a request that asks for one (processor.ports.Extension.answerers). Such
+requests are neither observed nor previewed, which compare scores of rows.
 """
 
 from __future__ import annotations
@@ -29,18 +29,10 @@ class Answerer(ABC):
     def submit(
         self, request: PredictRequest, replica: Replica, deadline_s: float | None, limits: RequestLimits, done: Done
     ) -> None:
-        """Validate and queue a request.
+        """Validate and queue a request with its deadline on the clock, or None.
 
-        Args:
-            deadline_s: Its deadline on the clock; None for none.
-            done: Called once with the reply or error, on a thread of the answerer or the owner's
-                (SessionGroup.set_owner).
-
-        Raises:
-            BadInput: An input is wrong, or the version does not answer such requests.
-            NotReady: The processor is closed.
-            Overloaded: There is no room or no time.
-            TooLarge: The request is beyond its limits.
+        done() is called once with the reply or error, on a thread of the answerer or the owner's. Raises BadInput,
+        NotReady, Overloaded or TooLarge.
         """
 
     @abstractmethod

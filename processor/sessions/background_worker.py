@@ -33,12 +33,7 @@ T = TypeVar("T", bound=HasNbytes)
 
 
 class BackgroundWorker(Generic[T]):
-    """A bounded queue and its thread.
-
-    Args:
-        name: The thread's name.
-        look: Called on the thread whenever an item waits; takes that item, and perhaps more.
-    """
+    """A bounded queue and its thread, which calls look() when an item waits; look() takes it, and perhaps more."""
 
     def __init__(self, name: str, look: Callable[[], None]) -> None:
         self._look = look
@@ -50,15 +45,10 @@ class BackgroundWorker(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def full(self, most: int) -> bool:
-        """Return True if at least `most` items wait."""
         return len(self._queue) >= most
 
     def offer(self, item: T, most: int) -> bool:
-        """Queue an item if fewer than `most` wait and its bytes fit; return whether it was queued.
-
-        Args:
-            most: Maximum number of waiting items.
-        """
+        """Queue an item if fewer than `most` wait and its bytes fit; return whether it was queued."""
         with self._lock:
             if self.full(most) or (self._queue and self._queued_nbytes + item.nbytes > MAX_QUEUED_NBYTES):
                 return False
@@ -78,9 +68,9 @@ class BackgroundWorker(Generic[T]):
             self._queued_nbytes -= item.nbytes
             return item
 
-    def take_if(self, wanted: Callable[[T], bool]) -> T | None:
+    def take_if(self, accepts: Callable[[T], bool]) -> T | None:
         """Remove and return the oldest item if there is one and the predicate accepts it; for look()."""
-        if not (self._queue and wanted(self._queue[0]) and self._waiting.acquire(blocking=False)):
+        if not (self._queue and accepts(self._queue[0]) and self._waiting.acquire(blocking=False)):
             return None
         return self.take()
 

@@ -2,24 +2,23 @@
 
 Pure: the caller passes the clock's readings.
 
-Order. Models take turns by the work that each has been given, and within a target so do the API keys whose requests
-wait (processor.sessions.fair_shares), so that a ticket of a lightly used model or key waits for the running batch and
-not for the queue of a saturated neighbour. Of one key the earliest deadline goes first; a ticket without a deadline is
-ordered as if it had one PATIENCE_S after its arrival; equal deadlines go by arrival. A batch holds tickets of one
-target. A ticket whose deadline would pass while it waits for its turn goes first, but only while its model is less than
-a batch of each ahead of the model whose turn it is; so no model starves, and none in a hurry holds up another.
+Order. Models take turns by the work that each has been given, and within a target so do the API keys
+(processor.sessions.fair_shares): a ticket of a lightly used model or key waits for the running batch, not for the queue
+of a saturated neighbour. Of one key the earliest deadline goes first; a ticket without one is ordered as if it had one
+PATIENCE_S after its arrival; equal deadlines go by arrival. A batch holds tickets of one target. A ticket whose
+deadline would pass while it waits for its turn goes first, but only while its model is less than a batch of each ahead
+of the model whose turn it is; so no model starves, and none in a hurry holds up another.
 
-Turns. The next ticket waits for the batch that runs. While tickets of several models come, a batch therefore has no
-more rows than last for SHORT_TURN_S at the costs of an undisturbed machine (CostTable.turn_rows), and what is larger
-should be divided. A model alone has batches of any size.
+Turns. While tickets of several models come, a batch has no more rows than last for SHORT_TURN_S at the costs of an
+undisturbed machine (CostTable.turn_rows), and larger tickets should be divided. A model alone has batches of any size.
 
-Division. A ticket that limits how many of its rows may run at once (chunk_rows) shares a batch with no other and leaves
-in chunks, first rows first, preceded by the lookups shared by all rows; other tickets may run between two chunks. The
-batches and the chunks of one model take turns as models do, so undivided tickets wait for a chunk and not for a
-request, and divided ones get half of their model's work whatever else arrives. Among divided tickets the first is the
-one that would finish first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): equal ones in order
-of arrival, each run to its end; a smaller one that arrives later overtakes, unless its queue has by then been given as
-much work as the larger one needs in total.
+Division. A ticket with a limit of rows in one run (chunk_rows) shares a batch with no other and leaves in chunks, first
+rows first, preceded by the lookups shared by all rows; other tickets may run between two chunks. The batches and the
+chunks of one model take turns as models do, so undivided tickets wait for a chunk and not for a request, and divided
+ones get half of their model's work whatever else arrives. Among divided tickets the first is the one that would finish
+first if they all ran at once (fair queueing: Demers, Keshav, Shenker 1989): equal ones in order of arrival, each run to
+its end; a smaller one that arrives later overtakes, unless its queue has by then been given as much work as the larger
+one needs in total.
 
 Invariants
 - Every row leaves exactly once: in a batch or as expired. The rest of a divided ticket leaves whole when it expires.
@@ -27,20 +26,19 @@ Invariants
   most the ticket's chunk_rows. A batch does not grow by ids that take longer than CostTable.heavy_ids. In front of a
   device (`grows`) a batch is full where more rows would cost in proportion, by its measured costs.
 - Divided and undivided tickets each have the full queue bounds: neither kind can shut the other out. Nor can a model
-  or a key (processor.sessions.fair_shares).
-- An expired ticket is never computed. Neither is one that would be late even if it ran alone from now on, as long as
-  something else waits: its reply would be worthless and would make others late (goodput). If nothing else waits it runs
-  all the same, because only a measurement can correct a wrong prediction.
-- A batch does not grow past its earliest deadline: a ticket stays behind if the batch would be in time without it and
-  late with it.
+  or a key.
+- An expired ticket is never computed. Nor is one that would be late even if it ran alone from now on, as long as
+  something else waits: its reply would be worthless and would make others late (goodput). If nothing else waits it
+  runs, because only a measurement can correct a wrong prediction.
+- A batch does not grow past its earliest deadline: a ticket stays behind if it would make the batch late.
 
 Costs O(log n) per ticket, O(targets) per batch, and O(divided tickets) to admit another divided one. Rejected: one heap
 for all targets (a batch would end at the first ticket of another one); summing the queue on admission (sums are kept
-per octave of slack instead); divided tickets by deadline (an urgent one of 65,536 rows would block all other divided
-tickets for as long as it takes); turns for each divided ticket (all would be under way at once, and deltas wait for
-every one of them; of each key one may be); a hurry that counts for a second of work, as it did (a saturated model with
-short deadlines is always in a hurry, and the others waited for that second); turns that are shorter where sessions are
-slower (batches of a row each, whose overhead makes them slower still: a tenth of the throughput on a busy machine).
+per octave of slack instead); divided tickets by deadline (an urgent one of 65,536 rows would block all others); turns
+for each divided ticket (all would be under way at once, and deltas wait for every one of them; of each key one may be);
+a hurry that counts for a second of work (a saturated model with short deadlines is always in a hurry); turns that are
+shorter where sessions are slower (batches of a row each, whose overhead makes them slower still: a tenth of the
+throughput on a busy machine).
 """
 
 from __future__ import annotations
@@ -56,14 +54,13 @@ from freshet_serving.processor.running.cost import CostTable, smoothed
 from freshet_serving.processor.sessions.fair_shares import FairShares, ModelShare, SenderShare, slack_bucket
 
 PATIENCE_S = 1.0
-# Seconds of a batch while several models are asked, a few times what it costs besides; and for how long they count as
-# asked after a change of models.
+# Seconds of a batch while several models are requested, and for how long they count so after a change of models.
 SHORT_TURN_S, MIXED_S = 0.001, 1.0
 # Factor by which a batch's predicted time may be wrong before a ticket added to it makes one late.
 MARGIN = 1.15
-# The same for the wait of a request at admission. It is larger because an overloaded event loop also reads late. It
-# costs nothing: a queue of two thirds of a deadline keeps sessions as busy. At 3x saturation, 64 candidates and
-# deadlines of 100 ms, four alternating rounds: 1.7 times the goodput of a margin of 1.15, and 1.2 times that of 2.
+# The same for the wait of a request at admission: larger, because an overloaded event loop also reads late. A queue of
+# two thirds of a deadline keeps sessions as busy. At 3x saturation, 64 candidates and deadlines of 100 ms, four
+# alternating rounds: 1.7 times the goodput of a margin of 1.15, and 1.2 times that of 2.
 WAIT_MARGIN = 1.5
 # Up to this many ids never take long.
 LIGHT_IDS = 1 << 16
@@ -83,7 +80,7 @@ class BatchTarget(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A queued request.
+    """A queued request. The attributes without description belong to the batcher.
 
     Attributes:
         rows: Candidate rows left in the ticket.
@@ -91,11 +88,8 @@ class Ticket:
         deadline_s: Deadline on the batcher's clock; None for none.
         chunk_rows: Maximum rows of this ticket in one run, shared with no other ticket; 0 if it is not divided.
         invariant_ids: How many of its ids are looked up once for all rows, with the first rows or before them.
-        lookup_chunks: Number of chunks without rows that look up the invariant ids first; 0 to do so with the first
-            rows.
+        lookup_chunks: Number of chunks without rows that look up the invariant ids; 0 to do so with the first rows.
         sender: Name of the API key that sent it; "" where there are none.
-
-    The other attributes belong to the batcher.
     """
 
     rows: int
@@ -128,12 +122,9 @@ T = TypeVar("T", bound=Ticket)
 
 
 class NextBatch(NamedTuple, Generic[T]):
-    """Tickets that one call of take() removed from the queue.
+    """Tickets to run together and late ones, removed from the queue.
 
-    Attributes:
-        batch: Tickets to run together.
-        expired: Tickets removed because they are late.
-        until_s: When a batch may become due without another put(); None if there is a batch or nothing waits.
+    `until_s`: when a batch may become due without another put(); None if there is a batch or nothing waits.
     """
 
     batch: list[T]
@@ -142,11 +133,7 @@ class NextBatch(NamedTuple, Generic[T]):
 
 
 class _Lane(Generic[T]):
-    """The tickets of one API key in a target's queue.
-
-    Attributes:
-        heap: Ordered by due time; divided tickets by the virtual work at which they would finish.
-    """
+    """The tickets of one API key: a heap by due time, or by the virtual work at which divided tickets would finish."""
 
     __slots__ = ("heap", "sender", "share")
 
@@ -156,20 +143,14 @@ class _Lane(Generic[T]):
 
 
 class _TargetQueue(Generic[T]):
-    """The divided or the undivided tickets of one target.
-
-    Attributes:
-        lanes: Its tickets by API key.
-        given_s: Virtual work given to this queue so far.
-        since_s: Lower bound of its tickets' arrival times.
-    """
+    """The divided or undivided tickets of one target, by API key, which arrived after `since_s`."""
 
     __slots__ = ("_turns", "divided", "given_s", "key", "lanes", "rows", "share", "since_s", "target")
 
     def __init__(self, key: int, target: BatchTarget, share: ModelShare, since_s: float, divided: bool) -> None:
         self.key, self.target, self.share, self.since_s, self.divided = key, target, share, since_s, divided
         self.lanes: dict[str, _Lane[T]] = {}
-        # The lanes by the work given to their keys when they were last looked at: it only grows.
+        # The lanes by the work given to their keys when last looked at: it only grows.
         self._turns: list[tuple[float, int, _Lane[T]]] = []
         self.rows, self.given_s = 0, 0.0
 
@@ -186,7 +167,6 @@ class _TargetQueue(Generic[T]):
 
     @property
     def head(self) -> tuple[float, int, T]:
-        """The entry of its next ticket."""
         return self.lane.heap[0]
 
     @property
@@ -232,7 +212,7 @@ class Batcher(Generic[T]):
         self._chunk_s = 0.0
         # A ticket that waits alone, its target and when it is due: most come and go like this, and need no share.
         self._alone: tuple[T, BatchTarget, float] | None = None
-        # The model asked last, and until when others count as asked as well.
+        # The newest model, and until when other models count as requested too.
         self._last_model, self._mixed_until_s = "", -math.inf
         self._arrivals = self._count = 0
         self.slowdown = 1.0
@@ -247,12 +227,7 @@ class Batcher(Generic[T]):
         return self._shares.rows if alone is None else alone[0].rows
 
     def put(self, ticket: T, target: BatchTarget, now_s: float) -> None:
-        """Queue a ticket for a target without checking for room; call check_capacity() first.
-
-        Args:
-            ticket: The ticket; its arrival and cost are set here.
-            now_s: The clock's reading.
-        """
+        """Queue a ticket for a target, setting its arrival and cost; call check_capacity() first."""
         slack_s = PATIENCE_S if ticket.deadline_s is None else ticket.deadline_s - now_s
         ticket.arrived_s = now_s
         ticket.slack_bucket = PATIENT if ticket.deadline_s is None else slack_bucket(slack_s)
@@ -270,7 +245,6 @@ class Batcher(Generic[T]):
         self._queue(ticket, target, now_s + slack_s, self._arrivals)
 
     def _share_alone(self) -> None:
-        """Queue the ticket that waits alone, if there is one, as any other."""
         if self._alone is not None:
             ticket, target, due_s = self._alone
             self._alone = None
@@ -311,8 +285,8 @@ class Batcher(Generic[T]):
     ) -> float:
         """Check that a request may be queued; return the predicted session-seconds before it would be taken.
 
-        A request that finds the queue empty is always admitted: so a wrong prediction cannot block requests forever.
-        One that finds no ticket of its kind, or none of its share, has room, however large it is.
+        A request that finds the queue empty is always admitted: a wrong prediction cannot block requests forever. One
+        that finds no ticket of its kind, or none of its share, has room, however large it is.
 
         Args:
             own_s: Seconds that it takes alone, by predict_s().
@@ -331,7 +305,7 @@ class Batcher(Generic[T]):
         if message := self._shares.shortage(model, sender, rows, ids, divided):
             raise Overloaded(message, (self.wait_s(model, sender) + running_s) / sessions)
         if slack_s is None or slack_s <= 0:
-            # As wait_s() has it, without two calls.
+            # wait_s() without two calls.
             return self.slowdown * self._shares.work_before_s(model, sender, math.inf, 0.0, self._chunk_s)
         if divided:
             before_s = self._before_split_s(model, sender, own_s)
@@ -360,7 +334,6 @@ class Batcher(Generic[T]):
 
     @property
     def work_s(self) -> float:
-        """Predicted session-seconds of all queued work."""
         return self.slowdown * (self._shares.work_s if self._alone is None else self._alone[0].cost_s)
 
     def wait_s(self, model: str, sender: str = "") -> float:
@@ -377,8 +350,7 @@ class Batcher(Generic[T]):
     def _before_split_s(self, model: str, sender: str, own_s: float) -> float:
         """Return the predicted session-seconds before the last chunk of a divided ticket of `own_s` work.
 
-        Other divided tickets of its share count as far as they go before it, each with what is left of it; undivided
-        work of its model counts as much as its own.
+        Others of its share count by what is left and goes before it, undivided work of its model as much as its own.
         """
         pace, alone_s, ahead_s = self.slowdown, own_s / self.slowdown, 0.0
         for target_queue in self._target_queues.values():
@@ -388,34 +360,17 @@ class Batcher(Generic[T]):
         return pace * self._shares.work_before_divided_s(model, sender, alone_s, ahead_s)
 
     def turn_rows(self, target: BatchTarget, now_s: float) -> int:
-        """Return the most rows of a batch that lets tickets of other models take their turns soon.
-
-        Args:
-            now_s: The clock's reading.
-
-        Returns:
-            max_rows while no other model is asked; with `grows`, more if they cost little more.
-        """
+        """Return the most rows of a batch that lets tickets of other models, if any are requested, take turns soon."""
         if now_s >= self._mixed_until_s:
             return max(self._max_rows, target.costs.turn_rows(0.0)) if self.grows else self._max_rows
         return min(self._max_rows, target.costs.turn_rows(SHORT_TURN_S))
 
     def predict_s(self, target: BatchTarget, rows: int, ids: int) -> float:
-        """Return the predicted seconds of a batch at the sessions' measured pace.
-
-        Args:
-            rows: Rows of the batch.
-            ids: Ids of the batch.
-        """
+        """Return the predicted seconds of a batch at the sessions' measured pace."""
         return self.slowdown * target.costs.batch_s(rows, ids)
 
     def record_duration(self, predicted_s: float, measured_s: float) -> None:
-        """Update the measured pace from a finished batch.
-
-        Args:
-            predicted_s: Seconds that predict_s() returned.
-            measured_s: Measured seconds, including the session's overhead.
-        """
+        """Update the measured pace from a finished batch; measured_s includes the session's overhead."""
         if predicted_s > 0 and measured_s > 0:
             self.slowdown = smoothed(self.slowdown, self.slowdown * measured_s / predicted_s)
 
@@ -428,9 +383,6 @@ class Batcher(Generic[T]):
                 batch each.
             hurry: True to ignore the batching window.
             sessions: Number of sessions that may run chunks of one ticket at the same time.
-
-        Returns:
-            The batch, the expired tickets, and when to call again if no batch is due yet.
         """
         expired: list[T] = []
         if self._alone is not None:
@@ -558,13 +510,12 @@ class Batcher(Generic[T]):
     def _is_late(
         self, ticket: T, target: BatchTarget, deadline_s: float, now_s: float, batch: list[T], sessions: int = 1
     ) -> bool:
-        """Return True if a ticket would be late even alone while other work waits."""
         if not batch and self._count == 1:
             return False
         return now_s + self.predict_s(target, ticket.rows, ticket.ids) / sessions > deadline_s
 
     def _pop(self, target_queue: _TargetQueue[T], lane: _Lane[T], charged: bool = False) -> T:
-        """Remove and return the next ticket of the next lane; `charged`: it is computed, and its key pays for it."""
+        """Remove and return the lane's next ticket; `charged`: it is computed, and its key pays for it."""
         divided, shares = target_queue.divided, target_queue.share.senders
         ticket = heappop(lane.heap)[2]
         rows, ids, cost_s = ticket.rows, ticket.ids, ticket.cost_s

@@ -3,25 +3,25 @@
 Models take turns by the work that each has been given, and within a model so do the API keys that send its requests
 (start-time fair queueing: Goyal, Vin, Cheng 1996, at two levels). Requests without a key have the key "".
 
-Pure, and guarded by the lock of who uses it (processor.sessions.batcher).
+Pure, and guarded by its user's lock (processor.sessions.batcher).
 
 Invariants
 - While two shares wait, neither is given more than one turn of each ahead of the other. What waits alone is given
   everything (work-conserving).
-- A share that comes anew begins where the one that is being served stands: it has saved up nothing, and owes nothing.
-  Work given to it counts for as long as others are behind it, whether or not it waits all that time: who queues one
-  request a turn is not first every time.
+- A new share begins where the one being served stands: it has saved up nothing, and owes nothing. Work given to it
+  counts for as long as others are behind it, whether or not it waits all that time: one request queued each turn is not
+  first every time.
 - A share is charged for what is computed, not for what expires.
 - The queue's bounds hold for all shares together, but a share may always queue its equal part of them, and one request
-  of any size if nothing of it waits. So no model, and no key of a model, shuts another out, and n shares hold at most
+  of any size if nothing of it waits. So no model, and no key, shuts another out, and n shares hold at most
   1 + 1/2 + ... + 1/n times the bound, besides one request of each.
-- The wait that a request is told counts what goes before it: of its own share all that is as urgent, of every other
-  share no more than that share is given meanwhile. So a saturated model makes its own requests late, and refused.
+- A request's predicted wait counts what goes before it: of its own share all that is as urgent, of every other share no
+  more than that share is given meanwhile. So a saturated model makes its own requests late, and refused.
 
 Costs: two sums for a request that comes or leaves. A prediction is O(keys of its model that wait), and O(1) in the
 number of models: others count as much as all of them have, or as much as their number would be given, whichever is
-less. Shares are kept when nothing of them waits, because making them anew costs as much as all the rest; beyond
-MAX_IDLE those that are ahead of nobody are dropped.
+less. Idle shares are kept, because making them anew costs as much as all the rest; beyond MAX_IDLE those that are ahead
+of nobody are dropped.
 
 Rejected: full bounds for each share (memory would grow with the number of models and keys); a fixed part for each (a
 model alone would be refused with most of the room free); deficit round robin (its turns are a fixed amount of work,
@@ -58,12 +58,7 @@ class Backlog:
 
 
 class Share:
-    """The work given to one model, or to one API key of a model.
-
-    Attributes:
-        given_s: Work given to it, on its clock.
-        queues: Number of queues in which something of it waits.
-    """
+    """The work given to one model, or to one API key, on its clock, and the number of its queues that wait."""
 
     __slots__ = ("given_s", "queues")
 
@@ -75,12 +70,7 @@ S = TypeVar("S", bound=Share)
 
 
 class FairClock(Generic[S]):
-    """The shares of one level, and the work that the share served last had been given: their virtual time.
-
-    Attributes:
-        shares: Those that are known, by name.
-        waiting: Number of those of which something waits.
-    """
+    """The shares of one level, those that wait, and their virtual time: the work given to the share served last."""
 
     __slots__ = ("_create", "_most_s", "_now_s", "shares", "waiting")
 
@@ -104,7 +94,6 @@ class FairClock(Generic[S]):
         return share
 
     def give(self, share: S, work_s: float) -> None:
-        """Charge a share for work that it is given."""
         given_s = share.given_s
         if given_s > self._now_s:
             self._now_s = given_s
@@ -123,12 +112,7 @@ class FairClock(Generic[S]):
 
 
 class SenderShare(Share):
-    """The waiting requests of one API key of a model.
-
-    Attributes:
-        backlogs: Undivided and divided ones.
-        slack_work_s: Work of the undivided ones, by octave of their slack.
-    """
+    """An API key's waiting undivided and divided requests, and the work of the former by octave of their slack."""
 
     __slots__ = ("backlogs", "slack_work_s")
 
@@ -145,11 +129,7 @@ class SenderShare(Share):
 class ModelShare(Share):
     """The waiting requests of one model.
 
-    Attributes:
-        senders: The shares of its API keys.
-        kinds_s: Work given to undivided and to divided requests since there have been divided ones, on a clock of this
-            share.
-        kinds_now_s: Reading of that clock.
+    Work given to undivided and to divided requests (`kinds_s`), while there are divided ones, is on a clock of its own.
     """
 
     __slots__ = ("kinds_now_s", "kinds_s", "senders")
@@ -160,11 +140,9 @@ class ModelShare(Share):
         self.kinds_s, self.kinds_now_s = [0.0, 0.0], 0.0
 
     def work_s(self, divided: bool) -> float:
-        """Return the work of its divided or undivided requests."""
         return sum([sender.backlogs[divided].work_s for sender in self.senders.shares.values() if sender.queues])
 
     def begin_kind(self, divided: bool) -> None:
-        """Note that a queue of this kind begins."""
         if divided:
             self.kinds_s, self.kinds_now_s = [0.0, 0.0], 0.0
         elif self.kinds_s[0] < self.kinds_now_s:
@@ -177,12 +155,7 @@ class ModelShare(Share):
 
 
 class FairShares:
-    """The shares of one bounded queue.
-
-    Attributes:
-        models: The shares of models.
-        backlogs: Undivided and divided requests that wait, of all models.
-    """
+    """The shares of one bounded queue; `backlogs` are the undivided and divided requests of all models."""
 
     def __init__(self, max_rows: int, max_ids: int) -> None:
         self.models: FairClock[ModelShare] = FairClock(ModelShare)
@@ -191,13 +164,11 @@ class FairShares:
 
     @property
     def rows(self) -> int:
-        """Rows that wait."""
         whole, divided = self.backlogs
         return whole.rows + divided.rows
 
     @property
     def work_s(self) -> float:
-        """Seconds of work that wait."""
         whole, divided = self.backlogs
         return whole.work_s + divided.work_s
 
@@ -207,34 +178,22 @@ class FairShares:
         return share, None if share is None else share.senders.shares.get(sender)
 
     def shortage(self, model: str, sender: str, rows: int, ids: int, divided: bool) -> str:
-        """Return why there is no room for a request; "" if there is.
-
-        Args:
-            sender: Its API key.
-            divided: Whether it leaves in chunks.
-        """
+        """Return why there is no room for a request, divided or not; "" if there is."""
         total = self.backlogs[divided]
         if not total.rows or (total.rows + rows <= self._max_rows and total.ids + ids <= self._max_ids):
             return ""
         of_model, of_sender = self.find(model, sender)
-        if of_model is None or of_sender is None or not (own := of_sender.backlogs[divided]).rows:
+        if of_model is None or of_sender is None or not (used := of_sender.backlogs[divided]).rows:
             return ""
         parts = max(1, self.models.waiting) * max(1, of_model.senders.waiting)
-        if parts > 1 and (own.rows + rows) * parts <= self._max_rows and (own.ids + ids) * parts <= self._max_ids:
+        if parts > 1 and (used.rows + rows) * parts <= self._max_rows and (used.ids + ids) * parts <= self._max_ids:
             return ""
         if total.rows + rows > self._max_rows:
             return f"queue: no room: {total.rows} rows wait (max_queue_rows = {self._max_rows})"
         return f"queue: no room: {total.ids} ids wait, at most {self._max_ids} may (max_queue_rows = {self._max_rows})"
 
     def work_before_s(self, model: str, sender: str, slack_s: float, own_s: float, chunk_s: float) -> float:
-        """Return the work that goes before an undivided request.
-
-        Args:
-            sender: Its API key.
-            slack_s: Seconds until its deadline.
-            own_s: Seconds that it takes itself.
-            chunk_s: Seconds of one chunk of the divided requests.
-        """
+        """Return the work that goes before an undivided request of `own_s` work; `chunk_s` is a divided one's chunk."""
         of_model, of_sender = self.models.shares.get(model), None
         before_s = 0.0
         if of_model is not None:
@@ -256,13 +215,7 @@ class FairShares:
         return self._among_models_s(of_model, before_s, own_s)
 
     def work_before_divided_s(self, model: str, sender: str, own_s: float, ahead_s: float) -> float:
-        """Return the work that goes before the last chunk of a divided request.
-
-        Args:
-            sender: Its API key.
-            own_s: Seconds that it takes itself.
-            ahead_s: Work of divided requests of its own share that goes before its end.
-        """
+        """Return the work before the last chunk of a divided request, `ahead_s` of which is of its own share."""
         of_model, of_sender = self.find(model, sender)
         if of_model is not None:
             if others := _others(of_model.senders.waiting, of_sender):
@@ -281,11 +234,6 @@ class FairShares:
         return before_s + min(others_s, others * (before_s + own_s))
 
 
-def _others(waiting: int, own: Share | None) -> int:
-    """Return how many other shares wait: while a share is given some seconds, each of them is given as many.
-
-    Args:
-        waiting: Number of shares that wait.
-        own: The share; None if it is not among them.
-    """
-    return waiting - (own is not None and own.queues > 0)
+def _others(waiting: int, share: Share | None) -> int:
+    """Return how many other shares wait: while a share is given some seconds, each of them is given as many."""
+    return waiting - (share is not None and share.queues > 0)

@@ -1,23 +1,23 @@
 """Run a session group: N sessions over one copy of the variables, and the queue in front of them.
 
-Idle sessions pull from one queue. A queue for each session was no faster, in turns up to a quarter slower, and is gone.
+Idle sessions pull from one queue; one queue for each session was no faster, in turns up to a quarter slower.
 
-A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows; while
-several models are asked, Batcher.turn_rows), is split (processor.sessions.split_request): it is queued as one ticket
-and leaves in chunks. Inline, the owner's event loop runs between two chunks, so that other requests
-are read, answered and take their turns while a large one is computed.
+A request that is worth sharing among idle sessions, or that is larger than one run may be (CostTable.chunk_rows; with
+several models, Batcher.turn_rows), is split (processor.sessions.split_request): it is queued as one ticket and leaves
+in chunks. Inline, the owner's event loop runs between two chunks, so that other requests are read, answered and take
+their turns meanwhile.
 
 Sessions compute on their own threads, or `inline`: one session without a thread, driven through run_once() by an owner
 (an event loop registered by set_owner()) or, without one, by the thread that waits for a reply. Inline there is no
-hand-over between threads at all: the requests that arrived in one turn of the owner's loop are the next batch. Further
-sessions of an inline group are helpers, with threads: they take only work that is worth a hand-over, and only while a
-core is spare that no process of the server computes on (processor.cores). So a large request, or a queue
-that only this process has, is computed on all cores; and when all processes are busy, none gets in another's way.
+hand-over between threads: the requests that arrived in one turn of the owner's loop are the next batch. Further
+sessions of an inline group are helpers, with threads: they take only work that is worth a hand-over, while a core is
+spare that no process of the server computes on (processor.cores). So a large request, or a queue that only this process
+has, is computed on all cores; and when all processes are busy, none gets in another's way.
 
 A run of a version with a stage may last as long as its request can wait. So work whose stage computes much has a queue
-and a session with a thread of its own, which start with the first of it (`_apart`): however many such requests come,
-the other sessions answer everyone else. Inline, all work with a stage goes there, because the owner's event loop
-answers nobody while it computes; the replies pass through the owner, as those of helpers do.
+and a session with a thread of its own, started with the first of it (`_apart`): the other sessions answer everyone
+else. Inline, all work with a stage goes there, because the owner's event loop answers nobody while it computes; the
+replies pass through the owner, as those of helpers do.
 
 Ownership
 - The group's lock guards queues, idle sessions and counts; nothing is computed and no done() is called under it.
@@ -29,9 +29,9 @@ Ownership
   from there on, staging buffers of device stages the last of these; item ranking, previews, shadow and canary trials
   have the very last ones. A number is used again only after its session has ended. At most one group serves a version.
 
-A wake-up costs a thread switch, the most expensive step on this path. So while a woken session is on its way to a
-queue, another one is woken only if the queue holds more than one batch's worth (CostTable.splits), and a session that
-takes a batch leaves the rest, if it is worth it, to the next session, which it wakes.
+A wake-up costs a thread switch, the most expensive step on this path. While a woken session is on its way to a queue,
+another is woken only if the queue holds more than one batch's worth (CostTable.splits); a session that takes a batch
+wakes the next for a rest that is worth it.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ log = logging.getLogger("freshet.sessions")
 Wake = Callable[[float], None]
 Post = Callable[[Done, PredictReply | FreshetError], None]
 SESSION_READERS = MAX_SESSIONS
-# Seconds to hand work to a helper and get its reply back; half of a request has to take longer.
+# Seconds to hand work to a helper and get its reply back; half of a request must take longer.
 HANDOVER_S = 1e-4
-# Turns beyond which a request is divided while several models are asked.
+# Turns beyond which a request is divided while several models are requested.
 LONG_TURNS = 2
 
 
@@ -80,12 +80,7 @@ class SessionGroup:
     """Runs bound requests on its sessions; close() answers queued requests and ends the sessions."""
 
     def __init__(self, options: GroupOptions, clock: Clock, occupancy: Occupancy | None = None) -> None:
-        """Start the sessions.
-
-        Args:
-            clock: The clock that deadlines are measured on.
-            occupancy: Occupancy of the cores that inline sessions share with other processes; None without any.
-        """
+        """Start the sessions; `occupancy` is of the cores shared with other processes, None without any."""
         self.options = options
         self._clock, self._occupancy = clock, occupancy or Occupancy(options.sessions)
         self._lock = threading.Lock()
@@ -128,14 +123,15 @@ class SessionGroup:
     @property
     def spare(self) -> bool:
         """True if nothing waits and a session is idle, as far as can be seen without the lock."""
+        """True if nothing waits and a session is idle, as far as can be seen without the lock."""
         queue = self._queue
         return (self._inline is not None or bool(queue.idle)) and not queue.batcher
 
     def check_room(self, timeout_s: float | None, waited_s: float = 0.0, model: str = "", sender: str = "") -> None:
         """Shed load before a request is read: refuse what enqueue() would refuse if it costs as much as recent ones.
 
-        An overloaded queue settles at a length where a typical request no longer fits. A check that assumed a request
-        of no cost would admit all of them, only for enqueue() to refuse them after they have been read.
+        An overloaded queue settles at a length where a typical request no longer fits: a check without a cost would
+        admit all of them, only for enqueue() to refuse them after they have been read.
 
         Args:
             timeout_s: Seconds left of the request's deadline; None for no deadline.
@@ -163,11 +159,9 @@ class SessionGroup:
                 raise
 
     def enqueue(self, work: Work) -> None:
-        """Queue a work item; its deadline is on the group's clock.
+        """Queue a work item, with a deadline on the group's clock; raise NotReady once the group is closed.
 
-        Raises:
-            NotReady: The group is closed.
-            Overloaded: There is no room or no time; carries the time that the queue needs to drain.
+        Raises Overloaded, with the time that the queue needs to drain, if there is no room or no time.
         """
         with self._lock:
             if self._closing:
@@ -193,14 +187,10 @@ class SessionGroup:
                 self._request_run(0.0)
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
-        """Make the calling thread the owner, which computes inline; done() is called on it, within run_once().
+        """Make the calling thread the owner, which computes inline: done() is called on it, within run_once().
 
-        Args:
-            wake: Called as wake(delay_s), from any thread, to have the owner call run_once() soon after the delay.
-            post: Called as post(done, reply), from any thread, to have the owner call done(reply) soon.
-
-        Returns:
-            False with compute "threads": nothing changes.
+        wake(delay_s), from any thread, makes it call run_once() soon after the delay; post(done, reply) makes it call
+        done(reply). Returns False with compute "threads": nothing changes.
         """
         with self._lock:
             if self._inline is None:
@@ -220,14 +210,7 @@ class SessionGroup:
         return self._inline is not None and (self._wake is None or self._owner == threading.get_ident())
 
     def run_once(self, hurry: bool = False) -> bool:
-        """Compute the next batch inline, in this thread, and answer it.
-
-        Args:
-            hurry: True to ignore the batching window.
-
-        Returns:
-            True if there was a batch.
-        """
+        """Compute and answer the next batch inline, with `hurry` without the batching window; True if one was due."""
         session, queue = self._inline, self._queue
         if session is None:
             raise RuntimeError("the sessions of this group run in their own threads")
@@ -289,8 +272,7 @@ class SessionGroup:
                     if self._inline is not None:
                         self._deliver_to_owner(next_batch.batch)
                     session.run(next_batch.batch)
-                # A waiting session must keep nothing of its last batch alive: its version may no longer be served,
-                # and a request may be tens of megabytes.
+                # A waiting session must keep nothing of its last batch alive: a version, or tens of megabytes.
                 next_batch = NextBatch([], [])
                 continue
             in_time = thread.gate.acquire(
@@ -306,10 +288,7 @@ class SessionGroup:
         self._end(thread)
 
     def resize(self, sessions: int) -> None:
-        """Change the number of sessions.
-
-        Surplus sessions finish their batch. Raises BadInput.
-        """
+        """Change the number of sessions; surplus ones finish their batch. Raises BadInput."""
         if not 1 <= sessions <= SESSION_READERS:
             raise BadInput(f"sessions: expected 1 to {SESSION_READERS}, got {sessions}")
         with self._lock:
@@ -322,11 +301,7 @@ class SessionGroup:
                 self._retire()
 
     def place(self, sessions: int, cpus: frozenset[int]) -> None:
-        """Move all sessions to the same cores, each at the end of its batch, and change their number.
-
-        Args:
-            sessions: The new number.
-        """
+        """Move all sessions to the same cores, each at the end of its batch, and change their number."""
         with self._lock:
             self.options = replace(self.options, cpus=(cpus,))
             for thread in self._threads:
@@ -334,7 +309,7 @@ class SessionGroup:
         self.resize(sessions)
 
     def measure_responses(self) -> Histogram:
-        """Have the queue record what requests take, waiting and computing as predicted; return it, in seconds."""
+        """Make the queue record what requests take, waiting and computing as predicted; return it, in seconds."""
         with self._lock:
             responses = self._queue.responses = self._queue.responses or Histogram(SHORT_S)
             return responses
@@ -362,7 +337,6 @@ class SessionGroup:
         return total
 
     def sketch(self, replica: Replica) -> Sketch:
-        """Return the sketch of a replica's batches over all sessions."""
         with self._lock:
             # Both under the lock: a session that ends meanwhile is counted in one or the other, not in both.
             buffer_sets = [s.buffers.get(replica) for s in self._sessions()]
@@ -425,7 +399,6 @@ class SessionGroup:
             thread.gate.release()
 
     def _end(self, thread: SessionThread) -> None:
-        """Keep the counts of an ended session."""
         with self._lock:
             self._threads.remove(thread)
             self._past = total([self._past, thread.session.stats])
@@ -439,8 +412,7 @@ class SessionGroup:
     def _split_count(self, work: Work) -> int:
         """Return on how many sessions to run a request at the same time.
 
-        As many as there are, if the extra cost is worth the shorter latency, or if splitting is free when no session is
-        idle.
+        As many as there are, if the extra cost is worth the shorter latency, or if splitting is free.
         """
         sessions = self._count
         if sessions == 1 or work.rows == 1 or not self._free_readers or self._runs_apart(work):
@@ -455,11 +427,11 @@ class SessionGroup:
         return work.replica.costs.splits(work.rows, sessions, WORTH if len(self._queue.idle) > 1 else FREE)
 
     def _most_rows(self, work: Work) -> int:
-        """Return the maximum rows of a request in one run. With device stages they must fit into a staging buffer."""
+        """Return the maximum rows of a request in one run; with device stages they must fit into a staging buffer."""
         return self.options.max_batch_rows if self._stages is None else work.replica.graphs.undivided.costs.max_rows
 
     def _turn_rows(self, work: Work, queue: Queue, now_s: float) -> int:
-        """Return the most rows of a request that is run at once: while several models are asked, those of a turn."""
+        """Return the most rows of a request that are run at once: with several models, those of a turn."""
         if self._stages is not None or work.replica.remote is not None:
             return self._most_rows(work)
         return min(self._most_rows(work), queue.batcher.turn_rows(work.replica, now_s))
@@ -471,7 +443,7 @@ class SessionGroup:
         """
         light = work.ids <= LIGHT_IDS or work.ids <= work.replica.costs.heavy_ids
         if light and work.rows <= self._most_rows(work):
-            # Pieces cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
+            # Chunks cost more than batches of the same rows: what is less than LONG_TURNS is run at once.
             if work.rows <= LONG_TURNS:
                 return False
             return work.rows > LONG_TURNS * self._turn_rows(work, queue, now_s) and bool(self._free_readers)
@@ -480,7 +452,7 @@ class SessionGroup:
         return True
 
     def _enqueue_split(self, work: Work, queue: Queue, splits: int, rows: int, now_s: float) -> None:
-        """Queue a request that leaves in chunks of at most so many rows, for `splits` sessions at a time."""
+        """Queue a request that leaves in chunks of at most `rows` rows, for `splits` sessions at a time."""
         if self._inline is not None:
             work.done = partial(self.deliver, work.done)
         split_request = SplitRequest(work, splits, rows, self._free_readers)
@@ -490,7 +462,6 @@ class SessionGroup:
             self._wake_session(queue)
 
     def _route(self, work: Work) -> Queue:
-        """Return the queue that a request joins."""
         if self._runs_apart(work):
             if self._apart is None:
                 self._start_apart()
@@ -507,11 +478,10 @@ class SessionGroup:
         return self._inline is not None or work.bound.cells > LARGE
 
     def _is_helper(self, queue: Queue) -> bool:
-        """Report whether the threads of a queue only help the inline session."""
+        """Report whether a queue's threads only help the inline session."""
         return self._inline is not None and queue is not self._apart
 
     def _start_apart(self) -> None:
-        """Start the queue and the session of requests with a stage that others would wait for."""
         if not self._free_readers:
             raise Overloaded("queue: too many requests larger than the largest batch are in progress")
         self._apart = _queue(self.options)
@@ -522,11 +492,7 @@ class SessionGroup:
         thread.start()
 
     def _helpers(self, queue: Queue) -> int:
-        """Return the number of helpers that could take a batch now, besides the calling session.
-
-        They are idle, each with a core to itself and more work than a hand-over costs. 0 if sessions have threads of
-        their own.
-        """
+        """Return the helpers that could take a batch now: idle, with a spare core and work worth a hand-over."""
         if not queue.idle or queue.batcher.work_s < 2 * HANDOVER_S:
             return 0
         return max(0, min(len(queue.idle), self._occupancy.spare - 1))
@@ -541,7 +507,7 @@ class SessionGroup:
             work.done = partial(self.deliver, work.done)
 
     def _request_run(self, delay_s: float) -> None:
-        """Have the owner call run_once(): one call for all requests that arrive before it runs."""
+        """Make the owner call run_once(), once for all requests that arrive before it runs."""
         if self._wake is not None and not self._run_requested:
             self._run_requested = delay_s == 0
             try:

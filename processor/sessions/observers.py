@@ -8,9 +8,9 @@ Invariants
 - An observer is given whole replies, row by row those of the inputs, before rows of unknown keys are dropped. Requests
   for no candidates, and for the best items, are not seen.
 - `watching` is replaced as a whole, whenever routes change; a request reads it once. An observer that has nothing to
-  watch is not in it, and so costs a request nothing. The lock orders who replaces it.
-- What observers have counted is read at any time, from any thread: slots of processor.counter_block, and of
-  versions nested objects and lists of numbers. Both add up over the processes of a server.
+  watch is not in it, and costs a request nothing. The lock orders replacements.
+- Any thread may read counts at any time: slots of processor.counter_block, and for versions nested objects and lists of
+  numbers. Both add up over the processes of a server.
 """
 
 from __future__ import annotations
@@ -35,12 +35,7 @@ class Observer(ABC):
 
     @abstractmethod
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """Return the callback to use instead of `done`, or `done` itself.
-
-        Args:
-            bound: The request bound to the replica's plan.
-            done: Callback for the reply or error.
-        """
+        """Return the callback to use instead of `done`, or `done` itself."""
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
         """Take the routes of all models; return False if there is nothing to watch until they change again."""
@@ -59,15 +54,9 @@ class Observer(ABC):
 
 
 class Observers:
-    """The observers of one predictor.
-
-    Attributes:
-        offered: Those of the engine's extensions, by name.
-        watching: Those that have something to watch.
-    """
+    """The observers of one predictor: those `offered` by extensions, and those that have something to watch."""
 
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create what the extensions offer."""
         self.offered: Mapping[str, Observer] = {
             name: create(groups, clock) for name, create in ENGINE.offers("observers").items()
         }
@@ -90,10 +79,8 @@ class Observers:
             self.watching = (*self._added, *self._following)
 
     def counted(self) -> Snapshot:
-        """Return the counters of all observers."""
         return merged(observer.counted() for observer in (*self._added, *self.offered.values()))
 
     def close(self) -> None:
-        """Close what the extensions offer."""
         for observer in self.offered.values():
             observer.close()

@@ -1,9 +1,8 @@
 """Place the session groups of a process: which models each serves, on how many sessions and which cores.
 
-Core plan. A group that names cores has them to itself: they are removed from the sessions of every other group, so a
-saturated neighbour does not slow it down. A model that no group names goes to the group with "*", else to the group
-"default", which has the options of the process. Groups with a budget, a share or a minimum have their cores planned
-while they serve (port core_planner).
+Core plan. A group that names cores has them to itself: they are removed from the sessions of every other group. A model
+that no group names goes to the group with "*", else to the group "default", which has the options of the process.
+Groups with a budget, a share or a minimum have their cores planned while they serve (port core_planner).
 """
 
 from __future__ import annotations
@@ -37,16 +36,9 @@ DEFAULT, ANY = "default", "*"
 def plan(
     config: SessionConfig, allowed: frozenset[int], nodes: Sequence[frozenset[int]], busy: int | None = None
 ) -> dict[str, tuple[tuple[str, ...], GroupOptions]]:
-    """Return the models and options of every group, by name. Pure.
+    """Return the models and options of every group, by name; raise BadInput if options contradict each other. Pure.
 
-    Args:
-        config: The options of the process and its groups.
-        allowed: The process's cores.
-        nodes: Memory nodes, as cores.numa_nodes() returns them.
-        busy: Number of those cores that it can keep busy all the time; None for all.
-
-    Raises:
-        BadInput: The options contradict each other.
+    `busy` is the number of the allowed cores, in these memory nodes, that the process can keep busy; None for all.
     """
     check(config)
     groups = dict(config.groups)
@@ -119,22 +111,12 @@ def core_planner() -> CorePlanner:
 
 
 class Groups:
-    """The running session groups of this process.
-
-    Attributes:
-        planning: What plans their cores, or a worker's half of it; None if nobody does.
-    """
+    """The running session groups of this process; `planning` (or None) plans their cores, or a worker's half of it."""
 
     def __init__(
         self, config: SessionConfig, clock: Clock, occupancy: Occupancy | None = None, alone: bool = True
     ) -> None:
-        """Start the groups.
-
-        Args:
-            config: The options of the process and its groups.
-            occupancy: See SessionGroup.
-            alone: False for a worker, whose supervisor plans cores for all.
-        """
+        """Start the groups; a worker is not `alone`: its supervisor plans cores for all."""
         self._groups: dict[str, SessionGroup] = {}
         self._by_model: dict[str, SessionGroup] = {}
         cores = ResourceLimits.here().cores
@@ -157,20 +139,11 @@ class Groups:
 
     @property
     def inline(self) -> SessionGroup | None:
-        """The group that an owner drives, which is then the only one; None if sessions have threads."""
+        """The only group if an owner drives it; None if sessions have threads."""
         return self._any if self._any.inline else None
 
     def resize(self, sessions: int, name: str | None = None) -> None:
-        """Change the number of sessions in one group, or in every group if `name` is None.
-
-        Args:
-            sessions: The new number.
-            name: Name of a group.
-
-        Raises:
-            NotFound: There is no such group.
-            BadInput: The number is out of range, or cores are planned.
-        """
+        """Change the number of sessions in one group, or in all; raise NotFound, or BadInput if cores are planned."""
         if self.planning is not None:
             raise BadInput("sessions: cores are planned (p99_ms, share, min_cores), and sessions with them")
         if name is not None and name not in self._groups:
@@ -196,18 +169,15 @@ class Groups:
         }
 
     def statistics(self) -> dict[str, GroupStats]:
-        """Return a snapshot of each group's statistics, by name."""
         return {
             name: GroupStats(len(group), group.queue_rows, total(group.statistics()))
             for name, group in self._groups.items()
         }
 
     def counts(self, replica: Replica) -> NDArray[np.int64]:
-        """Return a replica's lookups and misses (see SessionGroup.counts)."""
         return self.of(replica.manifest.model).counts(replica)
 
     def sketch(self, replica: Replica) -> Sketch:
-        """Return a replica's sketch (see SessionGroup.sketch)."""
         return self.of(replica.manifest.model).sketch(replica)
 
     def close(self) -> None:

@@ -3,19 +3,17 @@
 A request is validated in the caller's thread and computed by the SessionGroup. Thread-safe.
 
 Invariants
-- A request finds its replica in one mapping, by model (`_table`). Whoever holds the models pushes it: the host of this
-  process, or the supervisor by a message. It is never edited: update_routes() replaces it by one store, one caller at a
-  time, so that older routes do not replace newer ones.
-- A call reads the mapping once. So a request's version, label, key, input and limits are judged by the same routes. A
-  request that was read for a replica (select_replica()) and submitted after a change keeps that replica, even if its
-  version or model has been unloaded since: it is answered as it would have been before.
-- A replica that a request holds stays whole, because nothing of it is freed before the last such request. A version is
-  closed only after routes without it have been pushed, and opened before routes name it.
-- The turns of requests without a key are a sequence of the process (processor.versions.traffic), not of the routes:
-  they go on when routes change.
+- A request finds its replica in one mapping, by model (`_table`), which the host of this process or the supervisor (by
+  a message) pushes. It is never edited: update_routes() replaces it by one store, one caller at a time, so that older
+  routes do not replace newer ones.
+- A call reads the mapping once: version, label, key, input and limits are judged by the same routes. A request that was
+  read for a replica (select_replica()) and submitted after a change keeps that replica, even if it has been unloaded.
+- A replica that a request holds stays whole: nothing of it is freed before the last such request. A version is closed
+  only after routes without it have been pushed, and opened before routes name it.
+- The turns of requests without a key are a sequence of the process (processor.versions.traffic), not of the routes.
 - After refuse(), no request is routed, whatever is pushed later.
 
-Costs: a push makes one entry for each model, with the session group that computes it; a request looks up one.
+Costs: a push makes one entry for each model, with its session group; a request looks up one.
 
 Rejected: asking the host for a model, the model for its routes, and the version for its replica (a request then reads
 what four owners change, and a worker needs a second way); a lock (requests would wait for pushes).
@@ -58,22 +56,17 @@ if TYPE_CHECKING:
     from freshet_serving.processor.features.user_calls import KeptUsers
     from freshet_serving.processor.sessions.answerer import Answerer
 
-# How often a thread that waits for an inline reply checks that the owner is still there to compute it.
+# How often a thread that waits for an inline reply checks that the owner can still compute it.
 OWNER_GONE_S = 0.05
 LONGEST_STAGE_S = 10.0
 """Seconds that the stage of an imported model may take for a request without a deadline."""
 MAX_SHOWN_NBYTES = 1 << 20
-"""Most bytes of entity records that are kept for a client that asks for values: more than a reply's header holds."""
+"""Most bytes of entity records kept for a client that asks for values: more than a reply's header holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRoute:
-    """The routes and limits of requests for one model.
-
-    Attributes:
-        sticky_input: Name of the input by whose first value requests are split; "" for none.
-        group: The session group that computes them.
-    """
+    """The routes and limits of requests for one model; `sticky_input` is "" where no input decides the split."""
 
     routes: Routes[Replica]
     limits: RequestLimits
@@ -82,24 +75,15 @@ class ModelRoute:
 
 
 class Predictor:
-    """Answers requests by the routes that were pushed last.
+    """Answers requests by the routes that were pushed last, and by answerers those with their attribute.
 
-    Attributes:
-        observers: What sees the requests.
-        users: The users whose inputs this process keeps; None if it keeps none.
-        answerers: What answers requests in place of the batcher, by the attribute of a request that asks for it.
+    `users` are the users whose inputs this process caches; None if it caches none.
     """
 
     def __init__(
         self, groups: Groups, clock: Clock, limits: RequestLimits = DEFAULTS, users: KeptUsers | None = None
     ) -> None:
-        """Create a predictor over a process's session groups, without a model.
-
-        Args:
-            clock: The clock that deadlines are measured on.
-            limits: Limits of a request for models that have none of their own.
-            users: The users whose inputs this process keeps; None if it keeps none.
-        """
+        """Create a predictor without a model; `limits` are for models that have none of their own."""
         self.groups, self._clock, self._limits = groups, clock, limits
         self.users = users
         self._table: Mapping[str, ModelRoute] = {}
@@ -115,21 +99,13 @@ class Predictor:
         self._ends = RunEnds(clock)
 
     def update_routes(self, routes: Mapping[str, Routes[Replica]]) -> None:
-        """Replace the routes of all models; called by one thread at a time.
-
-        Args:
-            routes: The routes of every model.
-        """
+        """Replace the routes of all models; called by one thread at a time."""
         table = {model: self._route_of(model_routes) for model, model_routes in routes.items()}
         self._table = {} if self._refusal else table
         self.observers.follow(routes)
 
     def refuse(self, reason: str) -> None:
-        """Raise NotReady for all further requests; not during update_routes().
-
-        Args:
-            reason: The first one that is given is what clients read.
-        """
+        """Raise NotReady for all further requests, with the first reason; not during update_routes()."""
         self._refusal, self._table = self._refusal or reason, {}
 
     def close(self) -> None:
@@ -140,25 +116,17 @@ class Predictor:
         self.groups.close()
 
     def answerer(self, attribute: str, subject: str = "") -> Answerer:
-        """Return what answers the requests that have an attribute.
-
-        Args:
-            subject: What a client calls it; by default as the attribute.
-
-        Raises:
-            BadInput: The extension that offers it is not there.
-        """
+        """Return what answers requests with an attribute; raise BadInput, which calls it `subject`, if nothing does."""
         answerer = self.answerers.get(attribute)
         if answerer is None:
             raise missing(subject or attribute, attribute)
         return answerer
 
     def models(self) -> list[str]:
-        """Return the names of all models, sorted."""
         return sorted(self._table)
 
     def status(self, model: str) -> list[VersionStatus]:
-        """Return the status of each version of a model, newest first; raise NotFound for an unknown model."""
+        """Return the status of a model's versions, newest first; raise NotFound."""
         return self._find(model).routes.status()
 
     def limits(self, model: str) -> RequestLimits:
@@ -166,31 +134,15 @@ class Predictor:
         return self._table.get(model, self._gone).limits
 
     def replica(self, model: str, version: int | None = None, label: str | None = None) -> Replica:
-        """Return the replica that represents a model where traffic is not split.
-
-        Args:
-            version: The requested version; None for any.
-            label: The requested label; None for any.
-
-        Raises:
-            NotFound: There is none.
-            NotReady: It is loading.
-        """
+        """Return the replica that represents a model where traffic is not split; raise NotFound or NotReady."""
         return self._find(model).routes.pick(version, label)
 
     def route(
         self, model: str, version: int | None = None, label: str | None = None, key: bytes | None = None
     ) -> Replica:
-        """Return the replica that answers a request.
+        """Return the replica that answers a request; raise NotFound or NotReady.
 
-        Args:
-            version: The requested version; None for any.
-            label: The requested label; None for any.
-            key: Sticky key: requests with the same key are answered by one version as long as the split stays.
-
-        Raises:
-            NotFound: There is none.
-            NotReady: It is loading.
+        Requests with the same sticky key are answered by one version as long as the split stays.
         """
         return self._find(model).routes.route(version, label, key)
 
@@ -207,15 +159,9 @@ class Predictor:
         """Find the replica to read a request for and submit it with. Costs a fraction of reading the request.
 
         Args:
-            version: The requested version; None for any.
-            label: The requested label; None for any.
             timeout_s: Seconds that the request may still take; None for any time.
-            key: Sticky key, see route().
             waited_s: Seconds that it has waited to be read.
             sender: Name of the API key that sent it; "" where there are none.
-
-        Returns:
-            The replica, for submit().
 
         Raises:
             NotFound: There is none.
@@ -231,15 +177,7 @@ class Predictor:
         self._table.get(model, self._gone).group.check_room(timeout_s, waited_s, model, sender)
 
     def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool:
-        """Look up what a request leaves out, without waiting; return False if a store would have to be asked.
-
-        Args:
-            request: The request; its inputs are completed.
-            replica: The result of select_replica() for it.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Complete a request's inputs without waiting; False if a store would have to be asked. Raises BadInput."""
         if request.user_call is not None:
             from freshet_serving.processor.sessions.user_requests import complete
 
@@ -259,12 +197,12 @@ class Predictor:
     def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None:
         """Validate and queue a request.
 
+        Waits for an online store if the request leaves out inputs that only a store has, unless fill_from_memory() has
+        returned True for it.
+
         Args:
             done: Called once with the reply or error, on a session's thread or the owner's; it must not block.
             replica: The result of select_replica() for the request, if it was called.
-
-        Waits for an online store if the request leaves out inputs that only a store has, unless fill_from_memory() has
-        returned True for it.
         """
         if replica is None:
             route = self._find(request.model)
@@ -348,7 +286,7 @@ class Predictor:
         deadline_s: float | None,
         done: Done,
     ) -> None:
-        """Queue a request for no candidates: it is checked and computed as one blank row, which nobody else sees."""
+        """Queue a request for no candidates: it is computed as one blank row, which nobody else sees."""
         bound, done = replica.plan.bind_inputs(blank, route.limits), without_rows(done)
         if (oldest := route.routes.traffic.users) is not None and oldest.rounded:
             from freshet_serving.processor.features.user_bounds import UserBounds
@@ -360,19 +298,10 @@ class Predictor:
         )  # fmt: skip
 
     def set_owner(self, wake: Wake, post: Post) -> bool:
-        """Make the calling event loop's thread the one that computes inline (see SessionGroup.set_owner).
-
-        Args:
-            wake: See SessionGroup.set_owner.
-            post: See SessionGroup.set_owner.
-
-        Returns:
-            False if sessions have threads of their own: done() is then called on those.
-        """
+        """Make the calling thread the owner that computes inline (SessionGroup.set_owner); False if no group does."""
         return self._inline is not None and self._inline.set_owner(wake, post)
 
     def run_once(self) -> None:
-        """Compute the next batch inline, in this thread."""
         if self._inline is not None:
             self._inline.run_once()
 
@@ -412,16 +341,7 @@ class Predictor:
         return [r for r in replies if r is not None]
 
     def manifest(self, model: str, version: int | None = None, label: str | None = None) -> tuple[Manifest, Generation]:
-        """Return the manifest and the generation that would answer a request.
-
-        Args:
-            version: The requested version; None for any.
-            label: The requested label; None for any.
-
-        Raises:
-            NotFound: There is none.
-            NotReady: It is loading.
-        """
+        """Return the manifest and the generation that would answer a request; raise NotFound or NotReady."""
         replica = self.replica(model, version, label)
         return replica.manifest, replica.generation
 
@@ -442,10 +362,9 @@ class Predictor:
 
 
 def _by_input(route: ModelRoute, request: PredictRequest) -> Replica | None:
-    """Return the replica chosen by the first value of the route's sticky input.
+    """Return the replica chosen by the first value of the route's sticky input, unless the request names what to use.
 
-    None if the request names a version, label or key, or has no such input. Versions of a split have the same inputs,
-    so a request read for one can be bound to another.
+    Versions of a split have the same inputs, so a request read for one can be bound to another.
     """
     if request.version is not None or request.label is not None or request.key is not None:
         return None

@@ -33,13 +33,7 @@ MAX_TOP_ITEMS = 10_000
 
 
 class Timing(NamedTuple):
-    """The timing of a batch on the group's clock; one object for all its replies.
-
-    Attributes:
-        began_s: When the batch began.
-        sparse_s: Seconds of lookups and pooling, over all its buckets.
-        dense_s: Seconds of executables, over all its buckets.
-    """
+    """The timing of a batch on the group's clock, in all its buckets; one object for all its replies."""
 
     began_s: float
     ended_s: float
@@ -121,12 +115,7 @@ Done = Callable[[PredictReply | FreshetError], None]
 
 
 def without_unknown(bound: BoundRequest, done: Done) -> Done:
-    """Return the callback to give a request's reply to, so that done() gets it as the model treats unknown keys.
-
-    Args:
-        bound: A request with rows whose key may be unknown; its flags are final when the reply is there.
-        done: Receives the reply or error.
-    """
+    """Return a callback that answers a request as the model treats unknown keys; its flags are final with the reply."""
 
     def answer_known(result: PredictReply | FreshetError) -> None:
         done(result if isinstance(result, FreshetError) else _with_missing_rows(bound, result))
@@ -135,7 +124,7 @@ def without_unknown(bound: BoundRequest, done: Done) -> Done:
 
 
 def without_rows(done: Done) -> Done:
-    """Return the callback to give a request's reply to, so that done() gets it with no rows."""
+    """Return a callback that answers a request with no rows."""
 
     def answer_none(result: PredictReply | FreshetError) -> None:
         if not isinstance(result, FreshetError):
@@ -160,12 +149,7 @@ def _with_missing_rows(bound: BoundRequest, reply: PredictReply) -> PredictReply
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Ticket):
-    """A work item: rows of one bound request, from row `first` on.
-
-    Attributes:
-        done: Called once with the reply or error.
-        first: First row.
-    """
+    """A work item: rows of one bound request, from row `first` on."""
 
     replica: Replica
     bound: BoundRequest

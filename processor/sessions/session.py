@@ -1,22 +1,21 @@
 """Run batches: a session is one executor with its own buffers, over variables that all sessions share.
 
-A Queue holds the work that waits for some sessions, and what their running batches are predicted to take. It belongs to
-one session group (processor.sessions.group), whose lock guards all of it; it computes nothing.
+A Queue holds the work that waits for some sessions, and what their running batches are predicted to take. The lock of
+its session group (processor.sessions.group) guards all of it; it computes nothing.
 
 Ownership. A session is used by one thread at a time; no other thread touches its buffers, its bindings or its pin. A
-batch runs wholly on one session, under one pinned state, so all its replies carry one generation. A split request is
-several work items, on one session or several: their SplitRequest holds one pin for all of them, so its reply carries
-one generation, too. done() of a request is called exactly once, with a reply or an error. An error in one batch never
-reaches another, and a fault of one request never fails the rest of its batch: after an error each request is computed
-by itself. A batch allocates only the arrays that its replies consist of; everything else is reused from batch to batch.
+batch runs wholly on one session, under one pinned state, so all its replies carry one generation. The work items of a
+split request share one pin, held by their SplitRequest. done() of a request is called exactly once, with a reply or an
+error. An error in one batch never reaches another, and a fault of one request never fails the rest of its batch: after
+an error each request is computed by itself. A batch allocates only the arrays of its replies.
 
 Limits. The time of a run of some graphs depends on a request's values (running.run_limit); for those:
-- A run ends by the deadline of its request, by LONGEST_S, or by LONGEST_RUNS times what it is expected to take, if that
-  is longer. So one request occupies a session for that long, with a deadline or without.
+- A run ends by the deadline of its request, by LONGEST_S, or by LONGEST_RUNS times its expected time, if that is
+  longer. So one request occupies a session for that long at most.
 - A batch of several requests has half of the time that the most urgent one has left, and no more than SHORT_RUNS times
-  what is expected. If it does not end by then, each request runs by itself for an equal share of half of the rest; what
-  still does not end runs last, each by itself up to its own limit. So a request that is done in its share is answered
-  in time, whatever else was in its batch.
+  the expected time. If it does not end by then, each request runs by itself for an equal share of half of the rest;
+  what still does not end runs last, each by itself up to its own limit. So a request that is done in its share is
+  answered in time, whatever else was in its batch.
 """
 
 from __future__ import annotations
@@ -62,16 +61,7 @@ def record_batch(
     sparse_s: float,
     dense_s: float,
 ) -> None:
-    """Record a batch and its scores in a statistics block.
-
-    Args:
-        requests: Number of requests answered.
-        padded: Rows of padding.
-        results: Scores by output, float32 [rows, columns].
-        wait_s: Mean wait of its requests in seconds.
-        sparse_s: Seconds of lookups and pooling.
-        dense_s: Seconds of executables.
-    """
+    """Record a batch and its scores, float32 [rows, columns] by output, in a statistics block; wait_s is the mean."""
     for n, scores in enumerate(results.values()):
         if n == 0:
             note_batch(
@@ -83,19 +73,10 @@ def record_batch(
 
 
 class Session:
-    """One executor with its own buffers.
-
-    Attributes:
-        number: Number of the reader slot that it pins with, in any replica.
-    """
+    """One executor with its own buffers; `number` is the reader slot that it pins with, in any replica."""
 
     def __init__(self, number: int, clock: Clock, occupancy: Occupancy | None = None) -> None:
-        """Create a session.
-
-        Args:
-            number: Number of its reader slot.
-            occupancy: Occupancy of the cores shared with others; None for a session alone.
-        """
+        """Create a session; `occupancy` is of the cores shared with others, None for a session alone."""
         self.number = number
         self._clock, self._occupancy = clock, occupancy or Occupancy(1)
         # Weak references: a replica no longer in use is freed with its last batch, and its buffers with it.
@@ -178,7 +159,6 @@ class Session:
         return True
 
     def _fail(self, batch: Sequence[Work], reason: FreshetError) -> None:
-        """Answer requests of one version with an error."""
         self.stats.failed += len(batch)
         self._buffers(batch[0].replica).block.fail(len(batch))
         for work in batch:
@@ -241,13 +221,9 @@ class Session:
         requests: int,
         split_request: SplitRequest | None = None,
     ) -> Timing:
-        """Score all rows of the work items, one after another, and record the batch.
+        """Score all rows of the work items, one after another, into `results`, and record the batch.
 
-        Args:
-            state: Its pinned state.
-            results: Arrays that the scores are written to, by output.
-            requests: Number of requests that this batch answers.
-            split_request: The split request if the one work item is a chunk of it.
+        It answers this number of requests, or is a chunk of a split one.
         """
         began_s = self._clock.now_s()
         buffers, runner = self._buffers(replica), self._runner
@@ -267,9 +243,9 @@ class Session:
 
 
 def retry_groups(works: Sequence[Work], error: Exception) -> Sequence[Sequence[Work]] | None:
-    """Return the groups in which to compute a batch again after an error: each request by itself.
+    """Return the groups in which to compute a batch again after an error, each request by itself; None for one request.
 
-    Requests with refused floats are answered with their error here; the others are one group. None for one request.
+    Requests with refused floats are answered with their error here; the others are one group.
     """
     if isinstance(error, NonFiniteInput):
         sound = []
@@ -301,7 +277,6 @@ class Sleeper(Protocol):
 
 
 def count_refusal(stats: SessionStats, error: Overloaded) -> None:
-    """Count a request that is refused."""
     if error.late:
         stats.refused_late += 1
     else:
@@ -321,13 +296,7 @@ class Queue:
         self.responses: Histogram | None = None
 
     def check(self, work: Work, splits: int, now_s: float, divided: bool) -> float:
-        """Raise Overloaded if there is no room or no time for a request; return its wait: Batcher.check_capacity().
-
-        Args:
-            splits: Number of sessions that compute it.
-            now_s: The clock's reading.
-            divided: Whether it leaves in chunks.
-        """
+        """Return a request's wait on `splits` sessions, or in chunks, by Batcher.check_capacity(); raise Overloaded."""
         batcher, model, sender = self.batcher, work.replica.model, work.sender
         slack_s = None if work.deadline_s is None else work.deadline_s - now_s
         own_s = batcher.predict_s(work.replica, work.rows // splits, work.ids // splits)
@@ -337,12 +306,7 @@ class Queue:
         return batcher.check_capacity(work.rows, own_s, slack_s, sessions, running_s, work.ids, divided, model, sender)
 
     def check_typical(self, timeout_s: float | None, model: str, sender: str) -> None:
-        """Raise Overloaded if check() would refuse a request like the last ones.
-
-        Args:
-            timeout_s: Seconds left of its deadline; None for no deadline.
-            sender: Name of the API key that sent it; "" where there are none.
-        """
+        """Raise Overloaded if check() would refuse a request like the last ones (timeout_s: None for no deadline)."""
         own_s, divided = self._typical.get(model, NONE_YET)
         self.batcher.check_capacity(1, own_s, timeout_s, self.sessions, self.running_s, 0, divided, model, sender)
 
@@ -353,14 +317,7 @@ class Queue:
             self.idle.pop().gate.release()
 
     def take(self, session: Session, now_s: float, hurry: bool, free: int, sessions: int) -> NextBatch[Work]:
-        """Take the next batch for a session and record it as running.
-
-        Args:
-            now_s: The clock's reading.
-            hurry: True to ignore the batching window.
-            free: Number of sessions that could take a batch now.
-            sessions: Number of sessions that may run chunks of one ticket at the same time.
-        """
+        """Take the next batch for a session and record it as running; arguments as of Batcher.take()."""
         next_batch = self.batcher.take(now_s, free, hurry, sessions)
         if next_batch.batch:
             rows, ids, arrived_s = 0, 0, 0.0
@@ -380,11 +337,7 @@ class Queue:
         return next_batch
 
     def finish(self, session: Session, now_s: float) -> None:
-        """Account for a finished batch. Gaps between batches count as busy time while work is queued.
-
-        Args:
-            now_s: The clock's reading.
-        """
+        """Account for a finished batch. Gaps between batches count as busy time while work is queued."""
         if session.predicted_s:
             self.running_s = max(0.0, self.running_s - session.predicted_s)
             measured_s = now_s - session.started_s

@@ -146,7 +146,6 @@ class GroupOptions(SessionOptions):
     Attributes:
         sessions: Number of sessions; with compute "inline" all but one are helpers.
         max_batch_rows: Maximum rows in a batch; with device stages more, where those cost little more.
-        compute: "threads" or "inline".
         cpus: Cores for each session in turn; empty for any.
     """
 

@@ -1,31 +1,29 @@
 """Divide a large request into sub-requests that run on several sessions or between other requests; answer it as one.
 
-A request with more rows than a batch holds, or with more ids than one run may look up, is not run in one go: others
-would wait for all of it. It is queued as a ticket that the batcher divides (processor.sessions.batcher): at each of its
-turns, the rows of one run leave the queue as a chunk. So there is never more than one chunk for each session that runs
-one, and the rest waits in the queue. If the ids that all rows have in common are too many for one run, chunks without
-rows look them up first.
+A request with more rows than a batch holds, or with more ids than one run may look up, is queued as a ticket that the
+batcher divides (processor.sessions.batcher): at each of its turns, the rows of one run leave the queue as a chunk. So
+there is at most one chunk for each session that runs one. If the ids that all rows have in common are too many for one
+run, chunks without rows look them up first.
 
 Invariants
 - All chunks are computed under one state. The first chunk to run pins it for all of them, with a reader slot that no
-  session uses; the last chunk to finish, run or not, releases it. A session's own pin is not involved.
-- Chunks divide the request's rows: each row is computed once and written straight into its place in the request's
-  results. So joining the results costs nothing and the order cannot change.
+  session uses; the last chunk to finish, run or not, releases it.
+- Each row is computed once and written straight into its place in the request's results: joining costs nothing and the
+  order cannot change.
 - done() is called once, by the thread that finishes the last chunk. Once a chunk has failed or expired, the others are
-  not run; the pin is held until the last one is finished all the same, because one of them may be running.
+  not run; the pin is held until the last one is finished, because one of them may be running.
 - Features that are the same for all rows are looked up once, part after part (pooling.RowInvariants), and copied
   to the rows; sessions that need them meanwhile wait. The user's tensors of a divided version
   (processor.running.graph_run) are computed once and kept; sessions that begin at the same moment may each do so.
   Rows of a row store are not kept: each chunk fetches its own.
 
-Cost of the pin. It is taken when the first chunk runs, not when the request is queued: a delta waits for pins, not for
-queues. It is held until the last chunk is done. Between chunks other requests have their turns, so it is held for up to
-twice the time that the request takes alone, plus that time once more for smaller requests that arrive before its end.
-Meanwhile a delta is published and served to all other requests at once. But the call that brought it returns, and the
-next delta of the version is accepted, only when the pin is released; until then the rows that it replaced are kept, of
-one delta at most; a rollback waits likewise before it removes rows. So a model's limit of rows per request also limits
-its deltas' delay. There are as many reader slots for split requests as control words are left over by sessions: a
-request that finds no free one is refused.
+Cost of the pin. It is taken when the first chunk runs (a delta waits for pins, not for queues) and held until the last
+one is done. Other requests have their turns between chunks, so it is held for up to twice the time that the request
+takes alone, plus that time once more for smaller requests that arrive before its end. Meanwhile a delta is published
+and served to all other requests. But the call that brought it returns, and the next delta of the version is accepted,
+only when the pin is released; until then the rows that it replaced are kept, of one delta at most; a rollback waits
+likewise before it removes rows. So a model's limit of rows per request also limits its deltas' delay. A request that
+finds no free reader slot (control words left over by sessions) is refused.
 
 Rejected: one state per chunk (replies would mix generations), releasing the pin early in favour of a delta (the request
 would have to start again), queueing all chunks at once (256 tickets for one request, each of them in every sum over the
@@ -65,20 +63,12 @@ class SubRequest(Work):
 
 
 class SplitRequest:
-    """The chunks of one request and what they share.
-
-    Attributes:
-        user_tensors: Outputs of the subgraph `user`, by name, for this request; None until a chunk has computed them.
-        lookup_chunks: Number of chunks without rows that look up the shared ids first (see Ticket).
-    """
+    """The chunks of one request and what they share; lookup chunks (see Ticket), which have no rows, come first."""
 
     def __init__(self, whole: Work, sessions: int, most: int, free_readers: list[int]) -> None:
-        """Prepare to divide a request; takes one reader slot until the request is answered.
+        """Prepare to divide a request for so many sessions at once, into runs of at most `most` rows.
 
-        Args:
-            sessions: Number of sessions that should compute it at the same time.
-            most: Maximum number of rows in one run.
-            free_readers: Free reader slots. One is removed here and put back with the answer.
+        Takes a free reader slot, which is put back with the answer.
         """
         self.state: State
         self.user_tensors: Tensors | None = None
@@ -111,7 +101,6 @@ class SplitRequest:
         return not self.lookup_chunks
 
     def ticket(self) -> SubRequest:
-        """Return the ticket to queue, from which chunks are taken."""
         whole = self._whole
         self._unfinished = 1
         return SubRequest(
@@ -129,7 +118,6 @@ class SplitRequest:
         )
 
     def add_part(self) -> None:
-        """Count one more chunk as unfinished."""
         with self._lock:
             self._unfinished += 1
 
@@ -146,12 +134,7 @@ class SplitRequest:
             return True
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Fill rows of this request like SparsePlan.fill(), looking up features shared by all rows only once.
-
-        Args:
-            view: The rows to fill, of this one request.
-            out: Executable input to fill, float32 [rows, width].
-        """
+        """Fill rows, float32 [rows, width], like SparsePlan.fill(); look up features shared by all rows only once."""
         if self._invariants is None:
             self._whole.replica.plan.fill(view, out)
             return
@@ -161,16 +144,7 @@ class SplitRequest:
         self._invariants.varying.fill(view, out)
 
     def look_up(self, tables: NDArray[np.int64], epoch: int, counts: NDArray[np.int64]) -> None:
-        """Look up the next part of the features shared by all rows, if one is left.
-
-        Args:
-            tables: As BatchView.tables.
-            epoch: As BatchView.epoch.
-            counts: As BatchView.counts.
-
-        Raises:
-            NonFiniteInput: A float of the request is infinite, or becomes so when scaled.
-        """
+        """Look up the next part of the features shared by all rows, if one is left; raise NonFiniteInput."""
         with self._lookup_lock:
             if self._invariant_row is None:
                 self._invariant_row = np.zeros((1, self._whole.replica.plan.width), np.float32)
@@ -185,7 +159,6 @@ class SplitRequest:
         }
 
     def record_run(self, session: int, timing: Timing) -> None:
-        """Record that a session has computed a chunk, and add up its timing."""
         with self._lock:
             self._sessions.add(session)
             first = self._timing or timing

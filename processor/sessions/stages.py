@@ -19,25 +19,18 @@ STAGING_PER_STAGE = 2
 
 
 class Stages(Protocol):
-    """The stages of one group, on threads of their own.
-
-    Attributes:
-        stats: What each stage has done.
-    """
+    """The stages of one group, on threads of their own; `stats` is what each has done."""
 
     stats: list[SessionStats]
 
     def session(self, number: int) -> Session:
         """Return a new session, by its number, that fills batches and hands them to the stages."""
-        ...
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
         """Return the statistics blocks of a replica's batches."""
-        ...
 
     def close(self) -> None:
         """Run and answer what has been filled, then end. The sessions that fill must have ended before."""
-        ...
 
 
 def staging_count(stages: int) -> int:
@@ -46,25 +39,15 @@ def staging_count(stages: int) -> int:
 
 
 def check_stages(stages: int, field: str = "") -> None:
-    """Raise BadInput if stages are asked for that no extension has.
-
-    Args:
-        field: Beginning of the option's name in messages.
-    """
+    """Raise BadInput, which prefixes the option with `field`, if stages are requested that no extension has."""
     if stages and ENGINE.get("stages", OPTION) is None:
         raise missing(field + OPTION, OPTION)
 
 
 def open_stages(stages: int, readers: Sequence[int], clock: Clock, cpus: frozenset[int]) -> Stages:
-    """Start the stages of a group.
+    """Start the stages of a group, with staging_count(stages) unused reader slots, on these cores or any.
 
-    Args:
-        stages: Number of stages, at least 1.
-        readers: Unused reader slots, staging_count(stages) of them.
-        cpus: Cores of the stages' threads; empty for any.
-
-    Raises:
-        BadInput: The extension is not there.
+    Raises BadInput without the extension.
     """
     check_stages(stages)
     opened: Stages = ENGINE.get("stages", OPTION)(stages, readers, clock, cpus)

@@ -1,9 +1,9 @@
 """Requests about kept users (processor.features.user_calls) on their way through a predictor.
 
 Such a request is completed once, before anything else looks at its inputs. One that only changes or forgets what is
-kept is answered without a batch. One that prepares is computed with blank candidates, which nobody else sees, so that
-what is computed of the user is kept where such things are (processor.running.user_states). A request that may be
-answered with an older or rounded user's part has its reply say of which generation that was.
+cached is answered without a batch. One that prepares is computed with blank candidates, which nobody else sees, so that
+the user's part is cached where it can be (processor.running.user_states). A reply that may be of an older or rounded
+user's part names the generation of that part.
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ from freshet_serving.processor.versions.replica import Replica
 
 
 def complete(request: PredictRequest, replica: Replica, users: KeptUsers | None) -> CompletedInputs | None:
-    """Complete the inputs of a request about a kept user, once; return None if it goes on without one.
-
-    Args:
-        users: The kept users; None if this process keeps none.
-
-    Raises:
-        FreshetError: As KeptUsers.complete().
-    """
+    """Complete the inputs of a request about a kept user, once (KeptUsers.complete); return None if there is none."""
     call = request.user_call
     if call is None or request.completed is not None:
         return request.completed
@@ -46,11 +39,7 @@ def complete(request: PredictRequest, replica: Replica, users: KeptUsers | None)
 
 
 def released_before(request: PredictRequest, users: KeptUsers | None, done: Done) -> Done:
-    """Return the callback to give a request's reply to, so that done() gets it once the user is forgotten, if asked to.
-
-    Args:
-        done: Receives the reply or error.
-    """
+    """Return a callback that answers a request after its user is forgotten, if the request asks for that."""
     call = request.user_call
     if call is None or users is None or not call.releases:
         return done
@@ -67,11 +56,7 @@ def released_before(request: PredictRequest, users: KeptUsers | None, done: Done
 
 
 def with_blank_candidates(replica: Replica, inputs: Mapping[str, Column]) -> dict[str, Column]:
-    """Return a user's inputs with blank candidates: the fewest with which the user's part is computed by itself.
-
-    Args:
-        inputs: The user's inputs.
-    """
+    """Return a user's inputs with blank candidates: the fewest with which the user's part is computed by itself."""
     manifest, rows = replica.manifest, replica.graphs.fewest_divided
     # Late values fill what else the user leaves out.
     filled = roles_of(manifest).user & manifest.fillers.keys()
@@ -82,17 +67,12 @@ def with_blank_candidates(replica: Replica, inputs: Mapping[str, Column]) -> dic
 
 
 def empty_reply(replica: Replica, model: str) -> PredictReply:
-    """Return the reply to a request that has nothing computed."""
     outputs = {name: np.empty((0, columns), np.float32) for name, columns in replica.outputs.items()}
     return PredictReply(outputs, replica.generation, model)
 
 
 def with_user_step(bounds: UserBounds, done: Done) -> Done:
-    """Return the callback to give a request's reply to, so that done() gets it with the generation of an older user.
-
-    Args:
-        done: Receives the reply or error.
-    """
+    """Return a callback that answers a request with the generation of an older user's part."""
 
     def answer_named(result: PredictReply | FreshetError) -> None:
         if bounds.step is not None and not isinstance(result, FreshetError):

@@ -21,34 +21,25 @@ class SlotAllocator:
     """Hands out numbers below `capacity`, each to at most one owner; numbers from `bump` on were never used."""
 
     def __init__(self, capacity: int, what: str) -> None:
-        """Create an allocator.
-
-        Args:
-            capacity: Number of slots.
-            what: Name of the arena in error messages.
-        """
+        """Create an allocator; errors name it `what`."""
         self.capacity = capacity
         self.bump = 0
         self._what = what
         self._free: deque[Int64s] = deque()
         self._freed = 0
         self._deferred: deque[tuple[int, Int64s]] = deque()
-        self._waiting = 0
+        self.waiting = 0
+        """Number of freed slots that wait for readers."""
 
     @property
     def used(self) -> int:
         """Number of slots in use, without those that wait to be reused."""
-        return self.bump - self._freed - self._waiting
+        return self.bump - self._freed - self.waiting
 
     @property
     def room(self) -> int:
         """Number of slots that allocate() can return."""
         return self.capacity - self.bump + self._freed
-
-    @property
-    def waiting(self) -> int:
-        """Number of freed slots that wait for readers."""
-        return self._waiting
 
     def allocate(self, count: int) -> Int64s:
         """Return `count` slots, int64 [count]; raise TooLarge if there are fewer."""
@@ -77,15 +68,11 @@ class SlotAllocator:
         return slots
 
     def free_deferred(self, slots: Int64s, safe_seq: int) -> None:
-        """Free slots that may be reused once every reader has reached the flip `safe_seq`.
-
-        Args:
-            safe_seq: Sequence number of the flip.
-        """
+        """Free slots that may be reused once every reader has reached the flip `safe_seq`."""
         if len(slots):
-            waiting = self._waiting + len(slots)
+            waiting = self.waiting + len(slots)
             self._deferred.append((safe_seq, slots))
-            self._waiting = waiting
+            self.waiting = waiting
 
     def free(self, slots: Int64s) -> None:
         """Free slots that no reader can have seen or can still see."""
@@ -98,7 +85,7 @@ class SlotAllocator:
         """Make waiting slots available, now that every reader has reached the flip `oldest_seq`."""
         while self._deferred and self._deferred[0][0] <= oldest_seq:
             slots = self._deferred[0][1]
-            waiting = self._waiting - len(slots)
+            waiting = self.waiting - len(slots)
             self.free(slots)
             self._deferred.popleft()
-            self._waiting = waiting
+            self.waiting = waiting

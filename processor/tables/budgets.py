@@ -1,7 +1,4 @@
-"""Parse memory budgets: how many bytes of memory a table's rows may take.
-
-Colder rows stay on disk (processor.tables.tier).
-"""
+"""Parse memory budgets: how many bytes a table's rows may take; colder rows stay on disk (processor.tables.tier)."""
 
 from __future__ import annotations
 
@@ -33,16 +30,8 @@ class Budgets:
 
     @classmethod
     def parse(cls, texts: Iterable[str], scratch: str | Path) -> Self:
-        """Parse budgets such as "ctr/user=512M" or "ctr/*=64M".
-
-        Args:
-            texts: One text per budget.
-            scratch: An existing folder, see Budgets.
-
-        Raises:
-            BadInput: A text cannot be parsed, a budget is too small, or the folder does not exist.
-        """
-        found: dict[str, int] = {}
+        """Parse budgets such as "ctr/user=512M" or "ctr/*=64M"; raise BadInput, also if there is no scratch folder."""
+        budgets: dict[str, int] = {}
         for text in texts:
             name, _, size = text.partition("=")
             model, _, table = name.strip().partition("/")
@@ -52,10 +41,10 @@ class Budgets:
             nbytes = int(match[1]) * UNITS[match[2]]
             if nbytes < MIN_NBYTES:
                 raise BadInput(f"table_memory: {name[:64]}: expected at least 1M, got {size.strip()[:20]}")
-            found[f"{model}/{table}"] = nbytes
-        if found and not Path(scratch).is_dir():
+            budgets[f"{model}/{table}"] = nbytes
+        if budgets and not Path(scratch).is_dir():
             raise BadInput(f"scratch: folder does not exist: {str(scratch)[:64]!r}")
-        return cls(found, Path(scratch))
+        return cls(budgets, Path(scratch))
 
     def of(self, model: str, table: str) -> int:
         """Return the budget of one table in bytes; 0 for no limit."""

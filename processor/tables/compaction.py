@@ -4,9 +4,9 @@ It runs beside the processes that serve the version. Rows come out bit-identical
 base are copied as they are stored, with their scales; rows of deltas are quantised once, as a server does on arrival. A
 key keeps its training frequency.
 
-Everything is durable before the record that names it is written, and nothing has to be renamed: a kill at any moment
-leaves the change log as it was, and at most a folder that no record names, which `freshet repository prune` removes.
-Memory: the changed rows, and one table at a time.
+Everything is durable before the record that names it, and nothing is renamed: a kill leaves the change log as it was,
+and at most a folder that no record names, which `freshet repository prune` removes. Memory: the changed rows, and one
+table at a time.
 """
 
 from __future__ import annotations
@@ -46,20 +46,10 @@ Progress = Callable[[int, int], None]
 
 
 def compact(version: VersionReader, change_log: ChangeLog, progress: Progress | None = None) -> ChainLink | None:
-    """Commit a snapshot of the generation to be served.
+    """Commit a snapshot of the generation to be served; return its link, or None if it is stored whole already.
 
-    Args:
-        version: The version as it was published.
-        progress: Called with the number of files written so far and in all.
-
-    Returns:
-        The snapshot's link, or None if that generation is stored whole already.
-
-    Raises:
-        NotReady: The repository cannot be written.
-        Conflict: The generation was rolled back meanwhile.
-        Corrupt: A file is not as it was recorded.
-        Diverged: A file is not as it was recorded.
+    `progress` is called with the number of files written so far and in all. Raises NotReady if the repository cannot be
+    written, Conflict after a rollback meanwhile, Corrupt or Diverged for a file that is not as recorded.
     """
     change_log.look()
     change_log.may_write()
@@ -115,30 +105,31 @@ def _written(
 
 
 def _folded(base: VersionReader, table: TableEntry, changes: TableChanges) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a table's file with its changes: kept rows stay in order, new ones follow."""
+    """Return the tensors of a table's file with its changes: remaining rows stay in order, new ones follow."""
     base.verify([table_file(table.name)])
     old = base.tensors(table_file(table.name))
     keys, frequencies = old["keys"], old.get("frequencies")
     stored, scales = narrowed(changes.rows, table.dtype)
-    _, at, mine = np.intersect1d(keys, changes.keys, assume_unique=True, return_indices=True)
+    _, at, changed_at = np.intersect1d(keys, changes.keys, assume_unique=True, return_indices=True)
     fresh = np.ones(len(changes.keys), np.bool_)
-    fresh[mine] = False
-    kept = ~np.isin(keys, changes.removed)
+    fresh[changed_at] = False
+    remaining = ~np.isin(keys, changes.removed)
     scaled = "scales" in old
 
     def merged(before: NDArray[Any], changed: NDArray[Any]) -> NDArray[Any]:
-        there = np.array(before)
-        there[at] = changed[mine]
-        return np.concatenate([there[kept], changed[fresh]])
+        values = np.array(before)
+        values[at] = changed[changed_at]
+        return np.concatenate([values[remaining], changed[fresh]])
 
-    met = None
+    merged_frequencies = None
     if frequencies is not None:
-        met = np.concatenate([frequencies[kept], np.full(np.count_nonzero(fresh), MET_ONCE, np.uint32)])
+        added = np.full(np.count_nonzero(fresh), MET_ONCE, np.uint32)
+        merged_frequencies = np.concatenate([frequencies[remaining], added])
     return packed_stored(
-        np.concatenate([keys[kept], changes.keys[fresh]]),
+        np.concatenate([keys[remaining], changes.keys[fresh]]),
         merged(old["rows"], stored),
         merged(old["scales"], scales) if scaled else None,
-        met,
+        merged_frequencies,
     )
 
 

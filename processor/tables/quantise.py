@@ -1,7 +1,7 @@
 """Convert rows of float32 to the type that a table stores, and back: the one way for export, deltas and serving.
 
-An export quantises whole tables here, a server quantises each delta's rows on arrival, both by the same kernel
-(kernels.conversion): a version and its deltas hold the same bits as a version that is published whole.
+An export quantises whole tables here, a server each delta's rows on arrival, by the same kernel (kernels.conversion): a
+version and its deltas hold the same bits as a version that is published whole.
 
 |stored - x| is at most, for a row of largest magnitude m: float16 2**-11 |x| (2**-25 below 2**-14), bfloat16 2**-8 |x|,
 int8 m / 254, each apart from the last bit of a float32.
@@ -29,15 +29,7 @@ class StoredRows:
 
 
 def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
-    """Convert float32 rows to a row type.
-
-    Args:
-        rows: float32 [n, dim].
-        dtype: The row type.
-
-    Raises:
-        BadInput: The type cannot hold a number.
-    """
+    """Convert float32 rows [n, dim] to a row type; raise BadInput if it cannot hold a number."""
     kind = ROW_TYPES[dtype]
     if not all_below(rows, kind.below):
         raise BadInput(f"rows: expected finite numbers below {kind.below:g} for {dtype}")
@@ -58,11 +50,7 @@ def quantise(rows: NDArray[np.float32], dtype: str) -> StoredRows:
 
 
 def dequantise(stored: StoredRows, dtype: str) -> NDArray[np.float32]:
-    """Return stored rows as float32 [n, dim], exactly as the kernels read them.
-
-    Args:
-        dtype: Their row type.
-    """
+    """Return stored rows as float32 [n, dim], exactly as the kernels read them."""
     source = np.ascontiguousarray(stored.rows)
     scales = np.ascontiguousarray(stored.scales)
     rows = np.empty(source.shape, np.float32)

@@ -34,12 +34,10 @@ class RemoteConfig:
     """Settings of remote tables.
 
     Attributes:
-        url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; never shown, because it may contain a
-            password.
+        url: redis[s][+cluster]://[user:password@]host:port[/db], or unix://; never shown: it may contain a password.
         tables: "model/table", or "model/*" for all tables of a model.
         timeout_s: Time limit of a new connection, and of all replies of a batch.
-        on_error: For an id with an unavailable row: "default" uses the default row, "fail" fails its request with
-            NotReady.
+        on_error: For an id with an unavailable row: "default" uses the default row, "fail" fails with NotReady.
         cache_rows: Rows kept in memory for each remote table of each served version.
     """
 
@@ -70,12 +68,7 @@ class RemoteConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTables:
-    """Table descriptors for one batch. The object must outlive their use.
-
-    Attributes:
-        tables: The state's descriptors, with those of remote tables pointing at the batch's rows.
-        keep: The arrays that they point at.
-    """
+    """Table descriptors for one batch, those of remote tables for its rows; must outlive their use."""
 
     tables: NDArray[np.int64]
     keep: tuple[Any, ...]
@@ -86,26 +79,17 @@ class RowReader(Protocol):
 
     def holds(self, table: int) -> bool:
         """Return whether the rows of a table, by its number in the manifest, are outside of the process."""
-        ...
 
     def counted(self) -> Snapshot:
         """Return the counters since the version was loaded, of the block REMOTE_ROWS."""
-        ...
 
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Return descriptors of everything that a batch reads, as of a pinned state.
+        """Return descriptors of all that a batch reads, as of a pinned state; spans as BatchView.spans.
 
-        Args:
-            tables: The state's descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The state's epoch.
-            spans: int64 [requests, 2], as BatchView.spans.
-
-        Raises:
-            NotReady: Rows were unavailable and the policy is to fail.
+        Raises NotReady if rows were unavailable and the policy is to fail.
         """
-        ...
 
 
 class RemoteTables(Protocol):
@@ -113,30 +97,16 @@ class RemoteTables(Protocol):
 
     def tables(self, manifest: Manifest) -> Mapping[str, ServedTable]:
         """Return a version's remote tables by name, without rows; raise NotReady unless all of them can be read."""
-        ...
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RowReader | None:
-        """Return a reader of the version's remote tables, None if it has none.
-
-        Raises:
-            NotReady: A table cannot be read.
-        """
-        ...
+        """Return a reader of the version's remote tables, None if it has none; raise NotReady if one cannot be read."""
 
     def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def open_remote_tables(config: RemoteConfig | None, clock: Clock) -> RemoteTables | None:
-    """Open the remote tables of this process.
-
-    Args:
-        config: The configuration; None for no remote tables.
-
-    Raises:
-        BadInput: The URL is not valid, or the extension is not there.
-    """
+    """Open the remote tables of this process, None for none; raise BadInput for a bad URL or without the extension."""
     if config is None:
         return None
     source = ENGINE.only("row_source")

@@ -1,10 +1,8 @@
 """Store rows of a table with a memory budget in a log on disk: records in segments of a file without a name.
 
 Serving's tables (processor.tables.tier) read it through its mapping, training's (models.embedding.cold_rows) by system
-calls.
-
-Belongs to the table's writer. Records are only ever appended to the newest segment. A segment without live records is
-freed: once every reader has reached a later flip its disk space is released and it may be used again.
+calls. Belongs to the table's writer. Records are only ever appended to the newest segment. A segment without live
+records is freed: once every reader has reached a later flip its disk space is released and it may be used again.
 """
 
 from __future__ import annotations
@@ -38,11 +36,7 @@ def record_nbytes(spec: TableEntry) -> int:
 
 
 def tier_fields(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring.
-
-    Args:
-        arrays: The table's arrays, see ServedTable.arrays.
-    """
+    """Return the last fields of the descriptor of a table with a memory budget: log, record_nbytes, hits, ring."""
     return [
         arrays["log"].ctypes.data,
         record_nbytes(spec),
@@ -55,16 +49,7 @@ class RowLog:
     """The log's segments: where the next records go, how many of each segment are live, which are free."""
 
     def __init__(self, table: str, record_nbytes: int, folder: Path) -> None:
-        """Create the log file.
-
-        Args:
-            table: The table's name, for error messages.
-            record_nbytes: Size of a record, a multiple of 8.
-            folder: The folder to create the file in.
-
-        Raises:
-            BadInput: The folder is not writable.
-        """
+        """Create the log file; record_nbytes is a multiple of 8. Raises BadInput if the folder is not writable."""
         try:
             self.file = ScratchFile(folder, MOST_RECORDS * record_nbytes)
         except OSError as error:
@@ -125,11 +110,7 @@ class RowLog:
         return bool(self._deferred)
 
     def free_segment(self, segment: int, safe_seq: int) -> None:
-        """Free a segment without live records; it may be reused once every reader has reached `safe_seq`.
-
-        Args:
-            safe_seq: Sequence number of the flip that readers must reach.
-        """
+        """Free a segment without live records; it may be reused once every reader has reached the flip `safe_seq`."""
         self._closed[segment] = False
         self._deferred.append((safe_seq, segment))
 

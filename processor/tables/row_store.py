@@ -1,8 +1,7 @@
 """Define the interface of a row store: small immutable values by key, many at a time.
 
-Everything above this interface (processor.extensions.remote_rows) works with any store that implements these five
-methods and that an extension offers for the scheme of its URL (processor.ports); the tests use a dictionary. Calls may
-come from any thread.
+Everything above this interface (processor.extensions.remote_rows) works with any store that has these five methods and
+that an extension offers for the scheme of its URL (processor.ports). Calls may come from any thread.
 """
 
 from __future__ import annotations
@@ -21,12 +20,7 @@ SCHEME = re.compile(r"[a-z][a-z0-9+]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class StoreReply:
-    """Result of a fetch.
-
-    Attributes:
-        values: In the order of the keys, None for each that is unavailable.
-        problem: The reason in a few words, or "".
-    """
+    """Result of a fetch: values in the order of the keys, None for each that is unavailable, and why in a few words."""
 
     values: list[bytes | None]
     problem: str = ""
@@ -38,39 +32,20 @@ class RowStore(Protocol):
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
         """Fetch the values of a batch in one round trip, all within the store's timeout.
 
-        Args:
-            max_nbytes: Size limit of all values together; a store that sends more has failed.
-
-        Returns:
-            The values, None for each that is unavailable. A store's failure is never raised.
+        A store that sends more than max_nbytes in all has failed. A store's failure is never raised.
         """
-        ...
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Read the value of one key.
-
-        Args:
-            max_nbytes: Size limit of the value.
-
-        Returns:
-            The value, None if there is none.
-
-        Raises:
-            NotReady: The store does not answer, or not with a value.
-        """
-        ...
+        """Return the value, of at most max_nbytes, of one key, or None; raise NotReady if the store does not answer."""
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
         """Store values; raises NotReady unless all of them were stored."""
-        ...
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Remove keys, including missing ones; raises NotReady unless all of them were removed."""
-        ...
 
     def close(self) -> None:
         """Close the store's connections."""
-        ...
 
 
 def row_store_scheme(url: str) -> str:
@@ -87,14 +62,9 @@ def row_store_scheme(url: str) -> str:
 
 
 def open_store(url: str, timeout_s: float, clock: Clock) -> RowStore:
-    """Return the store at a URL; it connects at first use.
+    """Return the store at a URL, never shown because of its password, which connects at first use; raise BadInput.
 
-    Args:
-        url: Its URL; never shown, because it may contain a password.
-        timeout_s: Time limit of a new connection, and of all replies of a batch.
-
-    Raises:
-        BadInput: The URL is not valid, or there is no row store.
+    timeout_s limits a new connection, and all replies of a batch.
     """
     store: RowStore = ENGINE.get("row_stores", row_store_scheme(url))(url, timeout_s, clock)
     return store

@@ -1,7 +1,7 @@
 """Serve one table: the loaded version's rows in their read-only mmap, newer rows in an arena beside them (MVCC).
 
-Ownership. One writer (the version's lock holder) calls everything but the kernels; readers only ever see the
-descriptor, a row of plain integers, through a published state, and read it in kernels without a lock.
+Ownership. One writer (the version's lock holder) calls everything but the kernels; readers only see the descriptor, a
+row of plain integers, through a published state, and read it in kernels without a lock.
 
 Invariants
 - Rows of the file are never written. An arena slot is written only while no head points at it.
@@ -14,15 +14,14 @@ Invariants
 - Only the writer follows a version chain past the row version that it needs, and no row in the chain has been freed.
 - A call that raises has changed nothing that matters: everything it needs (slots, copies, a larger index) is allocated
   first, and the caller holds everything that undo() needs before the first head moves. undo() allocates no array, and
-  may be called for a delta that was staged in part or not at all. Counts are kept by the kernel that changes what they
-  count.
-- Without a memory budget, keys that are 0, 1, 2 ... are row numbers, recognised by the keys of the file, not by a mark.
-  `changed` has a bit for each row, set before the key's head first leaves the file's row and never cleared, and `heads`
-  the head of each key whose bit is set (kernels.rows): 8 bytes a row, but only pages with a changed row take memory.
-  The index still holds all keys: it finds new ones, and deltas, undo and removals work on it.
-- With a filter (kernels.key_filter), which the caller asks for where most lookups are of ids without a row, the index
-  and its filter are replaced together. A filter may say yes of an id that the index lacks, never no of one that it has:
-  so it needs no undo, and knows nothing of epochs.
+  may be called for a delta that was staged in part or not at all. Each kernel keeps the counts of what it changes.
+- Without a memory budget, keys that are 0, 1, 2 ... are row numbers, recognised by the keys of the file. `changed` has
+  a bit for each row, set before the key's head first leaves the file's row and never cleared, and `heads` the head of
+  each key whose bit is set (kernels.rows): 8 bytes a row, but only pages with a changed row take memory. The index
+  still holds all keys: it finds new ones, and deltas, undo and removals work on it.
+- With a filter (kernels.key_filter), for lookups of ids that mostly have no row, the index and its filter are replaced
+  together. A filter may say yes of an id that the index lacks, never no of one that it has: it needs no undo, and knows
+  nothing of epochs.
 - `torn` is set before the first change that must be completed, and cleared once it is: a call that raises in between
   leaves it set, without allocating memory. A torn table is correct for its readers, but is not changed any more.
 
@@ -77,7 +76,6 @@ def packed(
     Args:
         keys: int64 [n].
         rows: float32 [n, dim]; of records int32.
-        dtype: Type to store.
         frequencies: How often training used each key, uint32 [n], for tables with a memory budget.
 
     Raises:
@@ -110,17 +108,7 @@ def packed_stored(
     scales: NDArray[np.float32] | None = None,
     frequencies: NDArray[np.uint32] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Return the tensors of packed() for rows in the type that the table stores.
-
-    Args:
-        keys: int64 [n].
-        rows: [n, dim] of the table's type.
-        scales: float32 [n] if the type has scales.
-        frequencies: uint32 [n], see packed().
-
-    Raises:
-        BadInput: An id occurs twice.
-    """
+    """Return packed()'s tensors for rows [n, dim] and scales, float32 [n], of the table's type; raise BadInput."""
     order = _key_order(keys)
     if order is not None:
         keys, rows = keys[order], rows[order]
@@ -140,12 +128,7 @@ def packed_stored(
 
 
 def descriptor(spec: TableEntry, arrays: Mapping[str, NDArray[Any]]) -> list[int]:
-    """Return a table's descriptor for readers' kernels: addresses, bounds and sizes (see kernels.pool).
-
-    Args:
-        arrays: Those of ServedTable.arrays, or mappings of the same bytes in another process; they must outlive the
-            descriptor's use.
-    """
+    """Return a table's descriptor (kernels.pool) of ServedTable.arrays, or mappings of them, which must outlive it."""
     tier = [0, 0, 0, 0]
     if "ring" in arrays:
         # Loaded with the first table that has a memory budget.
@@ -251,8 +234,7 @@ class RowVersions:
 class ServedTable:
     """The rows of one table by key, as of any epoch that is still pinned or can be restored by undo().
 
-    Attributes:
-        rows_elsewhere: True if the rows of the version lie outside of the process, and only those of deltas in it.
+    `rows_elsewhere`: the rows of the version lie outside of the process, and only those of deltas in it.
     """
 
     rows_elsewhere = False
@@ -266,10 +248,9 @@ class ServedTable:
         scratch: Path | None = None,
         filtered: bool = False,
     ) -> None:
-        """Map a table file's arrays and reserve memory for newer rows.
+        """Map a table file's tensors, see packed(), and reserve memory for newer rows.
 
         Args:
-            arrays: Views of the table file's tensors, see packed().
             budget_nbytes: Memory budget for rows; 0 for no limit.
             scratch: With a budget: a folder with room for the rows that deltas change (processor.tables.tier).
             filtered: Whether to keep a filter of the ids, for lists of ids that mostly have no row.
@@ -312,8 +293,8 @@ class ServedTable:
 
             self._tier = Tier(spec, self._slots, self._meta, budget_nbytes, scratch)
             advise(self._base, mmap.MADV_RANDOM)
-        # The descriptor for the writer's own kernels, kept because building it for each step of each table took a fifth
-        # of a small delta's time, and because undo() must not allocate memory.
+        # Kept for the writer's own kernels: building it for each step of each table took a fifth of a small delta's
+        # time, and undo() must not allocate memory.
         self._row = np.array(self.descriptor())
         if self._tier and "frequencies" in arrays:
             self._tier.fill(self._row, arrays["keys"], arrays["frequencies"])
@@ -346,7 +327,6 @@ class ServedTable:
 
     @property
     def rows(self) -> int:
-        """Number of rows in the newest epoch."""
         return int(self._counts[ROWS])
 
     @property
@@ -355,12 +335,7 @@ class ServedTable:
         return self._torn or (self._tier is not None and self._tier.torn)
 
     def some_keys(self, most: int, where: float = 0.0) -> Int64s:
-        """Return up to `most` ids that have or had a row, in the order of the index.
-
-        Args:
-            most: Maximum number of ids.
-            where: Where in the index to start, from 0 to 1.
-        """
+        """Return up to `most` ids that have or had a row, in the order of the index from part `where` (0 to 1) on."""
         first = int(where * max(0, len(self._index) - 64 * most))
         entries: Int64s = self._index[first : first + 64 * most]
         keys: Int64s = entries[entries[:, 1] >= 0, 0]
@@ -377,11 +352,6 @@ class ServedTable:
         return parts | ({"log": self._tier.tally().log_nbytes, "books": self._tier.nbytes} if self._tier else {})
 
     @property
-    def by_row_number(self) -> bool:
-        """True if keys are row numbers: their rows are read without the index."""
-        return bool(self._numbers)
-
-    @property
     def tiered(self) -> bool:
         """True if the table has a memory budget."""
         return self._tier is not None
@@ -392,11 +362,9 @@ class ServedTable:
         return self._tier.tally() if self._tier else None
 
     def apply(self, delta: TableDelta, epoch: int, versions: RowVersions | None = None) -> RowVersions:
-        """Stage and publish a delta's rows; readers of epochs before `epoch` see no change.
+        """Stage and publish a delta's rows; readers of epochs before `epoch`, which no row carries yet, see no change.
 
-        Args:
-            epoch: An epoch that no row carries yet.
-            versions: Filled before the first row is published, and returned; undo() accepts it even if this raises.
+        `versions` is filled before the first row is published; undo() accepts it even if this raises.
         """
         versions = versions or RowVersions()
         removed = self._present(delta.removed) if len(delta.removed) else delta.removed
@@ -415,9 +383,7 @@ class ServedTable:
     def undo(self, versions: RowVersions, safe_seq: int) -> None:
         """Remove the newest delta's row versions, once. No reader may be pinned to an epoch that sees them.
 
-        Args:
-            versions: The result of apply().
-            safe_seq: The next flip; the slots are reused once every reader has reached it.
+        The slots are reused once every reader has reached `safe_seq`, the next flip.
         """
         if not len(versions.slots):
             return
@@ -428,24 +394,15 @@ class ServedTable:
         self._torn = False
 
     def retire(self, versions: RowVersions, publish_seq: int) -> None:
-        """Mark a delta as one that can no longer be undone, nor any before it.
-
-        Args:
-            versions: The result of apply().
-            publish_seq: A flip at which readers see the delta.
-        """
+        """Mark a delta that readers see at `publish_seq` as one that can no longer be undone, nor any before it."""
         self._retired.append((publish_seq, versions))
 
     def reclaim(self, oldest_seq: int, safe_seq: int, coming: int = 0) -> None:
-        """Vacuum retired deltas that every reader sees, and make freed slots usable again.
+        """Vacuum retired deltas that every reader sees (oldest_seq), and make slots freed before usable again.
 
-        It vacuums twice as many rows as the next delta brings, so that a small delta does not pay for a large one; or
-        all of them if the arena would be full otherwise.
-
-        Args:
-            oldest_seq: A flip that every reader has reached.
-            safe_seq: The next flip; slots freed here are reused once every reader has reached it.
-            coming: Number of rows that the next delta brings.
+        It vacuums twice as many rows as the next delta brings (`coming`), so that a small delta does not pay for a
+        large one; or all of them if the arena would be full otherwise. Slots freed here wait for safe_seq, the next
+        flip.
         """
         most = max(SETTLE_ROWS, 2 * coming) if coming <= self._slots.room else sys.maxsize
         while most > 0 and self._retired and self._retired[0][0] <= oldest_seq:
@@ -465,17 +422,10 @@ class ServedTable:
             self._tier.reclaim(oldest_seq)
 
     def maintain(self, oldest_seq: int, safe_seq: int, now_s: float) -> bool:
-        """Run reclaim() and one slice of keeping the table within its memory budget; about a millisecond.
+        """Run reclaim() and one slice, about a millisecond, of keeping the table within its memory budget.
 
-        Call it repeatedly under the version's lock.
-
-        Args:
-            oldest_seq: A flip that every reader has reached.
-            safe_seq: The next flip.
-            now_s: A monotonic clock's reading.
-
-        Returns:
-            True if freed places wait for safe_seq: a flip, even to the same content, makes them usable again.
+        Call it repeatedly under the version's lock, with a monotonic clock's reading. Returns True if freed places wait
+        for safe_seq: a flip, even to the same content, makes them usable again.
         """
         self.reclaim(oldest_seq, safe_seq)
         return self._tier.maintain(self._row, safe_seq, now_s, self._base) if self._tier else False
@@ -506,14 +456,7 @@ class ServedTable:
         return keys[:count][order], rows.view(self._type.carried)
 
     def look_up(self, keys: Int64s, epoch: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        """Look up the rows that are in memory as of an epoch.
-
-        Args:
-            keys: int64 [n].
-
-        Returns:
-            bool [n], true for keys with a row, and the rows of those m keys, float32 or records [m, dim].
-        """
+        """Return which int64 keys [n] have a row in memory as of an epoch, bool [n], and those m rows [m, dim]."""
         refs = np.empty(len(keys), np.int64)
         row_kernels.look_up(self._row, epoch, keys, refs)
         has_row = refs >= 0
@@ -563,7 +506,6 @@ class ServedTable:
         self._counts[USED] = used
 
     def _filter_of(self, index: Int64s) -> Int64s:
-        """Return the filter of an index."""
         words = key_filter.words_for(len(index))
         key_words: Int64s = reserve(words * 8, f"filter-{self.spec.name}").view(np.int64)[:words]
         key_filter.fill(key_words.ctypes.data, index.ctypes.data, len(index))

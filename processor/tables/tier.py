@@ -1,10 +1,10 @@
 """Tiered storage for a table larger than its memory: hot rows in the arena, cold ones on disk, with the same scores.
 
 Cold rows are read in place, through read-only mappings of the version's file (rows as published) and of a log (rows
-that deltas have changed). Both are files: the kernel owns the page cache behind them, which is not counted as the
-process's memory and is dropped under memory pressure. The budget limits what the process must hold: arena, meta and the
-per-slot bookkeeping kept here. It does not include the index, nor the row versions of deltas that can still be undone,
-which are in the arena whatever the budget; settled rows must fit into what is left.
+that deltas have changed). The page cache behind them is not counted as the process's memory and is dropped under memory
+pressure. The budget limits what the process must hold: arena, meta and the per-slot bookkeeping. It does not include
+the index, nor the row versions of deltas that can still be undone, which are in the arena whatever the budget; settled
+rows must fit into what is left.
 
 Invariants
 - Readers never block and never lock, and a row has the same bits in every tier. To move a row, write its copy where
@@ -15,11 +15,10 @@ Invariants
   flip.
 - A record is live while a head, a row version or a settled slot refers to it. Log compaction copies the live records of
   the emptiest segment to the tail, slice by slice, and then frees the segment.
-- Crash-safe because nothing here has to survive: the log is a file without a name. After a crash the table is rebuilt
-  from the version and its deltas.
+- Nothing here has to survive a crash: the log is a file without a name, and the table is rebuilt from the version and
+  its deltas.
 - On a full disk nothing moves: rows stay in memory, beyond the budget, until there is room again. The same holds when
-  memory is short: arrays are allocated before the first ref moves. If a change is interrupted all the same, the tier
-  says so (torn).
+  memory is short: arrays are allocated before the first ref moves. An interrupted change is marked (torn).
 
 Which rows are hot: LFU. Training's frequencies choose the first ones (table file); then one lookup in SAMPLE is
 counted, for hot rows in one byte per slot, for cold rows through a ring that maintain() drains into a count-min sketch.
@@ -27,8 +26,8 @@ A cold row replaces the coldest of a few hot ones if it was read more often (Tin
 are halved after AGE samples per slot. Counting is racy on purpose: lost counts make the ranking slightly worse, but no
 lookup wrong.
 
-Costs: for a table without a budget only one comparison with a field that is read anyway. maintain() works in slices of
-at most MOVES rows.
+Costs: for a table without a budget one comparison with a field that is read anyway. maintain() works in slices of at
+most MOVES rows.
 
 Rejected: a separate cache beside the arena (a third place to look up, and invalidation on every delta); reading cold
 rows by system calls (one for each row, even in the page cache); deduplicating ids within a batch (of a batch's cold
@@ -71,15 +70,7 @@ _NOBODY: Read = (np.empty(0, np.int64), np.empty(0, np.uint8))
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """A snapshot of a tiered table.
-
-    Attributes:
-        hot_rows: Settled rows in memory.
-        hot_lookups: Lookups of hot rows since the start, from samples.
-        cold_lookups: Lookups of cold rows since the start, from samples.
-        log_nbytes: Size of the log on disk.
-        compactions: Number of log segments that were emptied.
-    """
+    """A snapshot of a tiered table: settled rows in memory, sampled lookups, and emptied log segments."""
 
     hot_rows: int
     hot_lookups: int
@@ -92,12 +83,7 @@ class TierStats:
 class VacuumPlan:
     """Bookkeeping changes for row versions about to be settled.
 
-    Attributes:
-        keys: Keys of the rows.
-        counts: Their read counts.
-        gone: Slots that are no longer settled.
-        dead: Number of dead records by log segment.
-        hot: Number of settled rows afterwards.
+    `gone` are slots that are no longer settled; `dead` counts dead records by log segment, `hot` settled rows then.
     """
 
     keys: Int64s
@@ -109,24 +95,12 @@ class VacuumPlan:
 
 
 class Tier:
-    """The writer's bookkeeping of one table's tiers.
-
-    Methods expect the table's current descriptor, int64 [TABLE_FIELDS].
-    """
+    """The writer's bookkeeping of one table's tiers; methods expect the table's current descriptor."""
 
     def __init__(
         self, spec: TableEntry, slots: SlotAllocator, meta: NDArray[np.int64], budget_nbytes: int, scratch: Path
     ) -> None:
-        """Reserve the bookkeeping arrays and open the log.
-
-        Args:
-            meta: The arena's meta, int64 [slots, 2].
-            budget_nbytes: Memory budget for rows.
-            scratch: Folder for the log.
-
-        Raises:
-            BadInput: The scratch folder is not writable.
-        """
+        """Reserve the bookkeeping arrays and open the log in the scratch folder; raise BadInput if that fails."""
         self._slots, self._meta = slots, meta
         kind = STORED_TYPES[spec.dtype]
         slot_nbytes = spec.dim * kind.dtype.itemsize + (4 if kind.scaled else 0) + SLOT_BOOKS_NBYTES
@@ -169,13 +143,7 @@ class Tier:
         )
 
     def fill(self, table: Int64s, keys: Int64s, frequencies: NDArray[np.uint32]) -> None:
-        """Promote the rows that training used most into an empty arena, as many as the budget allows.
-
-        Args:
-            table: The table's descriptor.
-            keys: int64 [n].
-            frequencies: How often training used each key, uint32 [n].
-        """
+        """Promote the rows that training used most (uint32 [n] by key) into an empty arena, up to the budget."""
         count = min(self._budget, len(keys))
         if count:
             most = np.argpartition(frequencies, len(keys) - count)[len(keys) - count :]
@@ -185,20 +153,15 @@ class Tier:
     def plan_vacuum(
         self, keys: Int64s, slots: Int64s, replaced: Int64s, rows: NDArray[np.bool_], dead: Int64s
     ) -> VacuumPlan:
-        """Compute the bookkeeping after these row versions are vacuumed (settled); change nothing.
+        """Compute the bookkeeping after row versions are vacuumed (settled); change nothing.
 
-        Args:
-            keys: int64 [m].
-            slots: int64 [m], the slots that hold the versions.
-            replaced: int64 [m], see kernels.rows.plan_vacuum.
-            rows: bool [m], see kernels.rows.plan_vacuum.
-            dead: int64 [m], see kernels.rows.plan_vacuum.
+        `slots` hold the versions; the other arrays, all [m], are those of kernels.rows.plan_vacuum.
         """
         stay, before = keys[rows], replaced[rows]
         counts = np.zeros(len(stay), np.uint8)
         tiers.estimate(self._sketch, stay, counts)
-        known = before >= 0
-        counts[known] = np.maximum(counts[known], self._hits[before[known]])
+        was_hot = before >= 0
+        counts[was_hot] = np.maximum(counts[was_hot], self._hits[before[was_hot]])
         gone = replaced[replaced >= 0]
         hot = self._hot + len(stay) - len(gone)
         return VacuumPlan(stay, slots[rows], counts, gone, self._log.count(dead[dead >= 0]), hot)
@@ -218,16 +181,9 @@ class Tier:
         self._log.reclaim(oldest_seq)
 
     def maintain(self, table: Int64s, safe_seq: int, now_s: float, base: NDArray[Any]) -> bool:
-        """Maintain the tiers, one slice: count reads, demote, promote, compact the log.
+        """Maintain the tiers, one slice: count reads, demote, promote, compact the log, release pages now and then.
 
-        Args:
-            table: The table's descriptor.
-            safe_seq: The next flip; places freed here are reused once every reader has reached it.
-            now_s: A monotonic clock's reading.
-            base: The file's rows, whose pages are released now and then.
-
-        Returns:
-            True if freed places wait for a flip.
+        Returns True if freed places wait for safe_seq, the next flip.
         """
         read = self._drain()
         self._age()
@@ -243,13 +199,7 @@ class Tier:
         return self._slots.waiting > 0 or self._log.waiting
 
     def promote(self, table: Int64s, keys: Int64s, counts: NDArray[np.uint8]) -> int:
-        """Copy cold rows among `keys` into memory; return how many there were.
-
-        Args:
-            table: The table's descriptor.
-            keys: int64 [n].
-            counts: How often each key was read, uint8 [n].
-        """
+        """Copy cold rows among int64 keys [n], read so often (uint8 [n]), into memory; return how many there were."""
         slots = self._slots.allocate(len(keys))
         self.torn = True
         used: int = tiers.promote(table, keys, counts, slots, self._keys, self._settled, self._hits)
@@ -259,23 +209,17 @@ class Tier:
         return used
 
     def demote(self, table: Int64s, slots: Int64s, safe_seq: int) -> int:
-        """Move settled slots out of memory, writing rows of deltas to the log.
+        """Move settled slots out of memory, writing rows of deltas to the log; return how many, fewer on a full disk.
 
-        Args:
-            table: The table's descriptor.
-            slots: The slots to demote.
-            safe_seq: The next flip; the slots are reused once every reader has reached it.
-
-        Returns:
-            How many were moved: fewer when the disk is full.
+        The slots are reused once every reader has reached `safe_seq`, the next flip.
         """
         origins = self._meta[slots, 1]
         clean = origins >= 0
-        own = slots[~clean]
+        changed = slots[~clean]
         # Slots that need no log record come first: they can be demoted even on a full disk.
-        done = np.concatenate([slots[clean], own])
-        keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(own)
-        targets = np.concatenate([origins[clean], own])
+        done = np.concatenate([slots[clean], changed])
+        keys, refs, copied = self._keys[done], done + row_kernels.SETTLED, len(done) - len(changed)
+        targets = np.concatenate([origins[clean], changed])
         self.torn = True
         count = copied + self._write(table, keys[copied:], refs[copied:], targets[copied:])
         done = done[:count]
@@ -340,9 +284,9 @@ class Tier:
     def _coldest(self, count: int) -> tuple[Int64s, NDArray[np.uint8]]:
         """Return slots and read counts, ascending by count, of the least read among the next few settled rows."""
         slots = np.empty(min(count * SCAN_A_MOVE, self._hot), np.int64)
-        found = tiers.gather_settled(self._settled, self._hand % max(1, self._slots.bump), self._slots.bump, slots)
-        slots = slots[:found]
-        if found:
+        settled = tiers.gather_settled(self._settled, self._hand % max(1, self._slots.bump), self._slots.bump, slots)
+        slots = slots[:settled]
+        if settled:
             self._hand = int(slots[-1]) + 1
         hits = self._hits[slots]
         order = np.argsort(hits, kind="stable")[:count]

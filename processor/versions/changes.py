@@ -1,27 +1,21 @@
-"""A change of what a model serves: how one is guarded, the states that it leads between, and what it results in.
+"""Parts that changes of a model share: guards of its lock and its log, states of a version, and results.
 
-LockWatchdog measures, from outside, for how long one holder has had a model's lock. A change that hangs (a disk that
-does not respond, a thread that never started) holds its model's lock. Every delta, rollback and poll of the repository
-then waits behind it, while predictions go on as if nothing were wrong. It has to be detected by a thread that needs
-neither the lock nor the holder.
+LockWatchdog measures for how long one holder has had a model's lock. A change that hangs (a disk that does not respond,
+a thread that never started) holds it: every delta, rollback and poll waits, while predictions go on as if nothing were
+wrong. So a thread that needs neither the lock nor the holder has to detect it.
 
-Dirty versions are those of which a change may have failed with the log half read. The state that follows a version's
-log (its history, what failed, what waits) is updated step by step during a change. A FreshetError leaves it consistent,
-because the code that raises one has planned for it. Any other exception, above all MemoryError, may occur between any
-two steps. So the next change does not trust that state and reads the log again, which is a few records.
-
-StateChange, UndoEntry and PastState are states of a version as its writer keeps them: the one to publish, those that
-can be restored, and how.
-
-What a poll results in is event lines; an applied delta and a rollback have results of their own.
+Dirty versions are those of which a change may have failed with the log half read. The state that follows a log (its
+history, what failed, what waits) is updated step by step. A FreshetError leaves it consistent; any other exception,
+above all MemoryError, may occur between any two steps. Then the next change reads the log again, which is a few
+records.
 
 Invariants
-- Nothing here can prevent the lock from being released or acquired: its holder only increments a number. The check
-  finds out whether the lock is held by trying to acquire it.
+- Nothing here can prevent the lock from being released or acquired: its holder only increments a number, and the check
+  tries to acquire it.
 - A lock that many holders take in turn does not count as held for long: each turn restarts the count. Nor does one
-  under which a version is being loaded: that takes minutes for large versions, and their state says so.
-- A version is marked dirty before a change of it begins, and unmarked once the change has ended as planned. So nothing
-  has to be recorded when no memory is left.
+  under which a version is being loaded, which takes minutes for large versions and shows in their state.
+- A version is marked dirty before a change begins, and unmarked once the change has ended as planned: nothing has to be
+  recorded when no memory is left.
 """
 
 from __future__ import annotations
@@ -45,7 +39,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.versions.replica import Dense, Frame
 
 LONG_S = 60.0
-"""A lock that is held for this many seconds is held for too long."""
+"""A lock held for this many seconds is held for too long."""
 
 
 class LockWatchdog:
@@ -57,16 +51,15 @@ class LockWatchdog:
         self._excused = False
         self._since_s: float | None = None
         self.held_s = 0.0
-        """Seconds for which the lock has been held, as of the last check; 0.0 if it is free."""
+        """Seconds for which the lock has been held as of the last check; 0.0 if it is free."""
 
     def turn(self) -> None:
-        """Record that the lock has a new holder."""
         self._excused = False
         self._turns += 1
 
     @contextmanager
     def excused(self) -> Iterator[None]:
-        """Exempt the enclosed work, which may take any length of time."""
+        """Exempt the enclosed work, which may take any time."""
         self._excused = True
         try:
             yield
@@ -74,7 +67,7 @@ class LockWatchdog:
             self._excused = False
 
     def look(self, now_s: float) -> float:
-        """Check whether the lock is held, and since when; return `held_s`."""
+        """Check whether and since when the lock is held; return `held_s`."""
         turns = self._turns
         if self._lock.acquire(blocking=False):
             self._lock.release()
@@ -90,11 +83,6 @@ class DirtyVersions:
     """The dirty versions of one model. Used under the model's lock."""
 
     def __init__(self, reload_log: Callable[[int], None]) -> None:
-        """Start without dirty versions.
-
-        Args:
-            reload_log: Reads the log of a version again; may raise.
-        """
         self._reload_log = reload_log
         self._doubted: set[int] = set()
 
@@ -104,10 +92,7 @@ class DirtyVersions:
 
 
 class DirtyGuard:
-    """The context of one change.
-
-    A class and not a generator: if a generator cannot be resumed, its cleanup never runs.
-    """
+    """The context of one change. Not a generator: if a generator cannot be resumed, its cleanup never runs."""
 
     __slots__ = ("_doubted", "_number", "_reload_log")
 
@@ -139,7 +124,7 @@ class WarningMessage(str):
 
 
 def report(log: logging.Logger, lines: Iterable[str]) -> None:
-    """Log the events that poll() returned, failures as errors and others that need attention as warnings."""
+    """Log poll() events: failures as errors, others that need attention as warnings."""
     for line in lines:
         warns = isinstance(line, WarningMessage)
         level = logging.ERROR if isinstance(line, FailureMessage) else logging.WARNING if warns else logging.INFO
@@ -148,14 +133,7 @@ def report(log: logging.Logger, lines: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The result of applying a delta.
-
-    Attributes:
-        generation: The generation that is served now.
-        rows: Rows that the delta set.
-        removed: Rows that the delta removed.
-        apply_ms: Milliseconds from the verified file until every session serves it.
-    """
+    """The result of applying a delta; milliseconds from the verified file until every session serves it."""
 
     model: str
     generation: Generation
@@ -172,9 +150,9 @@ class RollbackResult:
         generation: The generation that is served now.
         undone: Generations that are no longer served, oldest first.
         next_step: The step that the next delta will have.
-        recorded: True if the rollback was written to the repository, so that other servers follow it.
+        recorded: True if it was written to the repository, so that other servers follow it.
         kept: Generations under which undone deltas that do not depend on the rejected one were published again.
-        withdrawn: Versions that were gone back from: no server serves them by itself until they are released.
+        withdrawn: Versions that no server serves by itself until they are released.
     """
 
     generation: Generation
@@ -187,14 +165,7 @@ class RollbackResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateChange:
-    """A change of a version: what one flip publishes.
-
-    Attributes:
-        publish_seq: The flip.
-        epoch: Epoch of the table rows.
-        generation: The generation that is served under the flip.
-        frame: Buffers and dense weights.
-    """
+    """A change of a version, as one flip (`publish_seq`) publishes it."""
 
     publish_seq: int
     epoch: int
@@ -204,16 +175,7 @@ class StateChange:
 
 @dataclass(slots=True)
 class UndoEntry:
-    """An entry of the undo log: everything needed to go back over one delta.
-
-    Attributes:
-        epoch: Epoch before the delta.
-        versions: Row versions that the delta staged, by table.
-        dense: Dense tensors that it replaced.
-        published_at: `published_at` before the delta.
-        event_time: `event_time` before the delta.
-        digest: Digest of the generation before the delta.
-    """
+    """All to go back over one delta: its row versions, the tensors that it replaced, and the state before it."""
 
     epoch: int
     versions: dict[str, RowVersions]
@@ -225,11 +187,7 @@ class UndoEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PastState:
-    """The state of a generation.
-
-    Attributes:
-        epoch: Epoch of its rows.
-    """
+    """The state of a generation."""
 
     generation: Generation
     epoch: int

@@ -1,20 +1,18 @@
-"""Checks of one version's deltas: ask the judges before a delta is served, and keep what became of it.
+"""Checks of one version's deltas: ask the judges before a delta is served, and log the results.
 
 The check runs before the flip, in the writer's thread, once the delta's rows are staged and its executables are ready.
-A delta that a judge objects to raises DeltaHeld: nothing is flipped, and what was staged is taken back. The caller that
-applies the delta then records the hold (processor.versions.log_applier, processor.versions.delta_publication).
+If a judge objects, DeltaHeld is raised, nothing is flipped and what was staged is undone; the caller records the hold
+(processor.versions.log_applier, processor.versions.loaded_version).
 
 Invariants
 - Everything that readers see has been checked, except what was recorded before this server started: that is replayed.
-  Other servers have served it, or it cannot be known whether they did, and a starting server has no requests yet to
-  check it with. Deltas that arrive later in one run are checked as a whole, as one change from what is served
-  (processor.versions.log_applier).
+  Other servers may have served it, and a starting server has no requests to check it with. Deltas that arrive later in
+  one run are checked as one change (processor.versions.log_applier).
 - A released delta is not checked again. A part that goes back to what was served before is never held.
-- Judges learn only from what is served: a delta that fails on the way, or is held, leaves nothing behind.
+- Judges learn only from what is served.
 - The checks outlive a version that is rebuilt in memory.
-- One thread writes the log of the newest deltas (the version's writer), any thread reads it: its entries are replaced
-  whole. The change log has what was published; this is what happened on this server since its start, and is lost with
-  the process.
+- One thread (the version's writer) writes the log of the newest deltas, any thread reads it: its entries are replaced
+  whole. It has what happened on this server since its start, and is lost with the process.
 """
 
 from __future__ import annotations
@@ -53,9 +51,7 @@ class DeltaEntry:
         events: Training events that it has learned from, 0 if it does not state them.
         verdict: One of VERDICTS.
         reason: The guard's reason if it is out of line.
-        apply_ms: Milliseconds that applying it took.
         age_s: Seconds from its publication until it was served.
-        figures: Its figures, as its judges know them.
     """
 
     digest: str
@@ -77,11 +73,11 @@ class DeltaLog:
         self._entries: tuple[DeltaEntry, ...] = ()
 
     def add(self, entry: DeltaEntry) -> None:
-        """Record a delta, dropping the oldest entry if there are more than MOST_ENTRIES."""
+        """Record a delta, dropping the oldest beyond MOST_ENTRIES."""
         self._entries = (*self._entries[1 - MOST_ENTRIES :], entry)
 
     def entries(self) -> dict[str, DeltaEntry]:
-        """Return the entries by digest; for a delta that came twice, the newer one."""
+        """Return the entries by digest; for a repeated delta the newer one."""
         return {entry.digest: entry for entry in self._entries}
 
     def __len__(self) -> int:
@@ -92,14 +88,13 @@ class DeltaChecks:
     """The checks of one version's deltas. Used under its model's lock, except monitored(), look() and tell()."""
 
     def __init__(self, judges: Sequence[DeltaJudge], counts: JudgementCounts) -> None:
-        """Start without having served anything."""
         self._judges, self._counts = judges, counts
-        # Of the change that was examined last.
+        # Results for the change that was examined last.
         self._figures: tuple[Figure, ...] = ()
         self._verdict = UNJUDGED
         self.log = DeltaLog()
         self.known = -1
-        """Number of records when the served state last matched them; -1 at a start, when nothing is known.
+        """Number of records when the served state last matched them; -1 at a start.
 
         Records up to this number are replayed without a check if the version is rebuilt.
         """
@@ -118,18 +113,9 @@ class DeltaChecks:
         asked: str = ONE,
         served_before: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Check a change that is ready to be served.
+        """Check a change (DeltaJudge.examine) that is ready to be served; raise DeltaHeld if it must not be.
 
-        Args:
-            version: The version; it serves the state that the change begins with.
-            delta: Everything that the change brings, a run of deltas folded into one.
-            change: The change, staged and prepared.
-            judged: False to learn from it only.
-            asked: ONE, RUN or GATED.
-            served_before: Returns True if all that the change brings was served before; asked only if a judge objects.
-
-        Raises:
-            DeltaHeld: The change must not be served.
+        Unless `judged`, judges only learn from it. served_before() is asked if one objects.
         """
         self._figures, self._verdict = (), UNJUDGED
         findings = [(judge, judge.examine(version, delta, change, asked)) for judge in self._judges]
@@ -149,12 +135,7 @@ class DeltaChecks:
         self._verdict = IN_LINE
 
     def served(self, version: ServedVersion, delta: Delta, others: Sequence[DeltaEntry] = ()) -> None:
-        """Record that the checked change is served.
-
-        Args:
-            delta: The delta, a run folded into one.
-            others: The deltas of the run before the newest.
-        """
+        """Record that the checked delta (a run folded into one) is served, with the run's other deltas."""
         for entry in others:
             self.log.add(replace(entry, verdict=self._verdict))
         self._note(delta, version.digest, self._verdict, version)
@@ -175,23 +156,12 @@ class DeltaChecks:
         return any(judge.monitored(generation) for judge in self._judges)
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch, released: int) -> AutoRollback | None:
-        """Judge what is served; return the rollback to make, or None.
-
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-            released: The newest step that a person has released.
-        """
+        """Judge what is served; return the rollback to make, or None (DeltaJudge.look)."""
         rollbacks = [judge.look(now_s, generation, sketch, released) for judge in self._judges]
         return next((rollback for rollback in rollbacks if rollback is not None), None)
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add label sums of rows that a generation has scored.
-
-        Args:
-            generation: The generation that scored the rows.
-            evidence: Sums over these rows.
-        """
+        """Add label sums of rows that a generation has scored."""
         for judge in self._judges:
             judge.tell(generation, evidence)
 
@@ -204,10 +174,4 @@ class DeltaChecks:
 
 
 def entry_of(delta: Delta, digest: str, verdict: str = UNJUDGED) -> DeltaEntry:
-    """Return the log entry of a delta.
-
-    Args:
-        digest: Digest of the generation that it leads to.
-        verdict: Result of the check.
-    """
     return DeltaEntry(digest, delta.rows, delta.removed, len(delta.dense), delta.events, verdict)

@@ -1,22 +1,22 @@
 """Erase a user from what processes keep of requests: ask all keepers (processor.ports.KEEPERS).
 
-    erase(user)                  everything of this process forgets the user, and says how much there was
-    erase_once(user)             does it in one of several processes, which ask each other twice
+    erase(user)                  everything of this process forgets the user; returns how much there was
+    erase_once(user)             does it in one of several processes, each asked twice
 
 Invariants
-- A user is told by the inputs that name one (user_inputs). What may be the user's and cannot be told, because it does
-  not have these inputs, is forgotten too where it is only a cache or a sample: it is computed, read or gathered again.
-- A keeper forgets what it has, and what is being computed, read or copied for it meanwhile. A request that arrives
-  later is a new one.
-- Keys are personal data: they are in no message, log line or counter. An error of a keeper is known by its type alone.
-- One keeper that fails does not keep another from forgetting; what failed is named.
+- A user is identified by the inputs that name one (user_inputs). What lacks these inputs and may be the user's is
+  forgotten too if it is only a cache or a sample, which is filled again.
+- A keeper forgets what it has, and what is being computed, read or copied for it meanwhile. A later request is a new
+  one.
+- Keys are personal data: they are in no message, log line or counter. A keeper's error is known by its type alone.
+- A keeper that fails does not keep another from forgetting; what failed is named.
 
-Copies. What one keeper has may be copied from another that is asked after it, in another process: a version takes over
-the requests of the one before. So everything is asked twice (MOST_COPIES): at the second time nobody has anything left
-to copy. Counts are of copies: a request that lies in a sample and in a file counts twice.
+Copies. A keeper may copy from another that is asked later, in another process: a version takes over the requests of the
+one before. So everything is asked twice (MOST_COPIES): the second time nothing is left to copy. Counts are of copies: a
+request in a sample and in a file counts twice.
 
-Rejected: a method of every port through which something is kept (ten of them, and one forgotten is a leak); one number
-for all states of a user, raised by an erasure (what it makes invalid would still be there).
+Rejected: a method of every port that stores something (ten of them, and one forgotten is a leak); one number for all
+states of a user, raised by an erasure (what it makes invalid would still be there).
 """
 
 from __future__ import annotations
@@ -42,20 +42,15 @@ from freshet_serving.processor.repository import MOST_KEY_NBYTES, number_of
 log = logging.getLogger("freshet.erasure")
 
 MOST_COPIES = 2
-"""How often everything is asked."""
+"""Number of times that everything is asked."""
 KEY = f"a string of 1 to {MOST_KEY_NBYTES} bytes, or an integer from -2**63 to 2**64-1"
 
 
 @dataclass(frozen=True)
 class ErasedUser:
-    """A user to be forgotten.
+    """A user of a model to be forgotten; `inputs` may hold the key, a text or an integer in decimal digits.
 
-    Attributes:
-        model: The model whose requests are meant.
-        inputs: The inputs that may hold the key.
-        key: The key as text; that of an integer in decimal digits.
-        bound: The key as requests are bound to it: the integer, or its hashes with the seeds of the tables that look it
-            up (user_number).
+    `bound` is the key as requests are bound to it: the integer, or its hashes with the seeds of the tables.
     """
 
     model: str
@@ -65,38 +60,28 @@ class ErasedUser:
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return what to_json() has written."""
+        """Parse the result of to_json()."""
         return cls(document["model"], tuple(document["inputs"]), document["key"], tuple(document["bound"]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields for another process of this server."""
         return {"model": self.model, "inputs": self.inputs, "key": self.key, "bound": self.bound}
 
     @cached_property
     def number(self) -> int | None:
-        """The key as an integer; None if it is not one."""
+        """The key as an integer, or None."""
         return number_of(self.key)
 
     @cached_property
     def text(self) -> bytes:
-        """The key as strings have it."""
         return self.key.encode()
 
     def sent_in(self, columns: Mapping[str, Column]) -> bool | None:
-        """Return whether a request is the user's, if only in one row; None if none of the inputs is there.
-
-        Args:
-            columns: Inputs of the request, by name.
-        """
-        there = [columns[name] for name in self.inputs if name in columns]
-        return any(bool(self.rows(column).any()) for column in there) if there else None
+        """Return whether a row of a request is the user's; None if it has none of the inputs."""
+        present = [columns[name] for name in self.inputs if name in columns]
+        return any(bool(self.rows(column).any()) for column in present) if present else None
 
     def rows(self, column: Column) -> NDArray[np.bool_]:
-        """Return which values of an input are the key.
-
-        Args:
-            column: The input.
-        """
+        """Return which values of an input are the key."""
         if isinstance(column, Ragged):
             return self.rows(column.values)
         if isinstance(column, Strings):
@@ -110,29 +95,24 @@ class ErasedUser:
 
 
 class Erased(NamedTuple):
-    """The result of an erasure.
-
-    Attributes:
-        counts: How many things were forgotten, by what they are; 0 for those that there might have been.
-        failed: What did not forget, in words.
-    """
+    """Number of things forgotten, by kind (0 for kinds that there might have been), and what failed, for people."""
 
     counts: Mapping[str, int]
     failed: tuple[str, ...]
 
 
 def erase(user: ErasedUser) -> Erased:
-    """Have everything of the only process that answers requests forget a user."""
+    """Make everything of the only process that answers requests forget a user."""
     return merged(erase_once(user) for _ in range(MOST_COPIES))
 
 
 def erase_once(user: ErasedUser) -> Erased:
-    """Have everything of this process forget a user, with others that are asked in turn."""
+    """Make everything of this process forget a user; other processes are asked in turn."""
     counts, failed = Counter[str](), []
     for keeper in list(KEEPERS):
         try:
-            for what, count in keeper.erase_user(user).items():
-                counts[what] += count
+            for kind, count in keeper.erase_user(user).items():
+                counts[kind] += count
         except Exception as error:
             name = type(keeper).__name__
             log.error("%s could not forget a user: %s", name, type(error).__name__)
@@ -141,25 +121,17 @@ def erase_once(user: ErasedUser) -> Erased:
 
 
 def merged(parts: Iterable[Erased]) -> Erased:
-    """Return what several processes, or several rounds, have forgotten."""
+    """Sum up several processes, or several rounds."""
     counts, failed = Counter[str](), dict[str, None]()
     for part in parts:
-        for what, count in part.counts.items():
-            counts[what] += count
+        for kind, count in part.counts.items():
+            counts[kind] += count
         failed |= dict.fromkeys(part.failed)
     return Erased(counts, tuple(failed))
 
 
 def checked_key(key: Any, where: str) -> str:
-    """Return a user's key as text.
-
-    Args:
-        key: The key, of any type.
-        where: Name of the field, for the message, which does not have the key.
-
-    Raises:
-        BadInput: It cannot be a key.
-    """
+    """Return a user's key as text, or raise BadInput, whose message does not contain the key."""
     if type(key) is int and -(2**63) <= key < 2**64:
         return str(key)
     if type(key) is not str:
@@ -179,10 +151,9 @@ def possible_inputs(manifest: Manifest) -> list[str]:
 
 
 def user_inputs(manifest: Manifest) -> tuple[str, ...]:
-    """Return the inputs that may hold a user's key.
+    """Return the inputs that may hold a user's key: those that look up features of users, or their histories.
 
-    These are the inputs by which features of users, or their histories, are looked up; where there are none, the ids
-    and strings of side user, of one value, that a table has rows for.
+    Where there are none: the one-valued ids and strings of side user that a table has rows for.
     """
     one_valued = possible_inputs(manifest)
     sides = sides_of(manifest, (f for f in manifest.features if f.table))
@@ -197,17 +168,13 @@ def user_inputs(manifest: Manifest) -> tuple[str, ...]:
 
 
 def user_input(manifest: Manifest) -> str:
-    """Return the one input that holds a user's key; "" if there are several, or none."""
+    """Return the only input that holds a user's key; "" if there are several, or none."""
     names = user_inputs(manifest)
     return names[0] if len(names) == 1 else ""
 
 
 def bound_keys(key: str, inputs: Collection[str], manifests: Iterable[Manifest]) -> tuple[int, ...]:
-    """Return a key as requests of these versions are bound to it.
-
-    Args:
-        inputs: The inputs that may hold it.
-    """
+    """Return a key as requests of these versions are bound to it."""
     bound = set()
     if (number := number_of(key)) is not None:
         bound.add(_signed(number))

@@ -1,27 +1,25 @@
 """Held (quarantined) deltas: when a hold may be released automatically, and which deltas survive a rejected one.
 
 Deltas behind a rejected one
-In the change log every delta names its parent, so the deltas behind a bad one are undone with it. But a delta contains
-whole rows and tensors, not differences: one that shares nothing with the bad delta means the same without it. A delta
-depends on a bad one if it changes a row that the bad one changed or removed too, or if it changes any dense tensor and
-the bad one did so too: its values were learned from the ones that are discarded. What depends on a bad delta is bad,
-and what depends on that too. The other deltas are published again on top of what is served, in their order and under
-new steps (a step names one content for good), and are checked like any delta.
+Every delta names its parent, so the deltas behind a bad one are undone with it. But a delta contains whole rows and
+tensors, not differences: one that shares nothing with the bad delta means the same without it. A delta depends on a bad
+one if both change (or remove) the same row, or if both change a dense tensor, as its values were learned from the
+discarded ones. What depends on a bad delta is bad, and so on. The others are published again on top of what is served,
+in their order and under new steps (a step names one content for good), and are checked like any delta.
 
 So nothing is kept of a trainer that publishes its dense weights with every delta: it rolls back itself, and learns the
 rows again or skips them. What is kept are deltas of other tables, other shards or other jobs.
 
-Rejected: keeping parts of a delta (rows that were learned beside poisoned weights, without those weights, are a model
-that was never trained); keeping what differs by little (it is unknown how far poison reaches).
+Rejected: keeping parts of a delta (rows learned beside poisoned weights, without those weights, are a model that was
+never trained); keeping what differs by little (it is unknown how far poison reaches).
 
 Automatic release
 A gate may be lifted only by the party that set it. Guards of servers mark their holds by how the reason begins
 (held_reason). Any other hold, by a person or a trainer, must be lifted by them, also where a guard has moved the gate
 further back since.
 
-Checking a release stages and scores everything behind the gate, so it costs as much as all of that holds. It is done
-once for each pair of served and newest generation, and after each check the next one waits LOOK_SHARE times as long as
-it took, however long the hold lasts.
+Checking a release stages and scores everything behind the gate. It is done once for each pair of served and newest
+generation, and the next check waits LOOK_SHARE times as long as the last one took.
 """
 
 from __future__ import annotations
@@ -40,11 +38,7 @@ from freshet_serving.processor.repository import HOLD, MAX_REASON, RELEASE, ROLL
 
 
 def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
-    """Return the deltas behind a gate that do not depend on the first of them; none if one of them cannot be read.
-
-    Args:
-        gate: The generation that is served; the deltas behind it are held.
-    """
+    """Return the deltas behind a gate that do not depend on the first of them; none if one cannot be read."""
     history = change_log.history
     held = [link for link in history.back(history.head) if link.step > gate.step][::-1]
     try:
@@ -55,11 +49,7 @@ def sound_behind(change_log: ChangeLog, gate: ChainLink) -> list[Delta]:
 
 
 def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
-    """Return the deltas behind a bad one that do not depend on it, in order.
-
-    Args:
-        later: The deltas behind it, in order.
-    """
+    """Return the later deltas that do not depend on a bad one, in order."""
     touched = {name: _ids(bad, name) for name in bad.tables}
     dense, apart = bool(bad.dense), list[Delta]()
     for delta in later:
@@ -69,19 +59,13 @@ def apart_from(bad: Delta, later: Sequence[Delta]) -> list[Delta]:
             continue
         dense = dense or bool(delta.dense)
         for name in delta.tables:
-            known = touched.get(name)
-            touched[name] = _ids(delta, name) if known is None else np.union1d(known, _ids(delta, name))
+            earlier = touched.get(name)
+            touched[name] = _ids(delta, name) if earlier is None else np.union1d(earlier, _ids(delta, name))
     return apart
 
 
 def publish_anew(change_log: ChangeLog, deltas: Sequence[Delta]) -> list[int]:
-    """Publish deltas on the head under new steps, and return those steps.
-
-    Stops at the first delta that cannot be published, for example because another writer has published meanwhile.
-
-    Args:
-        deltas: The deltas, in order.
-    """
+    """Publish deltas on the head in order, under new steps, up to the first that fails; return those steps."""
     steps = list[int]()
     for delta in deltas:
         head = change_log.history.head
@@ -103,17 +87,12 @@ def _ids(delta: Delta, table: str) -> NDArray[np.int64]:
 
 LOOK_SHARE = 20
 AUTOMATIC = "automatic: "
-"""Prefix of the reason of a release that no person requested."""
+"""Prefix of a release's reason that no person requested."""
 BY_GUARD = re.compile(r"[0-9]+\.[0-9]+ held: ")
 
 
 def held_reason(generation: Generation, reason: str) -> str:
-    """Return the reason of a guard's hold.
-
-    Args:
-        generation: The first generation that is not served.
-        reason: Finding of the guard.
-    """
+    """Return the reason of a guard's hold before a generation."""
     return f"{generation} held: {reason}"[:MAX_REASON]
 
 
@@ -138,20 +117,9 @@ class ReleaseBackoff:
         self._next_s = 0.0
 
     def due(self, pair: tuple[str, str], now_s: float) -> bool:
-        """Return True if a check is due.
-
-        Args:
-            pair: Digests of the served and of the newest generation.
-            now_s: Current time in seconds.
-        """
+        """Return True if a check of the pair (digests of the served and the newest generation) is due."""
         return pair != self._pair and now_s >= self._next_s
 
     def looked(self, pair: tuple[str, str], began_s: float, now_s: float) -> None:
-        """Record that a check of a pair has ended.
-
-        Args:
-            pair: Digests of the served and of the newest generation.
-            began_s: When the check began, in seconds.
-            now_s: Current time in seconds.
-        """
+        """Record that a check of a pair has ended."""
         self._pair, self._next_s = pair, now_s + LOOK_SHARE * (now_s - began_s)

@@ -1,15 +1,14 @@
 """All models of a repository in one process: load versions, apply changes and report readiness. The only writer.
 
-Changes run in the caller's thread under the model's lock and never block a request. A model that takes long delays no
-other model (processor.versions.poll_rounds). Once a second, and more often while a delta is monitored, a thread
-evaluates the statistics of all processes that answer requests: it ejects bad canaries and has bad deltas rolled back
-(processor.versions.score_watch). Another thread checks the files that are served by memory mapping, and unloads
-versions whose files are damaged (examine()).
+Changes run in the caller's thread under the model's lock and never block a request. A slow model delays no other
+(processor.versions.poll_rounds). A thread evaluates the statistics of all processes once a second, more often while a
+delta is monitored: it ejects bad canaries and has bad deltas rolled back (processor.versions.score_watch). Another
+thread checks the memory-mapped files and unloads versions whose files are damaged (examine()).
 
-All threads that changes need are started in advance and stand by (processor.standby_thread), because none could be
-started when memory is short. A change that has held its model's lock for a minute is reported by a log line and a
-metric, and makes the host unready until it has ended: what is served is correct, but nothing new can arrive. Nothing
-here waits for it: not readiness, not metrics, not close().
+All threads that changes need are started in advance (processor.standby_thread): none could be started when memory is
+short. A change that has held its model's lock for a minute is reported by a log line and a metric, and the host is
+unready until it ends: what is served is correct, but nothing new can arrive. Neither readiness, metrics nor close()
+wait for it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ REACHED_WITHIN_S = 5.0
 
 
 class ModelHost(ABC):
-    """Every model of a repository, loaded and kept up to date. connect() supplies the replicas of a version."""
+    """Every model of a repository, loaded and kept up to date. connect() supplies a version's replicas."""
 
     def __init__(
         self,
@@ -79,17 +78,14 @@ class ModelHost(ABC):
             models: Names of the only models to serve; None for all.
             undo_depth: Number of deltas of a version that can be undone in memory.
             processes: Number of processes that may read a version.
-            remote: Source of the rows of remote tables.
             budgets: Memory for the rows of tables.
-            policies: Configured policies by model.
-            delta_guard: Mode of the delta guard (processor.extensions.guard) for models whose policy has no such
-                section.
+            delta_guard: Mode of the delta guard for models whose policy has no such section.
             max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
             ready_when_empty: Be ready while there is no model.
             scratch: Folder that keeps requests over a restart (processor.extensions.guard.kept_file); "" for none.
 
         Raises:
-            BadInput: The mode of the guard or a configured policy asks for an extension that is not there.
+            BadInput: The guard's mode or a configured policy asks for an extension that is not there.
         """
         self.repository = repository
         self.trainers = Trainers(repository, clock.now_s)
@@ -133,23 +129,19 @@ class ModelHost(ABC):
 
     @abstractmethod
     def connect(self, version: ServedVersion) -> Replicas:
-        """Return the replicas that answer by a version; raise FreshetError if its executables cannot be served."""
+        """Return a version's replicas; raise FreshetError if its executables cannot be served."""
 
     @abstractmethod
     def group_stats(self) -> dict[str, GroupStats]:
-        """Return the statistics of every session group: work of its sessions since the start, and the current queue."""
+        """Return the statistics of every session group: its work since the start, and the current queue."""
 
     @abstractmethod
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """Set the number of sessions in one group or in every one; no request fails. Raise NotFound, BadInput.
-
-        Args:
-            group: Name of the group; None for all.
-        """
+        """Set the number of sessions in one group, or in all; no request fails. Raise NotFound, BadInput."""
 
     @abstractmethod
     def lookups(self, version: ServedVersion) -> NDArray[np.int64]:
-        """Return embedding lookups of a version by table, int64 [T, 2]: all, and those that got the default row."""
+        """Return embedding lookups by table, int64 [T, 2]: all, and those that got the default row."""
 
     @abstractmethod
     def sketch(self, version: ServedVersion) -> Sketch:
@@ -157,26 +149,18 @@ class ModelHost(ABC):
 
     @abstractmethod
     def evidence(self, observer: str, *versions: ServedVersion) -> Any:
-        """Return what an observer has counted about versions, over all processes; None if that is nothing.
-
-        Args:
-            observer: Name of the observer (processor.sessions.observers).
-            versions: The versions, as the observer names them.
-        """
+        """Return what an observer (processor.sessions.observers) counted about versions in all processes, or None."""
 
     @abstractmethod
     def counted(self, version: ServedVersion) -> Snapshot:
-        """Return the counters of what serves a version beside the core (Replica.counted), over all processes."""
+        """Return the counters beside the core (Replica.counted), over all processes."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
         """Return a JSON-able report for people: versions, labels, generation, freshness, sessions, memory."""
 
     def close(self) -> None:
-        """Make later calls raise NotReady, and stop the threads.
-
-        Waits for work in progress, but not for long: it may itself wait for a lock that is never released.
-        """
+        """Make later calls raise NotReady, and stop the threads; wait only briefly for work that may itself hang."""
         self._closed = self._closed or CLOSED
         self.repository.close()
         if self._rounds is not None:
@@ -187,7 +171,7 @@ class ModelHost(ABC):
         self.upkeep.close(0.0 if self.readiness.stuck else CLOSE_S)
 
     def refresh(self) -> None:  # noqa: B027
-        """Make the processes that answer requests report their statistics again, before they are evaluated."""
+        """Make the processes that answer requests report their statistics again, before an evaluation."""
 
     def on_routes_changed(self) -> None:  # noqa: B027
         """Handle a change of a model's routes, or of the models that readiness waits for."""
@@ -204,13 +188,13 @@ class ModelHost(ABC):
         return self._models
 
     def model(self, name: str) -> ServedModel:
-        """Return the model of that name; raise NotFound, or NotReady once the host is closed."""
+        """Return a model; raise NotFound, or NotReady once the host is closed."""
         if self._closed:
             raise NotReady(self._closed)
         return find(self._models, name)
 
     def status(self, model: str) -> list[VersionStatus]:
-        """Return the status of each version of a model, newest first; raise NotFound."""
+        """Return the status of a model's versions, newest first; raise NotFound."""
         return self.model(model).routes.status()
 
     @property
@@ -220,17 +204,17 @@ class ModelHost(ABC):
 
     @property
     def answering(self) -> bool:
-        """True if every expected model answers, and at least one model does (processor.versions.host_readiness)."""
+        """True if every expected model answers, and at least one does (processor.versions.host_readiness)."""
         return not self._closed and not self.missing
 
     @property
     def missing(self) -> str:
-        """Reason in one line why models do not answer as they should; "" if they do."""
+        """One line on why models do not answer; "" if they do."""
         return self.readiness.missing
 
     @property
     def stale(self) -> str:
-        """Reason in one line why what is served is too stale, or will be because a change hangs; "" if neither."""
+        """One line on why what is served is too stale, or will be because a change hangs; "" if neither."""
         return self.readiness.stale
 
     @property
@@ -240,7 +224,7 @@ class ModelHost(ABC):
 
     @property
     def stuck(self) -> bool:
-        """True if a change of a model has held its lock for too long, as of the last check."""
+        """True if a change has held its model's lock for too long, as of the last check."""
         return bool(self.readiness.stuck)
 
     def expect(self, models: Iterable[str]) -> None:
@@ -255,11 +239,7 @@ class ModelHost(ABC):
         return self._reached
 
     def load_all(self, strict: bool = False) -> None:
-        """Poll the repository for the first time.
-
-        Args:
-            strict: Raise if a model that exists cannot be served.
-        """
+        """Poll the repository for the first time; if strict, raise if an existing model cannot be served."""
         try:
             events = self.poll()
         except NotReady as error:
@@ -282,8 +262,8 @@ class ModelHost(ABC):
         """Poll the repository once: load new versions, apply new deltas. Return the events. Cheap if nothing is new.
 
         Args:
-            patience_s: Seconds that the other models wait for a slow one (processor.versions.poll_rounds), whose events
-                are returned by a later call. None: wait as long as it takes.
+            patience_s: Seconds that the other models wait for a slow one, whose events a later call returns
+                (processor.versions.poll_rounds). None: wait as long as it takes.
         """
         with self._changing:
             if patience_s is not None and self._rounds is None:
@@ -318,7 +298,6 @@ class ModelHost(ABC):
         return events
 
     def _find_models(self) -> None:
-        """Register models that have appeared, and drop those that are gone."""
         if self._root.changed():
             try:
                 selected, present = self._wanted, self.repository.models()
@@ -348,7 +327,7 @@ class ModelHost(ABC):
                 raise
 
     def _poll_model(self, name: str) -> list[str]:
-        """Poll one model. An error affects that model alone, which then pauses for a while."""
+        """Poll one model; after an error that model alone pauses for a while."""
         now_s, model = self._clock.now_s(), self._models.get(name)
         if model is None or now_s < self._resting.get(name, now_s):
             return []
@@ -360,11 +339,7 @@ class ModelHost(ABC):
             return [FailureMessage(f"{name}: {type(error).__name__}: {why}; trying again in {REST_S:g} s")]
 
     def chosen(self, model: str, known: Collection[int]) -> set[int]:
-        """Return the versions that a model's policy and labels name, out of those that could be served.
-
-        Args:
-            model: Name of the model, which need not be there yet.
-        """
+        """Return the servable versions (of `known`) that policy and labels name; the model may be unknown yet."""
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
         labels = served.routes.labels if served is not None else policy.labels
@@ -372,7 +347,7 @@ class ModelHost(ABC):
         return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
 
     def tell(self, model: str, status: VersionStatus) -> None:
-        """Publish the state of a version that is not served: one that is being built here, or that failed."""
+        """Publish the state of a version that is being built here, or that failed."""
         with self._changing:
             if not self._closed and model not in self._models:
                 self._models = self._models | {model: self._new_model(model)}
@@ -382,11 +357,7 @@ class ModelHost(ABC):
                 self._excuse()
 
     def apply_delta(self, model: str, data: bytes | bytearray | None = None, path: str | None = None) -> ApplyResult:
-        """Serve a delta; raise if it is refused.
-
-        Args:
-            path: Path of its file inside the repository, instead of `data`.
-        """
+        """Serve a delta, given as its bytes or as a path in the repository; raise if it is refused."""
         served = self.model(model)
         if (data is None) == (path is None):
             raise BadInput("delta: expected either the file itself or a path")
@@ -399,7 +370,6 @@ class ModelHost(ABC):
 
         Args:
             generation: The generation, such as "3.16", or a version, such as "3"; "" for what was served before.
-            reason: Reason for the record.
             only: The part to take back alone, "model" or "entities"; "" for both.
         """
         served = self.model(model)
@@ -411,7 +381,7 @@ class ModelHost(ABC):
         return roll_back(served, RollbackTarget.parse(str(generation)) if generation else None, reason)
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """Return the versions of a model with what was decided about each (version_actions.describe_served)."""
+        """Return a model's versions with what was decided about each (version_actions.describe_served)."""
         # Loaded when a person asks, here and below.
         from freshet_serving.processor.versions.version_actions import describe_served
 
@@ -421,23 +391,13 @@ class ModelHost(ABC):
         return describe_served(self.repository, served.routes, served.judges.verdicts())
 
     def release_version(self, model: str, version: int, reason: str = "") -> list[str]:
-        """Let servers choose a version that was held, withdrawn or kept as a candidate; return this server's events.
-
-        Args:
-            model: Name of the model, which need not have a version yet.
-            reason: Reason for the record.
-        """
+        """Let servers choose a held, withdrawn or candidate version, perhaps the first; return this server's events."""
         from freshet_serving.processor.versions.version_actions import release_version
 
         return self._decide(release_version, model, version, reason)
 
     def reject_version(self, model: str, version: int, reason: str = "") -> list[str]:
-        """Withdraw a version, or remove a candidate; return this server's events.
-
-        Args:
-            model: Name of the model, which need not have a version yet.
-            reason: Reason for the record.
-        """
+        """Withdraw a version, or remove a candidate, perhaps the first; return this server's events."""
         from freshet_serving.processor.versions.version_actions import reject_version
 
         return self._decide(reject_version, model, version, reason)
@@ -453,80 +413,50 @@ class ModelHost(ABC):
             return served.choose()
 
     def release_deltas(self, model: str, version: int | None = None, reason: str = "") -> Generation:
-        """Serve the held deltas of a version, on every server of the repository (ServedModel.release).
-
-        Args:
-            version: The version; None for the default one.
-            reason: Reason for the record.
-        """
+        """Serve the held deltas of a version (None: the default one) on every server (ServedModel.release)."""
         served = self.model(model)
         return served.release(served.pick(version).manifest.version, reason)
 
     def reject_deltas(self, model: str, version: int | None = None, reason: str = "") -> RollbackResult:
-        """Discard the held deltas of a version (ServedModel.reject).
-
-        Args:
-            version: The version; None for the default one.
-            reason: Reason for the record.
-        """
+        """Discard the held deltas of a version (None: the default one; ServedModel.reject)."""
         served = self.model(model)
         return served.reject(served.pick(version).manifest.version, reason)
 
     def calibrated(self, model: str, generation: Generation, evidence: LabelSums) -> None:
-        """Add labels of rows that a generation has scored, by which miscalibrated deltas are rolled back.
-
-        Args:
-            generation: The generation that scored the rows.
-        """
+        """Add labels of rows that a generation scored, by which miscalibrated deltas are rolled back."""
         if "guard" not in ENGINE.all():
             raise missing("calibration", "guard")
         self.model(model).loaded(generation.version).add_labels(generation, evidence)
 
     def erase(self, user: ErasedUser) -> Erased:
-        """Have everything that answers requests here forget a user (processor.versions.erasure)."""
+        """Make everything that answers requests here forget a user (processor.versions.erasure)."""
         # Loaded when a person asks.
         from freshet_serving.processor.versions.erasure import erase
 
         return erase(user)
 
     def load(self, model: str, version: int, by_hand: bool = True) -> None:
-        """Load a version beside those served.
-
-        Args:
-            by_hand: True to keep it when a newer one is served.
-        """
+        """Load a version beside those served; `by_hand` keeps it when a newer one is served."""
         self.model(model).load(version, by_hand)
 
     def unload(self, model: str, version: int) -> None:
-        """Stop serving a version."""
         self.model(model).unload(version)
 
     def set_label(self, model: str, label: str, version: int) -> None:
-        """Point a label of a model at a version."""
         self.model(model).set_label(label, version)
 
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:
-        """Set keys of a model's policy (ServedModel.set_policy); return the policy now in force.
-
-        Args:
-            changes: New values by key; None unsets a key.
-        """
+        """Set keys of a model's policy (None unsets a key); return the policy now in force."""
         served = self.model(model)
         served.set_policy(changes)
         return served.policy
 
     def readmit(self, model: str, version: int) -> None:
-        """Return its traffic share to an ejected version."""
+        """Give an ejected version its traffic share back."""
         self.model(model).readmit(version)
 
     def examine(self, efforts: Sequence[int] = (SIZES, CHANGES)) -> list[str]:
-        """Check every mapped file, and unload versions with damaged files; return the events.
-
-        Does not wait for changes of a model in progress.
-
-        Args:
-            efforts: Kinds of checks to run, one after another (processor.repository.mapped_file).
-        """
+        """Check every mapped file by these efforts and unload versions with damaged files, not waiting for changes."""
         events: list[str] = []
         for effort in efforts:
             for name, model in self._models.items():
@@ -538,7 +468,7 @@ class ModelHost(ABC):
 
     @property
     def corruption_unloads(self) -> int:
-        """Number of times that a version was unloaded because of a damaged file."""
+        """Number of unloads because of a damaged file."""
         return sum(model.damaged.total() for model in self._models.values())
 
     def _routes_changed(self) -> None:
@@ -560,7 +490,6 @@ class ModelHost(ABC):
             self._routes_changed()
 
     def _policy(self, name: str) -> ModelPolicy:
-        """Return the configured policy of a model."""
         return self._policies.get(name, ModelPolicy()).over(self._default)
 
     def _new_model(self, name: str) -> ServedModel:

@@ -1,19 +1,18 @@
 """Readiness of a host: which models it waits for, and why what it serves is no answer.
 
-Expected models are those that were named, or that existed at the start; a model that is added later does not count
-where there are such. A model that failed to load delays no other, and another try does not make the host wait again;
-but if no expected model answers at all, the host is not ready. A change that has held its model's lock for a minute
-makes the host unready until it has ended.
+Expected are the models that were named, or else those that existed at the start. A model that failed to load delays no
+other, and another try does not make the host wait again; but if no expected model answers, the host is not ready. A
+change that has held its model's lock for a minute makes the host unready until it ends.
 
 Staleness is the time since what is served was last known to be the repository's newest record. It drops to almost zero
-with every poll that finds nothing newer, so a version that is within its bound again stays there for at least as long
-as the bound. Hysteresis is therefore not needed, and there is none. A version that is not served yet has no staleness.
+with every poll that finds nothing newer, so a version within its bound again stays there for at least the bound:
+hysteresis is not needed. A version that is not served yet has no staleness.
 
-Invariants: `expected` and the models that are excused are replaced as a whole, by who holds the host's lock; everything
-else here is read by any thread, and waits for nobody. check() and tell() have one caller at a time.
+Invariants: `expected` and the excused models are replaced as a whole under the host's lock; everything else is read by
+any thread and never blocks. check() and tell() have one caller at a time.
 
-max_staleness_s has no default: an outage of the store makes every replica stale at the same moment, and all of a fleet
-that can answer would leave its load balancer. A held delta counts as current, since a hold is a decision.
+max_staleness_s has no default: an outage of the store makes every replica stale at once, and a whole fleet that can
+answer would leave its load balancer. A held delta counts as current, since a hold is a decision.
 
 Rejected: replicas that ask each other or elect a leader (the change log says what to serve, and one replica could make
 others unready); a limit on how many are unready at once (needs the same).
@@ -37,12 +36,7 @@ HELD_UP = f"a change has blocked all others for more than {LONG_S:g} s"
 
 
 class HostReadiness:
-    """The readiness of one host.
-
-    Attributes:
-        unseen: True while the first listing of an object store has not succeeded yet.
-        max_staleness_s: Staleness in seconds beyond which nothing is ready; 0 for no bound.
-    """
+    """The readiness of one host; `unseen` is True until the first listing of an object store succeeds."""
 
     def __init__(
         self,
@@ -53,13 +47,7 @@ class HostReadiness:
         max_staleness_s: float,
         ready_when_empty: bool,
     ) -> None:
-        """Wait for the named models.
-
-        Args:
-            models: Returns all known models by name.
-            max_staleness_s: See the attribute.
-            ready_when_empty: Be ready while there is no model.
-        """
+        """Wait for the named models; a max_staleness_s of 0 is no bound."""
         self._repository, self._models, self._clock = repository, models, clock
         self.expected, self.unseen = frozenset(expected), False
         self.max_staleness_s, self._ready_when_empty = max_staleness_s, ready_when_empty
@@ -71,7 +59,7 @@ class HostReadiness:
 
     @property
     def missing(self) -> str:
-        """Reason in one line why models do not answer as they should; "" if they do."""
+        """One line on why models do not answer; "" if they do."""
         models = self._models()
         if self.unseen:
             return "the repository has not been reached yet"
@@ -96,7 +84,7 @@ class HostReadiness:
 
     @property
     def stale(self) -> str:
-        """Reason in one line why what is served is too stale, or will be because a change hangs; "" if neither."""
+        """One line on why what is served is too stale, or will be because a change hangs; "" if neither."""
         if self.stuck:
             return self.stuck
         beyond = find_stale(self._stalenesses(), self.max_staleness_s) if self.max_staleness_s else None
@@ -104,10 +92,10 @@ class HostReadiness:
 
     @property
     def concerns(self) -> tuple[str, ...]:
-        """Lines on what keeps existing files from being served, for the repository and for each version.
+        """Lines on what keeps existing files from being served: one if the repository cannot be listed, one a version.
 
-        The repository has a line if it cannot be listed. Concerns do not make a server unready: every replica refuses
-        the same delta, and what each of them serves is sound. To prefer no answer to an old one, set max_staleness_s.
+        They do not make a server unready: every replica refuses the same delta, and what each serves is sound. To
+        prefer no answer to an old one, set max_staleness_s.
         """
         repository = (concern,) if (concern := self._repository.concern()) else ()
         return repository + tuple(
@@ -123,18 +111,18 @@ class HostReadiness:
         self.expected, self._excused = self.expected | more, self._excused - more
 
     def excuse(self) -> bool:
-        """Update the models that are not waited for, because they failed; return True if others are now."""
+        """Update the models that are not waited for because they failed; return True if they have changed."""
         models = self._models()
-        there = [(name, models[name]) for name in self.expected if name in models]
-        answering = {name for name, model in there if model.routes.served}
+        loaded = [(name, models[name]) for name in self.expected if name in models]
+        answering = {name for name, model in loaded if model.routes.served}
         # A model without any version state has no files left.
-        failed = {n for n, m in there if not m.routes.served and (m.routes.refused or not m.routes.states)}
+        failed = {n for n, m in loaded if not m.routes.served and (m.routes.refused or not m.routes.states)}
         excused = (self._excused - answering) | failed
         before, self._excused = self._excused, excused
         return excused != before
 
     def check(self) -> None:
-        """Check whether a change of a model has held its lock for too long."""
+        """Check whether a change has held its model's lock for too long."""
         now_s = self._clock.now_s()
         held = {name: model.lock_watch.look(now_s) for name, model in self._models().items()}
         stuck = next((name for name, held_s in held.items() if held_s >= LONG_S), None)
@@ -144,8 +132,7 @@ class HostReadiness:
     def tell(self, changed: Callable[[str], None]) -> None:
         """Log once when the host becomes unready by staleness or a hanging change, and once when that ends.
 
-        Args:
-            changed: Is passed the line if it, or the concerns, have changed.
+        changed(line) is called if the line, or the concerns, have changed.
         """
         (before, concerns), self._told = self._told, (self.stale, self.concerns)
         line = self._told[0]
@@ -159,7 +146,7 @@ class HostReadiness:
         changed(line)
 
     def _stalenesses(self) -> Iterator[Staleness]:
-        """Yield the staleness of every version that answers requests without a version, for expected models."""
+        """Yield the staleness of versions that answer requests without a version, for expected models."""
         models = self._models()
         for name in sorted(self.expected):
             if (model := models.get(name)) is not None:
@@ -168,29 +155,20 @@ class HostReadiness:
 
 
 class Staleness(NamedTuple):
-    """Staleness of one served version.
-
-    Attributes:
-        seconds: Seconds since it was last known to serve the newest record.
-    """
+    """Seconds since one served version was last known to serve the newest record."""
 
     model: str
     version: int
     seconds: float
 
     def line(self, bound_s: float) -> str:
-        """Return the reason why a server with this bound is not ready."""
+        """Return why a server with this bound is not ready."""
         return (
             f"model {self.model!r} version {self.version} is {self.seconds:.0f} s stale (max_staleness_s = {bound_s:g})"
         )
 
 
-def find_stale(found: Iterable[Staleness], bound_s: float) -> Staleness | None:
-    """Return the version farthest beyond the bound (the first of equals), or None if all are within it.
-
-    Args:
-        found: Staleness of each served version.
-        bound_s: Largest allowed staleness in seconds.
-    """
-    beyond = [each for each in found if each.seconds > bound_s]
+def find_stale(versions: Iterable[Staleness], bound_s: float) -> Staleness | None:
+    """Return the version farthest beyond the bound (the first of equals), or None if all are within it."""
+    beyond = [each for each in versions if each.seconds > bound_s]
     return max(beyond, key=lambda each: each.seconds, default=None)

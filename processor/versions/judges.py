@@ -1,16 +1,14 @@
 """The port of judges: may a delta or a version be served, and must what is served be taken back?
 
-An extension offers judges (processor.ports.Extension.judges), one for each model. A judge says what it finds, and the
-core acts: it records holds and releases, rolls back and withdraws. What a person, a trainer or another server has
-recorded is obeyed without any judge. As they are, Judge and DeltaJudge hold nothing; one of an extension overrides what
-it has an opinion on.
+An extension offers judges (processor.ports.Extension.judges), one for each model. A judge gives its opinion; the core
+records holds and releases, rolls back and withdraws. What a person, a trainer or another server has recorded is obeyed
+without any judge. Judge and DeltaJudge never object; an extension overrides what it has an opinion on.
 
 Invariants
-- A delta is examined in the writer's thread, under the model's lock, once it is staged and before its flip: what a
-  judge raises refuses the delta. A version is checked between being loaded and being offered.
-- Of several judges the first that objects decides; all of them are told what is served.
-- look() has one caller at a time and waits for no change of a model. What it returns is asked for again until it is
-  done.
+- A delta is examined in the writer's thread, under the model's lock, between staging and flip: what a judge raises
+  refuses the delta. A version is checked between being loaded and being offered.
+- The first of several judges that objects decides; all of them are told what is served.
+- look() has one caller at a time and waits for no change of a model. It is asked again until its answer is done.
 - Without a judge nothing is held, and no hold is released automatically.
 """
 
@@ -42,21 +40,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ONE, RUN, GATED = "one", "run", "gated"
-"""Kinds of change.
-
-ONE is one delta, which is held if it is out of line. RUN is a run of deltas, which are checked one by one if it is out
-of line. GATED is held deltas, which are released if they are in line.
+"""Kinds of change: one delta, held if out of line; a run of deltas, checked one by one if it is out of line; held
+deltas, released if they are in line.
 """
 NOTHING_FOUND = Finding()
 
 
 class DeltaHeld(Conflict):
-    """A delta is not served because a judge objects.
-
-    Attributes:
-        kind: Kind of the verdict (processor.watching.judgements.Verdict).
-        reason: Reason for people.
-    """
+    """A delta is not served because a judge objects; `kind`: processor.watching.judgements.Verdict."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -64,16 +55,11 @@ class DeltaHeld(Conflict):
 
 
 class VersionHeld(Conflict):
-    """A version is not served because a judge objects; the message is the reason for people."""
+    """A version is not served because a judge objects."""
 
 
 class JudgedModel(NamedTuple):
-    """A model, as far as its judges know it.
-
-    Attributes:
-        policy: Returns the policy in force.
-        scratch: Folder that keeps requests over a restart; "" for none.
-    """
+    """A model, as far as its judges know it; `scratch` keeps requests over a restart, "" for none."""
 
     name: str
     policy: Callable[[], ModelPolicy]
@@ -87,9 +73,9 @@ class JudgementCounts:
 
     Attributes:
         held: Held deltas, by kind of verdict.
-        released: Number of holds that were lifted automatically.
+        released: Holds that were lifted automatically.
         auto_rollbacks: Automatically rolled back deltas, by kind of verdict.
-        taken_back: Versions that were rolled back automatically once they were served, by kind of verdict.
+        taken_back: Versions rolled back automatically after they were served, by kind of verdict.
     """
 
     def __init__(self) -> None:
@@ -100,7 +86,7 @@ class JudgementCounts:
 
 
 class DeltaJudge:
-    """Judges the deltas of one version. Used under the model's lock, except monitored(), look() and tell()."""
+    """Judges one version's deltas. Used under the model's lock, except monitored(), look() and tell()."""
 
     @property
     def judges(self) -> bool:
@@ -108,47 +94,31 @@ class DeltaJudge:
         return False
 
     def examine(self, version: ServedVersion, delta: Delta, change: StateChange, asked: str) -> Finding:
-        """Examine a change that is ready to be served.
+        """Examine a change that is ready to be served (asked: ONE, RUN or GATED).
 
-        Args:
-            version: The version; it serves the state that the change begins with.
-            delta: Everything that the change brings, a run of deltas folded into one.
-            change: The change, staged and prepared.
-            asked: ONE, RUN or GATED.
+        The version serves the state before the change; `delta` is all that it brings, a run folded into one.
         """
         return NOTHING_FOUND
 
     def held(self, verdict: Verdict) -> None:
-        """Note that the delta that was examined last is held for a verdict."""
+        """Note that the delta examined last is held for a verdict."""
 
     def served(self, version: ServedVersion, delta: Delta) -> None:
-        """Note that the change that was examined last is served.
-
-        Args:
-            delta: Everything that the change brings.
-        """
+        """Note that the change examined last is served."""
 
     def monitored(self, generation: Generation) -> bool:
         """Report whether a served generation is not yet known to be good."""
         return False
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch, released: int) -> AutoRollback | None:
-        """Judge what is served; return the rollback to make, or None.
+        """Judge what is served by all counts so far; return the rollback to make, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-            released: The newest step that a person has released.
+        `released` is the newest step that a person has released.
         """
         return None
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add label sums of rows that a generation has scored. Any thread may call it.
-
-        Args:
-            generation: The generation that scored the rows.
-            evidence: Sums over these rows.
-        """
+        """Add label sums of rows that a generation has scored. Any thread may call it."""
 
 
 class Judge:
@@ -159,49 +129,32 @@ class Judge:
         return DeltaJudge()
 
     def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
-        """Note the versions that are chosen when the server starts; called whenever versions are chosen.
+        """Note the chosen versions when the server starts; called whenever versions are chosen.
 
-        Args:
-            others: The versions that may be served instead of the newest of them; none if it need not be judged.
-            root_of: Returns the root hash of a version.
-
-        Returns:
-            The version to load first, by which the newest is judged; 0 for none.
+        Returns the version to load first, by which the newest is judged, or 0. `others` may be served instead of the
+        newest; none if it need not be judged.
         """
         return 0
 
     def check(self, before: ServedVersion, after: ServedVersion) -> str:
-        """Return the reason why a version that is about to take over by itself must be held; "" if there is none.
+        """Return why a loaded version must not take over by itself from the default one; "" if it may.
 
-        Args:
-            before: The version that answers by default.
-            after: The newer version, loaded and not offered yet.
-
-        Raises:
-            NotReady: There is not enough memory to judge it now.
+        Raises NotReady if there is not enough memory to judge it now.
         """
         return ""
 
     def took_over(self, before: ServedVersion | None, after: ServedVersion) -> None:
-        """Note a version that is served now.
-
-        Args:
-            before: The version that answered by default until now; None at a start.
-        """
+        """Note a version that is served now; `before` answered by default until now, None at a start."""
 
     def keep(self, version: ServedVersion) -> None:
-        """Keep over a restart what is needed of the version that answers by default; called regularly."""
+        """Store what a restart needs of the version that answers by default; called regularly."""
 
     def look(
         self, now_s: float, served: Mapping[int, tuple[ServedVersion, Sketch]], default: int, chosen: bool
     ) -> VersionRollback | None:
-        """Follow the scores of the versions; return the way back to make to another version, or None.
+        """Follow the scores of the versions; return the rollback from the default one (0: none) to another, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            served: The loaded versions with all their counts so far.
-            default: Number of the version that answers by default; 0 for none.
-            chosen: True if a person has chosen that version.
+        `chosen` is True if a person has chosen the default version.
         """
         return None
 
@@ -215,14 +168,9 @@ class Judge:
 
 
 class Judges(Judge):
-    """All judges of one model.
-
-    Attributes:
-        by_name: The judges, by the names under which extensions offer them.
-    """
+    """All judges of one model; `by_name`: by the names under which extensions offer them."""
 
     def __init__(self, model: JudgedModel) -> None:
-        """Create what the extensions offer."""
         self.by_name: Mapping[str, Judge] = {name: create(model) for name, create in ENGINE.offers("judges").items()}
 
     def of_deltas(self) -> list[DeltaJudge]:
@@ -254,4 +202,4 @@ class Judges(Judge):
         return next((trend for trend in trends if trend != ((), None)), ((), None))
 
     def verdicts(self) -> Mapping[str, Any]:
-        return {number: one for judge in self.by_name.values() for number, one in judge.verdicts().items()}
+        return {number: verdict for judge in self.by_name.values() for number, verdict in judge.verdicts().items()}

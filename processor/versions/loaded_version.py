@@ -1,8 +1,7 @@
 """A loaded version with the applier of its change log: load it, publish on it, judge what it serves.
 
-Used under its model's lock, except watch(), monitored and add_labels(). What VersionLoader builds (the files opened,
-their deltas replayed to a generation, the replicas that answer connected) is served by nobody until its caller offers
-it.
+Used under its model's lock, except watch(), monitored and add_labels(). What VersionLoader builds (files opened, deltas
+replayed to a generation, replicas connected) is served by nobody until its caller offers it.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ log = logging.getLogger("freshet.model")
 
 
 class LoadedVersion(NamedTuple):
-    """A loaded version.
-
-    Attributes:
-        log_applier: Keeps it in sync with its change log.
-    """
+    """A loaded version and what keeps it in sync with its change log."""
 
     version: ServedVersion
     log_applier: LogApplier
@@ -56,16 +51,10 @@ class LoadedVersion(NamedTuple):
         return list(change_log.history.back(link)) if link is not None else []
 
     def publish(self, delta: Delta, data: DeltaBytes, content: str) -> float:
-        """Serve a delta on the head of the change log; return the milliseconds that applying it took.
+        """Serve a delta (SHA-256 of its bytes: `content`) on the head of the log; return milliseconds to apply it.
 
         The delta and its record are made durable while its rows are staged; the record gets its name, and so counts,
-        once the delta can be served.
-
-        Args:
-            content: SHA-256 of its bytes.
-
-        Raises:
-            Conflict: It does not continue what is served, or a judge holds it.
+        once the delta can be served. Raises Conflict if it does not continue what is served, or a judge holds it.
         """
         version, log_applier = self
         change_log = log_applier.change_log
@@ -74,31 +63,31 @@ class LoadedVersion(NamedTuple):
         version.check_delta(delta)
         change_log.check_delta(delta, content)
         digest = delta_digest(change_log.history.head.digest, content)
-        kept: list[DurableDelta] = []
+        durable: list[DurableDelta] = []
 
         def keep() -> None:
-            kept.append(change_log.keep(delta, data))
-            change_log.prepare(delta, kept[0])
+            durable.append(change_log.keep(delta, data))
+            change_log.prepare(delta, durable[0])
 
         def commit() -> None:
-            if change_log.commit(delta, kept[0]).digest != digest:
+            if change_log.commit(delta, durable[0]).digest != digest:
                 raise Conflict("delta: another delta was published at the same time; the server applies that one first")
 
         try:
             apply_ms = log_applier.apply(version, delta, digest, keep=keep, commit=commit)
         except DeltaHeld as held:
-            if not kept:
+            if not durable:
                 raise
-            raise self._hold(delta, kept[0], held) from None
+            raise self._hold(delta, durable[0], held) from None
         except BaseException:
-            for one in kept:
-                change_log.forget(one)
+            for stored in durable:
+                change_log.forget(stored)
             raise
         # A client that has the reply may query the next step at once.
         log_applier.tell(version)
         return apply_ms
 
-    def _hold(self, delta: Delta, kept: DurableDelta, held: DeltaHeld) -> Conflict:
+    def _hold(self, delta: Delta, durable: DurableDelta, held: DeltaHeld) -> Conflict:
         """Record a delta that must not be served, behind a gate; return the error to raise."""
         # Loaded with the first delta that is held.
         from freshet_serving.processor.versions.held_deltas import held_reason
@@ -107,9 +96,9 @@ class LoadedVersion(NamedTuple):
         where = Generation(delta.version, delta.step)
         try:
             change_log.hold(held_reason(where, held.reason))
-            change_log.commit(delta, kept)
+            change_log.commit(delta, durable)
         except BaseException:
-            change_log.forget(kept)
+            change_log.forget(durable)
             raise
         self.log_applier.tell(self.version)
         return Conflict(
@@ -124,15 +113,11 @@ class LoadedVersion(NamedTuple):
             raise Conflict(f"change log: DIVERGED: {status.reason}; load the version again")
 
     def check_serves(self, link: ChainLink, operation: str) -> None:
-        """Raise Conflict unless a generation that an operation committed is served, or a later one that continues it.
-
-        Args:
-            operation: Name of the operation, for the message.
-        """
+        """Raise Conflict unless what an operation committed is served, or a later generation that continues it."""
         served, log_applier = self
         history, status = log_applier.change_log.history, log_applier.status
-        here = history.links.get(served.digest)
-        if here is not None and any(one.digest == link.digest for one in history.back(here)):
+        served_link = history.links.get(served.digest)
+        if served_link is not None and any(earlier.digest == link.digest for earlier in history.back(served_link)):
             return
         name, number = served.manifest.model, served.manifest.version
         written = Generation(number, link.step)
@@ -153,24 +138,11 @@ class LoadedVersion(NamedTuple):
         return self.log_applier.checks.monitored(self.version.generation)
 
     def watch(self, now_s: float, sketch: Sketch) -> AutoRollback | None:
-        """Evaluate the newest deltas after deployment; return the rollback to make, or None. Takes no lock.
-
-        Args:
-            now_s: Monotonic seconds.
-            sketch: Sketch of the version's batches (ModelHost.sketch).
-        """
+        """Evaluate the newest deltas after deployment; return the rollback to make, or None. Takes no lock."""
         return self.log_applier.checks.look(now_s, self.version.generation, sketch, self.log_applier.by_person)
 
     def add_labels(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add labels of rows that a generation has scored.
-
-        Args:
-            generation: The generation that scored the rows.
-
-        Raises:
-            NotFound: The generation is unknown.
-            BadInput: The sums are invalid.
-        """
+        """Add labels of rows that a generation has scored; raise NotFound or, for invalid sums, BadInput."""
         evidence.validate()
         history = self.log_applier.change_log.history
         # Generations before the snapshot that the server started from are unknown here.
@@ -190,25 +162,13 @@ class VersionLoader:
         connect: Callable[[ServedVersion], Replicas],
         clock: Clock,
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            load: Loads a version as its folder has it, without deltas.
-            connect: Returns the replicas that answer by a version.
-        """
         self._name, self._repository, self._clock = name, repository, clock
         self.load, self.connect = load, connect
 
     def build(self, number: int, checks: Callable[[], DeltaChecks], target: ChainLink | None = None) -> LoadedVersion:
-        """Return an open version as its change log has it.
+        """Return an open version, up to `target` or to what is to be served; raise FreshetError if it cannot be served.
 
-        Args:
-            number: The version.
-            checks: Returns the checks of its deltas, those of the version that it replaces if there is one.
-            target: The generation to build; None for the one that is to be served.
-
-        Raises:
-            FreshetError: It cannot be served.
+        `checks` returns the checks of its deltas: those of the version that it replaces, if any.
         """
         folder = self._repository.folder(self._name, number)
         try:
@@ -254,11 +214,7 @@ class VersionLoader:
 
 
 def load_error(what: str, error: Exception) -> FreshetError:
-    """Return a client-safe error for a version that cannot be loaded.
-
-    Args:
-        what: Name of the version in the log.
-    """
+    """Return a client-safe error for a version that cannot be loaded (`what` names it in the log)."""
     if (short := shortage(error)) is not None:
         return short
     if isinstance(error, OSError) and error.strerror:

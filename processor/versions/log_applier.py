@@ -1,39 +1,35 @@
 """Keep a loaded version in sync with its change log on disk.
 
-A LogApplier reads a change log and drives a ServedVersion (the writer side of replication). It does not apply record by
-record: the target is the newest generation of the line that is not behind a gate. The version goes back to the nearest
-generation that both have, and forward from there. So deltas that were undone before they were seen are never read, and
-a rollback reaches every server of a repository with its next poll.
+A LogApplier reads a change log and drives a ServedVersion. It does not apply record by record: its target is the newest
+generation of the line that is not behind a gate. The version goes back to the nearest common generation and forward
+from there, so deltas undone before they were seen are never read, and a rollback reaches every server with its next
+poll.
 
-Deltas that arrive together are one change: they are folded (processor.package.delta), checked as one from what is
-served, and served by one flip. If that change is out of line, the deltas are applied one after another, each checked by
-itself, up to the first that is out of line: deltas that arrive together may do no more than they may do in turn. So a
-reader never meets a generation in the middle of a run that was not checked, a bad delta that the next one repairs is
-never served at all, and a run costs what its deltas hold, at most twice. A run that is larger than a version can stage
-at once waits, refused. To go back into the middle of a run, the version is rebuilt beside what is served: memory has
-only the two ends of the run.
+Deltas that arrive together are one change: folded (processor.package.delta), checked as one from what is served, and
+served by one flip. If that change is out of line, they are applied one by one, each checked by itself, up to the first
+out of line. So no reader meets an unchecked generation within a run, a bad delta that the next one repairs is never
+served, and a run costs what its deltas hold, at most twice. A run larger than a version can stage at once waits,
+refused. To go back into the middle of a run, the version is rebuilt beside what is served: memory has only its two
+ends.
 
-A hold that a guard set, a guard releases. When something new has arrived behind the gate, everything from what is
-served to the newest generation is checked as one change. If it is in line, a release is recorded and the change is
-served by one flip. The record is written after the check and before the flip, exclusively, and only if the head is
-still the one that was checked; so one of many servers writes it, and the others follow. A gate that a person or a
-trainer has set can only be lifted by them, also where a guard has moved it further back
-(processor.versions.held_deltas).
+A guard's hold is released by a guard. When something new arrives behind the gate, everything from what is served to the
+newest generation is checked as one change. If it is in line, a release is recorded and the change served by one flip.
+The record is written exclusively, after the check and before the flip, and only if the head is still the one checked:
+one of many servers writes it, the others follow. A gate set by a person or a trainer is lifted only by them, also where
+a guard has moved it further back (processor.versions.held_deltas).
 
 States
     CURRENT    serves the target
-    WAITING    something exists that cannot be served: a recorded delta that was refused, or a file that continues
-               nothing
-    HELD       serves the gate: the deltas behind it wait for a release, or a rollback. A delta that the guard
-               (processor.versions.delta_checks) finds out of line is held by a record, which all servers of the
-               repository follow, whichever of them was first; in memory alone where no record can be written
-    DIVERGED   the files on disk are not what is served under their name: nothing further is applied until the file that
-               shows it is restored, a repair sets it aside (processor.repository.log.repair), or the version is loaded
-               again
+    WAITING    something cannot be served: a recorded delta that was refused, or a file that continues nothing
+    HELD       serves the gate: the deltas behind it wait for a release or a rollback. A delta that the guard
+               (processor.versions.delta_checks) finds out of line is held by a record, which all servers follow; in
+               memory alone where no record can be written
+    DIVERGED   the files are not what is served under their name: nothing further is applied until the file that shows
+               it is restored, a repair sets it aside (processor.repository.log.repair), or the version is reloaded
 
 Staleness is the time since a poll last found that what is served matches the records: CURRENT, or HELD, which is a
-decision and the same on every server. It grows while a poll finds something newer that it cannot serve, while polls
-fail, and until the next poll.
+decision and the same on every server. It grows between polls, while polls fail, and while one finds something newer
+that it cannot serve.
 """
 
 from __future__ import annotations
@@ -76,11 +72,11 @@ LEARNED = 32
 
 
 class RebuildRequired(Exception):
-    """The target cannot be reached from memory: the version has to be rebuilt from its files."""
+    """The target cannot be reached from memory: rebuild the version from its files."""
 
 
 class LogApplier:
-    """The applier of one version's change log. Used under its model's lock; `status` is replaced as a whole."""
+    """Applier of one version's change log. Used under its model's lock; `status` is replaced as a whole."""
 
     def __init__(
         self,
@@ -90,11 +86,7 @@ class LogApplier:
         checks: DeltaChecks,
         seen_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Start at the head of the change log as far as it was read.
-
-        Args:
-            seen_s: Returns the seconds since the repository was last seen (Repository.seen_s).
-        """
+        """Start at the head of the log as far as it was read; seen_s() is Repository.seen_s()."""
         self.change_log, self.checks = change_log, checks
         self._clock, self._seen_s = clock, seen_s
         self.current_at_s = clock.now_s()
@@ -110,8 +102,9 @@ class LogApplier:
         self._here: ChainLink | None = None
         self._held_here = ""
         self._vouched_here = 0
-        # Newest step that a person has released, and the number of records read for it.
-        self._by_person = self._noted = 0
+        # Newest step that a person has released since this server started, which is not monitored, and the number of
+        # records read for it.
+        self.by_person = self._noted = 0
         # Schedule of release checks, None before the first, and the error of the last one.
         self._looks: ReleaseBackoff | None = None
         self._stays = ""
@@ -120,12 +113,12 @@ class LogApplier:
         self.status = ChainStatus(CURRENT, "", change_log.history.head.digest, 0, 1, 0)
 
     def renewed(self, change_log: ChangeLog) -> LogApplier:
-        """Return an applier that reads the records again and keeps everything else that this one knows."""
+        """Return an applier that reads the records again and keeps this one's other state."""
         applier = LogApplier(self._model, change_log, self._clock, self.checks, self._seen_s)
         applier.start()
         applier.override(self._here, self._held_here)
         applier.current_at_s, applier._vouched_here, applier.status = self.current_at_s, self._vouched_here, self.status
-        applier._by_person, applier._noted, applier._looks = self._by_person, self._noted, self._looks
+        applier.by_person, applier._noted, applier._looks = self.by_person, self._noted, self._looks
         return applier
 
     @property
@@ -138,7 +131,7 @@ class LogApplier:
 
     @property
     def target(self) -> ChainLink:
-        """The generation that is to be served."""
+        """The generation to serve."""
         return self._here or self.change_log.history.target
 
     def recorded_by(self, number: int) -> ChainLink:
@@ -152,23 +145,14 @@ class LogApplier:
         return max(self.change_log.history.vouched, self._vouched_here)
 
     @property
-    def by_person(self) -> int:
-        """The newest step that a person has released since this server started to follow; it is not monitored."""
-        return self._by_person
-
-    @property
     def needs_reload(self) -> bool:
-        """True if it has departed from what the records say: only loading the version again is sure to repair that."""
+        """True if it has departed from the records: only loading the version again is sure to repair that."""
         return bool(self._diverged) or self._here is not None
 
     def start(self, from_snapshot: bool = True) -> None:
-        """Read the log before anything is loaded.
+        """Read the log, from its newest snapshot or its first record, before anything is loaded.
 
-        Args:
-            from_snapshot: Begin at the newest snapshot instead of the version's first record.
-
-        Raises:
-            Diverged: The records after the newest snapshot are not a valid log; those before it may be.
+        Raises Diverged if the records after the newest snapshot are invalid; those before it may be.
         """
         self.change_log.recall()
         if from_snapshot:
@@ -182,13 +166,13 @@ class LogApplier:
             self._diverge(error)
 
     def unreachable(self, why: str) -> list[str]:
-        """Record that the target cannot be served, to be retried once there are other records. Return new events."""
+        """Record that the target cannot be served until there are other records. Return new events."""
         repeated = self._blocked is not None and self._blocked[1] == why
         self._blocked = self.change_log.history.number, why
         return [] if repeated else [f"{self._model} {why}"]
 
     def wait(self, why: str) -> list[str]:
-        """Record a temporary failure, which is tried again at the next poll. Return an event if the reason is new."""
+        """Record a temporary failure, tried again at the next poll. Return an event if the reason is new."""
         repeated, self._told = self._told == why, why
         self._blocked = FOR_GOOD, why
         return [] if repeated else [f"{self._model} {why}"]
@@ -240,11 +224,7 @@ class LogApplier:
         return events
 
     def reconcile(self, version: ServedVersion, target: ChainLink) -> list[str]:
-        """Make the version serve a generation of the log, as far as possible; return the events.
-
-        Raises:
-            RebuildRequired: The target cannot be reached from memory.
-        """
+        """Make the version serve a generation as far as possible; return the events, or raise RebuildRequired."""
         number = self.change_log.history.number
         if target.digest == version.digest:
             self._blocked = None
@@ -327,13 +307,7 @@ class LogApplier:
         scope: str,
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve the newest delta of a run by one flip; raise DeltaHeld.
-
-        Args:
-            judged: True if it may be refused.
-            scope: RUN or GATED.
-            commit: Called once the change may be served, before the flip.
-        """
+        """Serve a run by one flip; raise DeltaHeld if it is `judged` and out of line (scope: RUN or GATED)."""
         delta, digest = deltas.run.folded(), deltas.links[-1].digest
 
         def examine(change: StateChange) -> None:
@@ -343,7 +317,6 @@ class LogApplier:
         self.checks.served(version, delta, deltas.entries[:-1])
 
     def _stopped(self, link: ChainLink, error: FreshetError) -> list[str]:
-        """Record why a delta cannot be served; return the events."""
         if isinstance(error, Diverged):
             return self._diverge(error)
         if isinstance(error, NotReady):
@@ -352,7 +325,7 @@ class LogApplier:
         return [f"{self._model} {self._blocked[1]}"]
 
     def _release_if_sound(self, version: ServedVersion) -> list[str]:
-        """Lift a gate that a guard has set if the newest generation behind it is consistent with what is served."""
+        """Lift a guard's gate if the newest generation behind it is consistent with what is served."""
         history, gate = self.change_log.history, self.target
         pair = gate.digest, history.head.digest
         if not version.opened or gate is history.head or self._blocked is not None or version.digest != gate.digest:
@@ -400,7 +373,7 @@ class LogApplier:
                 from freshet_serving.processor.versions.held_deltas import AUTOMATIC
 
                 theirs = (record.step for record in releases if not record.reason.startswith(AUTOMATIC))
-                self._by_person = max(self._by_person, *theirs, 0)
+                self.by_person = max(self.by_person, *theirs, 0)
 
     @property
     def held_by_guard(self) -> bool:
@@ -421,17 +394,7 @@ class LogApplier:
         commit: Callable[[], None] = lambda: None,
         judged: bool = True,
     ) -> float:
-        """Check a delta and apply it by ServedVersion.apply(); return the milliseconds it took.
-
-        Args:
-            digest: Digest of the generation that it leads to.
-            keep: Makes the delta durable while its rows are staged.
-            commit: Makes it part of the log once it can be served.
-            judged: True if it may be held.
-
-        Raises:
-            DeltaHeld: The delta is out of line.
-        """
+        """Apply a delta by ServedVersion.apply(); raise DeltaHeld if it is `judged` and out of line."""
         judged = judged and delta.step > self.vouched
 
         def examine(change: StateChange) -> None:
@@ -442,7 +405,7 @@ class LogApplier:
         return apply_ms
 
     def _was_served(self, delta: Delta) -> bool:
-        """Report whether a delta only takes a part back; False if the files do not show it."""
+        """Report whether a delta only restores a part; False if the files do not show it."""
         if delta.restores is None:
             return False
         from freshet_serving.processor.repository import restores_part
@@ -453,7 +416,7 @@ class LogApplier:
             return False
 
     def _hold(self, link: ChainLink, error: DeltaHeld) -> list[str]:
-        """Make all servers serve the parent of a delta instead of the delta; raise Diverged."""
+        """Make all servers serve the parent of a delta; raise Diverged."""
         from freshet_serving.processor.versions.held_deltas import held_reason
 
         reason = held_reason(Generation(self.change_log.manifest.version, link.step), error.reason)
@@ -473,7 +436,7 @@ class LogApplier:
     def release(self, reason: str) -> None:
         """Lift the gate, for all servers if it is one of the records; raise Conflict if nothing is held."""
         if self._held_here:
-            self._vouched_here = self._by_person = self.change_log.history.head.step
+            self._vouched_here = self.by_person = self.change_log.history.head.step
             self.override(None)
             return
         self.change_log.look()
@@ -490,18 +453,14 @@ class LogApplier:
             raise Conflict(f"change log: {self.status.state}: {self.status.reason}")
 
     def override(self, link: ChainLink | None, held: str = "") -> None:
-        """Serve this generation, whatever the records say, until one of them rolls back or repairs.
+        """Serve this generation (None: what the records say) until a record rolls back or repairs.
 
-        Used when the repository is not writable.
-
-        Args:
-            link: The generation; None to serve what the records say.
-            held: Reason of the hold, if later deltas are held.
+        Used when the repository is not writable; `held` is why later deltas are held.
         """
         self._here, self._held_here = link, held
 
     def _adopt(self, version: ServedVersion) -> list[str]:
-        """Record and serve delta files that were dropped into the folder, as long as one continues another."""
+        """Record and serve delta files dropped into the folder, as long as one continues another."""
         events: list[str] = []
         history, number = self.change_log.history, FOR_GOOD
         self._dropped.prune(history.top)
@@ -555,7 +514,7 @@ class LogApplier:
         return [] if repeated else [WarningMessage(f"{self._model} DIVERGED: {error}")]
 
     def tell(self, version: ServedVersion) -> None:
-        """Update `status` to where the version stands now."""
+        """Update `status`."""
         history = self.change_log.history
         state, reason, obstacle = CURRENT, "", ""
         if self._diverged:

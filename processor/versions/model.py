@@ -1,14 +1,13 @@
 """A served model: its loaded versions, its labels, and the single writer that changes them.
 
-Invariants: every change runs under the model's lock. Requests only ever read `routes`, which is replaced as a whole,
-never edited, and every other process that answers by it is notified at once. A version is offered to requests only once
-it is loaded, verified, warm and caught up with its change log. The version it replaces is removed only after that, and
-is closed only when no request is sent to it any more. Which versions are loaded is chosen by
-processor.versions.version_selection.
+Every change runs under the model's lock. Requests only read `routes`, which is replaced as a whole, and every process
+that answers by it is notified at once. A version is offered once it is loaded, verified, warm and caught up with its
+change log; only then is the version that it replaces removed, and closed when no request is sent to it any more. Which
+versions are loaded is chosen by processor.versions.version_selection.
 
 Traffic has its own lock (processor.versions.routed_model). So has the removal of a version whose files are damaged
-(examine()): a process that touches a missing page of a mapped file is killed. The next poll() then reads the files as
-they are now, which shows what is wrong with them, and finds another version that is sound.
+(examine()): a process that touches a missing page of a mapped file is killed. The next poll() reads the files as they
+are now, reports what is wrong with them, and finds another sound version.
 """
 
 from __future__ import annotations
@@ -77,12 +76,8 @@ class ServedModel(RoutedModel):
     ) -> None:
         """Create the model without loading a version.
 
-        Args:
-            load: Loads a version as its folder has it, without deltas.
-            connect: Returns the replicas that answer by a version.
-            changed: Called after `routes` was replaced.
-            policy: The configured policy; what the repository has kept overrides it.
-            scratch: Folder that keeps requests over a restart; "" for none.
+        load() returns a version without deltas, connect() its replicas; changed() is called after `routes` was
+        replaced. The repository's policy overrides this one. `scratch` keeps requests over a restart; "" for none.
         """
         super().__init__(name, repository, clock, changed, policy)
         self._loader = VersionLoader(name, repository, load, connect, clock)
@@ -107,25 +102,17 @@ class ServedModel(RoutedModel):
         )
 
     def chain(self, version: int) -> ChainStatus | None:
-        """Return how a loaded version stands against its change log; None if it is not loaded."""
+        """Return a version's state against its change log; None if it is not loaded."""
         log_applier = self._log_appliers.get(version)
         return log_applier.status if log_applier else None
 
     def staleness_s(self, version: int) -> float:
-        """Return seconds since a version was last known to serve the newest record; 0.0 if it is not loaded."""
+        """Return seconds since a version last served the newest record; 0.0 if it is not loaded."""
         log_applier = self._log_appliers.get(version)
         return max(0.0, self._clock.now_s() - log_applier.current_at_s) if log_applier else 0.0
 
     def timeline(self, number: int, most: int) -> dict[str, Any]:
-        """Return the newest records of a loaded version (processor.versions.timeline). Takes no lock.
-
-        Args:
-            number: The version.
-            most: Maximum number of records.
-
-        Raises:
-            NotFound: The version is not loaded.
-        """
+        """Return the newest records of a loaded version, or raise NotFound. Takes no lock."""
         # Loaded when a person asks.
         from freshet_serving.processor.versions.timeline import timeline
 
@@ -147,26 +134,14 @@ class ServedModel(RoutedModel):
             return events
 
     def examine(self, effort: int) -> list[str]:
-        """Unload versions whose files are no longer what was verified; return the events.
-
-        Takes no lock except that of routes.
-
-        Args:
-            effort: Thoroughness of the check (processor.repository.mapped_file).
-        """
+        """Unload versions whose files have changed, by this effort, without a lock except that of routes."""
         damage = [(number, version, version.damage(effort)) for number, version in self.routes.served.items()]
         return [line for number, version, why in damage if why for line in self._unload_corrupt(number, version, why)]
 
     def load(self, number: int, by_hand: bool = True) -> None:
         """Load a version beside those served, or reload one that has departed from its change log.
 
-        Args:
-            number: The version.
-            by_hand: True to keep it when a newer one is served.
-
-        Raises:
-            NotFound: It is not in the repository.
-            FreshetError: It cannot be served.
+        One loaded `by_hand` stays when a newer one is served. Raises NotFound, or FreshetError if it cannot be served.
         """
         if number in self._repository.versions(self.name):
             # Before the lock is taken, so that no other change waits for it.
@@ -186,7 +161,7 @@ class ServedModel(RoutedModel):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold off every other change; the versions are chosen anew at the end, also after an error."""
+        """Hold off every other change; choose the versions anew at the end, also after an error."""
         with self._lock:
             self.lock_watch.turn()
             try:
@@ -195,12 +170,12 @@ class ServedModel(RoutedModel):
                 self._selection.again()
 
     def choose(self) -> list[str]:
-        """Load and unload versions as policy, labels and decisions are now; return the events."""
+        """Load and unload versions by policy, labels and decisions; return the events."""
         with self._lock:
             return self._selection.choose()
 
     def prepare(self, number: int) -> None:
-        """Fetch what a version of the repository needs to be loaded; raise NotFound if there is no such version."""
+        """Fetch what loading a version needs; raise NotFound if there is no such version."""
         # Loaded when a person asks.
         from freshet_serving.processor.versions.version_actions import check_exists
 
@@ -208,11 +183,11 @@ class ServedModel(RoutedModel):
         self._repository.prepare(self.name, number)
 
     def history(self, number: int) -> History:
-        """Return the history of a loaded version, as far as it was read; raise NotFound."""
+        """Return a loaded version's history as far as it was read; raise NotFound."""
         return self.loaded(number).log_applier.change_log.history
 
     def unload(self, number: int) -> None:
-        """Stop serving a version; requests already queued for it are still answered."""
+        """Stop serving a version; queued requests are still answered."""
         with self._lock:
             if number not in self.routes.served:
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
@@ -223,11 +198,7 @@ class ServedModel(RoutedModel):
             self._selection.unloaded.add(number)
 
     def set_label(self, label: str, number: int) -> None:
-        """Point a label at a version, loading it if necessary; kept across restarts.
-
-        Args:
-            number: The version.
-        """
+        """Point a label at a version, loading it if necessary; kept across restarts."""
         check_name(label, "label")
         if number not in self.routes.served and number in self._repository.versions(self.name):
             self._repository.prepare(self.name, number)
@@ -239,11 +210,7 @@ class ServedModel(RoutedModel):
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
-        """Verify a delta, commit it to its version's change log and serve it.
-
-        Idempotent for the newest served delta: if the bytes are identical, the result is as if it had just been
-        applied, so that a client that lost the first reply may retry.
-        """
+        """Verify, commit and serve a delta; a client that lost the reply may retry the newest with identical bytes."""
         delta, content = parse_delta(data), sha256(data)
         with self._lock, self._dirty_versions.changing(delta.version):
             self.lock_watch.turn()
@@ -261,16 +228,13 @@ class ServedModel(RoutedModel):
             return ApplyResult(self.name, loaded.version.generation, delta.rows, delta.removed, apply_ms)
 
     def apply_file(self, path: Path) -> ApplyResult:
-        """Apply a delta file in the repository; it is copied into the version's folder if it is not there."""
+        """Apply a delta file; it is copied into the version's folder if it is not there."""
         return self.apply_bytes(read_delta_file(path))
 
     def rollback(self, generation: Generation, reason: str = "") -> RollbackResult:
-        """Serve an earlier generation of a loaded version, and commit the rollback to its change log.
+        """Serve an earlier generation of a loaded version on every server, and commit the rollback with its reason.
 
-        The later deltas are undone on every server of the repository, and a trainer goes on from there.
-
-        Args:
-            reason: Reason for the record.
+        A trainer goes on from there.
         """
         with self._lock, self._dirty_versions.changing(generation.version):
             self.lock_watch.turn()
@@ -308,15 +272,13 @@ class ServedModel(RoutedModel):
             return RollbackResult(reached, steps, change_log.history.top + 1, recorded=alone is None)
 
     def restore(self, generation: Generation, only: str) -> RollbackResult:
-        """Take one part of a loaded version back and leave the other, with a delta that is committed and served.
+        """Restore one part of an earlier generation by a delta that is committed and served.
 
-        Args:
-            generation: The generation whose part to serve.
-            only: "entities" for the features of entities, "model" for rows and dense weights.
+        The part is "entities", the features of entities, or "model", rows and dense weights.
         """
         number = generation.version
         self.loaded(number).check_follows()
-        # A log of its own: the lock is taken only to serve what is committed, as a poll does.
+        # A separate log: the lock is taken only to serve what is committed, as a poll does.
         change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
         change_log.begin_at_snapshot()
         # Loaded with the first such rollback: a server that follows deltas compares no rows.
@@ -333,19 +295,7 @@ class ServedModel(RoutedModel):
             return RollbackResult(reached, [], top + 1, recorded=True)
 
     def release(self, number: int, reason: str = "") -> Generation:
-        """Serve the held deltas of a loaded version, and commit the release to its change log.
-
-        Args:
-            number: The version.
-            reason: Reason for the record.
-
-        Returns:
-            The generation that is served now.
-
-        Raises:
-            NotFound: The version is not loaded.
-            Conflict: Nothing of it is held.
-        """
+        """Serve and commit the held deltas of a loaded version; raise NotFound, or Conflict if nothing is held."""
         with self._lock, self._dirty_versions.changing(number):
             self.lock_watch.turn()
             version, log_applier = self.loaded(number)
@@ -356,17 +306,9 @@ class ServedModel(RoutedModel):
             return self._still(number).generation
 
     def reject(self, number: int, reason: str = "") -> RollbackResult:
-        """Discard the held deltas of a loaded version: roll back to what is served.
+        """Discard the held deltas of a loaded version; raise NotFound, or Conflict if nothing is held.
 
         If a guard has held them, those that do not depend on the first of them are published again.
-
-        Args:
-            number: The version.
-            reason: Reason for the record.
-
-        Raises:
-            NotFound: The version is not loaded.
-            Conflict: Nothing of it is held.
         """
         # Loaded when somebody decides.
         from freshet_serving.processor.versions.held_deltas import publish_anew, sound_behind
@@ -390,7 +332,7 @@ class ServedModel(RoutedModel):
             return replace(done, generation=reached, kept=remaining, next_step=change_log.history.top + 1)
 
     def auto_rollback(self, verdict: AutoRollback) -> list[str]:
-        """Roll back deltas that turn out to be bad, unless that has already been done; return the events."""
+        """Roll back deltas that monitoring found bad, unless that is already done; return the events."""
         number = verdict.bad.version
         with self._lock:
             self.lock_watch.turn()
@@ -405,13 +347,11 @@ class ServedModel(RoutedModel):
             return [f"{self.name} rolled back to {done.generation}: {reason}"]
 
     def _reload_log(self, number: int) -> None:
-        """Read a version's change log again."""
         if (log_applier := self._log_appliers.get(number)) is not None:
             change_log = ChangeLog(self._repository.reader(self.name, number), self._clock.unix_s)
             self._log_appliers[number] = log_applier.renewed(change_log)
 
     def loaded(self, number: int) -> LoadedVersion:
-        """Return a loaded version; raise NotFound."""
         version, log_applier = self.routes.served.get(number), self._log_appliers.get(number)
         if version is None or log_applier is None:
             raise NotFound(f"version {number} of model {self.name!r} is not loaded")
@@ -425,16 +365,11 @@ class ServedModel(RoutedModel):
         )
 
     def vouched(self, number: int) -> bool:
-        """Report whether a person has named a version, or released it: it is not judged."""
+        """Report whether a person has named or released a version: it is not judged."""
         return self._selection.vouched(number)
 
     def _admit(self, number: int, by_itself: bool = False) -> ServedVersion:
-        """Load a version, replay its deltas, then offer it to requests.
-
-        Args:
-            number: The version.
-            by_itself: True if it was not requested explicitly: it must not be a downgrade then.
-        """
+        """Load a version, replay its deltas and offer it; one that comes `by_itself` must not be a downgrade."""
         self._state(VersionStatus(number, LOADING))
         try:
             self.policy.check_extensions(f"model.{self.name}")
@@ -459,12 +394,7 @@ class ServedModel(RoutedModel):
         return version
 
     def _pass_gate(self, number: int, version: ServedVersion) -> None:
-        """Judge a version that is about to take over by itself; raise VersionHeld if it must not.
-
-        Args:
-            number: The version.
-            version: The loaded version, which is closed if it is held, or cannot be judged yet.
-        """
+        """Judge a version about to take over by itself; close it and raise VersionHeld if it must not."""
         served = self.routes.default
         if served is None or served.manifest.version >= number or self._selection.vouched(number):
             return
@@ -476,17 +406,12 @@ class ServedModel(RoutedModel):
             raise
 
     def _rebuild(self, number: int, target: ChainLink | None = None) -> LoadedVersion:
-        """Return an open version as its change log has it, and its applier.
-
-        Args:
-            number: The version.
-            target: The generation to build; None for the one that is to be served.
-        """
+        """Build a version from its change log, up to `target` or to what is to be served."""
         with self.lock_watch.excused():
             return self._loader.build(number, partial(self._checks, number), target)
 
     def _checks(self, number: int) -> DeltaChecks:
-        """Return the checks of a version's deltas: those that it has if it is loaded, or new ones."""
+        """Return the checks of a version's deltas; a loaded version keeps its own."""
         applier = self._log_appliers.get(number) if number in self.routes.served else None
         return applier.checks if applier else DeltaChecks(self.judges.of_deltas(), self.judgement_counts)
 
@@ -496,7 +421,6 @@ class ServedModel(RoutedModel):
             return self._look(number, version)
 
     def _look(self, number: int, version: ServedVersion) -> list[str]:
-        """Do the work of _follow() within a change of the version."""
         log_applier = self._log_appliers[number]
         if self._selection.failed.rests(number):
             return []
@@ -517,12 +441,7 @@ class ServedModel(RoutedModel):
     def _swap(
         self, number: int, version: ServedVersion, log_applier: LogApplier, override: ChainLink | None = None
     ) -> None:
-        """Serve a rebuilt version in place of the served one.
-
-        Args:
-            number: The version.
-            override: Generation that only this server goes back to, or None.
-        """
+        """Serve a rebuilt version in place of the served one; `override`: see LogApplier.override()."""
         old = self.routes.served.get(number)
         log_applier.override(override)
         self._log_appliers[number] = log_applier
@@ -532,7 +451,7 @@ class ServedModel(RoutedModel):
             old.close()
 
     def let_go(self) -> None:
-        """Let go of what was served, once no session reads it: its maps, leases and descriptors end at once."""
+        """Release what was served, once no session reads it: maps, leases and descriptors end at once."""
         self.routes = Routes(self.name)
         self._log_appliers.clear()
 
@@ -561,7 +480,7 @@ class ServedModel(RoutedModel):
         return LoadedVersion(self._still(number), self._log_appliers[number])
 
     def _still(self, number: int) -> ServedVersion:
-        """Return a version that was served a moment ago; raise NotReady if it has been unloaded as damaged since."""
+        """Return a version served a moment ago; raise NotReady if it was unloaded as damaged since."""
         version = self.routes.served.get(number)
         if version is None:
             raise NotReady(f"version {number} of model {self.name!r} is no longer served")

@@ -1,7 +1,7 @@
 """Reports about a host's models: snapshots for metrics, and the state of the models for people.
 
 Functions over the catalogue (processor.versions.host) and the host's counts, from all its processes. They read objects
-that are replaced whole and hold no lock, so a report delays no change and no request.
+that are replaced whole and take no lock, so a report delays no change and no request.
 """
 
 from __future__ import annotations
@@ -80,11 +80,7 @@ def version_stats(host: ModelHost) -> list[VersionStats]:
 
 
 def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
-    """Return ModelHost.info()'s report of the models, JSON-able: versions, labels, generation, freshness, memory.
-
-    Args:
-        now_s: Unix seconds.
-    """
+    """Return ModelHost.info()'s report of the models, JSON-able; now_s: Unix seconds."""
     models = {name: _describe_model(host, model, now_s) for name, model in sorted(host.catalogue.items())}
     for name, standing in host.trainers.standings().items():
         if name in models:
@@ -95,12 +91,7 @@ def describe(host: ModelHost, now_s: float) -> dict[str, Any]:
 def describe_tables(host: ModelHost, model: str, version: int | None = None) -> dict[str, Any]:
     """Return the tables of a served version, JSON-able: rows, bytes, and lookups by whether they found a row.
 
-    Args:
-        version: Number of the version; by default the one that represents the model.
-
-    Raises:
-        NotFound: If there is no such model or version.
-        NotReady: If it is not served yet.
+    By default of the version that represents the model. Raises NotFound, or NotReady if it is not served yet.
     """
     served = find(host.catalogue, model).pick(version)
     return {
@@ -146,7 +137,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "tables": {name: {"rows": t.rows, "dim": t.spec.dim} for name, t in version.tables.items()},
             "remote": by_name(host.counted(version), REMOTE_ROWS) or None,
             "buckets": {str(b): round(s * 1e6, 1) for b, s in version.replicas.cost.items()},
-            "computes": {str(b): what for b, what in version.replicas.computes.items()},
+            "computes": {str(b): backend for b, backend in version.replicas.computes.items()},
             "choices": _choices(version),
         }
     generation = str(model.pick().generation) if model.routes.served else None
@@ -166,13 +157,13 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
 
 
 def _describe_gate(model: ServedModel) -> dict[str, Any]:
-    """Return the versions that are held, and the newest verdicts on new versions."""
+    """Return the held versions, and the newest verdicts on new versions."""
     held = {str(number): why for number, why in sorted(model.decisions.held.items())}
     return {"held": held, "verdicts": model.judges.verdicts()}
 
 
 def _choices(version: ServedVersion) -> list[dict[str, Any]]:
-    """Return what the server has chosen by cost for the version (processor.running.choices)."""
+    """Return what the server chose by cost for the version (processor.running.choices)."""
     splits = version.replicas.splits
     if not splits:
         return []

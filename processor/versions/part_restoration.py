@@ -1,13 +1,12 @@
 """Take one part of a version back, its features or its rows and weights, and leave the other as it is served.
 
-A rollback moves the log's head to an earlier generation, so it takes back everything. One part goes back by a delta:
-what differs from the earlier generation, computed from the version's files and committed like any other delta. So
-servers follow it, the guard checks it, and a trainer sees the generation that it has to continue from.
+A rollback moves the log's head, so it takes back everything. One part goes back by a delta: the difference to the
+earlier generation, computed from the version's files and committed like any other delta. So servers follow it, the
+guard checks it, and a trainer sees the generation that it has to continue from.
 
-The delta is computed and committed without the model's lock, on top of the newest generation: when another writer is
-faster, only the keys of its deltas are compared again. The delta names the generation that it goes back to. A server
-whose guard finds it out of line compares it with that generation, and serves it if every row and weight is the one that
-was served before.
+The delta is computed and committed without the model's lock, on top of the newest generation: if another writer is
+faster, only the keys of its deltas are compared again. It names the generation that it goes back to. A server whose
+guard finds it out of line serves it if every row and weight is the one served in that generation.
 """
 
 from __future__ import annotations
@@ -19,17 +18,10 @@ from freshet_serving.processor.repository import ChainLink, ChangeLog, part_diff
 
 
 def publish_part(change_log: ChangeLog, generation: Generation, only: str, unix_s: float) -> ChainLink | None:
-    """Commit the delta that takes a part back, and return its generation; None if the part has not changed since.
+    """Commit the delta that takes a part ("entities" or "model") back, on a log that nothing else uses meanwhile.
 
-    Args:
-        change_log: The version's change log, which nothing else uses meanwhile.
-        generation: The generation whose part to serve.
-        only: "entities" for the features of entities, "model" for rows and dense weights.
-        unix_s: The time.
-
-    Raises:
-        NotFound: The generation is not on the served line.
-        NotReady: The repository cannot be written.
+    Returns its generation, None if the part has not changed since. Raises NotFound if the generation is not on the
+    served line, or NotReady.
     """
     change_log.may_write()
     manifest = change_log.manifest

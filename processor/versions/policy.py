@@ -45,22 +45,13 @@ MAX_BAKE_S = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Selection of the versions to serve.
-
-    Attributes:
-        latest: This many of the newest; 0 for all.
-        versions: Exactly these versions, if there are any; `latest` is ignored then.
-    """
+    """Selection of the versions to serve: exactly some, or the latest (0: all)."""
 
     latest: int = 1
     versions: tuple[int, ...] = ()
 
     def choose(self, known: Sequence[int], barred: Container[int] = ()) -> set[int]:
-        """Return the versions to serve out of those in the repository.
-
-        Args:
-            barred: Versions that are held or withdrawn: only a list that names them chooses them.
-        """
+        """Return the versions to serve out of those in the repository; barred ones only if a list names them."""
         if self.versions:
             return set(self.versions) & set(known)
         sound = sorted(number for number in known if number not in barred)
@@ -68,7 +59,7 @@ class VersionPolicy:
 
     @property
     def spelled(self) -> str | list[int]:
-        """The version policy as the operator writes it."""
+        """The policy as the operator writes it."""
         return list(self.versions) if self.versions else f"latest:{self.latest}" if self.latest else "all"
 
     @classmethod
@@ -83,23 +74,7 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelPolicy:
-    """An operator's settings for a model.
-
-    Attributes:
-        labels: Version by label.
-        split: Weight by label; the first label is the baseline.
-        sticky_input: Input whose first value is the sticky key of requests that bring none; "" for none.
-        split_salt: Salt of sticky keys.
-        shadow: Label that receives a copy of requests; "" for none.
-        shadow_share: Share of requests that are copied.
-        unjudged: SERVE or HOLD, for a new version that the gate cannot judge.
-        bake_s: Seconds for which a replaced version stays loaded.
-        user_state: Bounds of how old kept user parts may be, and their type; None if they have to be exact.
-        max_rows: Rows of a request; 0 for the server's limit.
-        max_ids: Ids of a request; 0 for the server's limit.
-        max_cells: Values that an imported model's own graph computes for a request; 0 for the server's limit.
-        given: The keys that were set explicitly.
-    """
+    """An operator's settings for a model (keys: see the module); `given` are the keys that were set explicitly."""
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -120,12 +95,7 @@ class ModelPolicy:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> ModelPolicy:
-        """Parse a policy from JSON or TOML; raise BadInput that names the key, the expected and the actual value.
-
-        Args:
-            raw: The parsed JSON or TOML.
-            where: Prefix of keys in messages.
-        """
+        """Parse a policy from JSON or TOML; raise BadInput that names the key, the expected and the actual value."""
         if not isinstance(raw, dict):
             raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
         for key in raw:
@@ -135,11 +105,7 @@ class ModelPolicy:
         return cls(**read, given=frozenset(read))
 
     def check_extensions(self, where: str) -> None:
-        """Raise BadInput if the policy asks for what only an extension does that is not there.
-
-        Args:
-            where: Prefix of keys in messages.
-        """
+        """Raise BadInput if the policy asks for an extension that is not there."""
         canaries = sum(weight > 0 for weight in self.split.values()) > 1
         bounded = "delta_guard" in self.given and self.delta_guard.mode != OFF
         asked: dict[str, dict[str, Any]] = {
@@ -155,8 +121,8 @@ class ModelPolicy:
     @property
     def limits(self) -> dict[str, int]:
         """The model's own request limits, by name."""
-        own = {"max_rows": self.max_rows, "max_ids": self.max_ids, "max_cells": self.max_cells}
-        return {name: most for name, most in own.items() if most}
+        limits = {"max_rows": self.max_rows, "max_ids": self.max_ids, "max_cells": self.max_cells}
+        return {name: most for name, most in limits.items() if most}
 
     def to_json(self) -> dict[str, Any]:
         """Return the keys that were set, in the form that parse() accepts."""
@@ -166,31 +132,26 @@ class ModelPolicy:
 
     def over(self, other: ModelPolicy) -> ModelPolicy:
         """Return this policy's keys, completed by the other's where this one sets none."""
-        mine = {key: getattr(self, key) for key in self.given}
+        values = {key: getattr(self, key) for key in self.given}
         others = {key: getattr(other, key) for key in other.given}
-        return ModelPolicy(**(others | mine), given=self.given | other.given)
+        return ModelPolicy(**(others | values), given=self.given | other.given)
 
     def changed(self, changes: Any, where: str) -> ModelPolicy:
-        """Return this policy with keys set, or unset where they are None; raise BadInput.
-
-        Args:
-            changes: New values by key.
-            where: Prefix of keys in messages.
-        """
+        """Return this policy with keys set, or unset where they are None; raise BadInput."""
         if not isinstance(changes, dict):
             raise BadInput(f"{where}: expected an object, got {json_kind(changes)}")
-        kept = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}
-        return ModelPolicy.parse(kept, where)
+        settings = {key: value for key, value in {**self.to_json(), **changes}.items() if value is not None}
+        return ModelPolicy.parse(settings, where)
 
 
-def _table(raw: Any, where: str, kinds: tuple[type, ...], wanted: str) -> dict[str, Any]:
+def _table(raw: Any, where: str, kinds: tuple[type, ...], expected: str) -> dict[str, Any]:
     if not isinstance(raw, dict) or len(raw) > MAX_LABELS:
         raise BadInput(f"{where}: expected at most {MAX_LABELS} labels")
     for label, value in raw.items():
         if NAME.fullmatch(label) is None:
             raise BadInput(f"{where}: expected a label of letters, digits, '_', '.', '-', got {label[:64]!r}")
         if type(value) not in kinds or not 0 <= value < 1 << 63:
-            raise BadInput(f"{where}.{label}: expected {wanted}, got {str(value)[:40]!r}")
+            raise BadInput(f"{where}.{label}: expected {expected}, got {str(value)[:40]!r}")
     return dict(raw)
 
 

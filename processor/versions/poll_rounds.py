@@ -2,17 +2,17 @@
 
 A poll takes microseconds if nothing has arrived, and minutes while a version of a hundred gigabytes loads. So a round
 runs on its own thread, one model after another. A model that takes longer than the caller's patience keeps that thread,
-and another thread goes on with the rest. Rounds skip a model while a thread is still working on it.
+another thread goes on with the rest, and rounds skip the model until it is done.
 
 Invariants
 - One thread at a time polls a model, and the events of one model are in order.
-- The lines that a poll returns are returned once, by the round in which it ended or the next one.
+- The lines of a poll are returned once, by the round in which it ended or the next one.
 - At most MOST_SLOW threads are left behind; beyond that the other models wait for one of them.
 - The caller of a round never waits for a thread that does not start: where memory is short, a new thread may die before
   it has begun.
 
-Costs: two thread switches per round, however many models there are. Rejected: one thread per model (a thousand idle
-threads for a thousand models) and a pool that runs every poll (two thread switches per poll).
+Costs: two thread switches per round. Rejected: one thread per model (a thousand idle threads for a thousand models) and
+a pool that runs every poll (two thread switches per poll).
 """
 
 from __future__ import annotations
@@ -33,11 +33,7 @@ class PollRounds:
     """Poll rounds for one caller."""
 
     def __init__(self, look: Callable[[str], list[str]]) -> None:
-        """Create the rounds; no thread is started yet.
-
-        Args:
-            look: Polls the model of a name and returns its events; must not raise.
-        """
+        """Create the rounds; `look` polls a model by name, returns its events and must not raise."""
         self._look = look
         self._changed = threading.Condition()
         self._waiting: deque[str] = deque()
@@ -51,11 +47,7 @@ class PollRounds:
         self._closed = False
 
     def go(self, names: Sequence[str], patience_s: float) -> list[str]:
-        """Run one round and return the events since the last one.
-
-        Args:
-            patience_s: Seconds that the other names wait for each.
-        """
+        """Run one round, in which a slow model holds up the others for patience_s; return the events since the last."""
         with self._changed:
             self._waiting = deque(name for name in names if name not in self._busy)
             self._changed.notify_all()
@@ -80,7 +72,6 @@ class PollRounds:
             return lines
 
     def at_work(self, name: str) -> bool:
-        """Return True if a thread is polling this name."""
         with self._changed:
             return name in self._busy
 
@@ -91,7 +82,6 @@ class PollRounds:
             self._changed.notify_all()
 
     def _run(self, runner: object) -> None:
-        """Poll waiting names until this runner has been left behind."""
         try:
             while name := self._next(runner):
                 lines: list[str] = []
@@ -113,7 +103,6 @@ class PollRounds:
                     self._changed.notify_all()
 
     def _next(self, runner: object) -> str:
-        """Wait for the runner's next name and return it; return "" once this is no longer the runner."""
         with self._changed:
             self._come = self._come or self._runner is runner
             while self._runner is runner:

@@ -1,22 +1,22 @@
 """Reader side of a loaded version in one process: what sessions pin, and the executables that they run.
 
-A version has one writer (processor.versions.served_version) and one Replica in every process that answers requests: in
-the writer's own process if that is the only one, else in each worker. They share the tables' buffers and the control
-words (processor.versions.control).
+A version has one writer (processor.versions.served_version) and one Replica in every process that answers requests: the
+writer's own process if it is the only one, else each worker. They share the tables' buffers and the control words
+(processor.versions.control).
 
-What a batch reads has two parts. The frame (tables' buffers and executables) is what a process has to map or pack
-before it can serve it: every replica prepares it before a flip names it. The numbers (epoch and step) are read from the
-control words by the reader that pins the flip. Most flips bring new numbers over an existing frame.
+What a batch reads has two parts. The frame (tables' buffers and executables) has to be mapped or packed: every replica
+prepares it before a flip names it. The numbers (epoch and step) are read from the control words by the reader that pins
+the flip. Most flips bring new numbers over an existing frame.
 
 Invariants
-- A replica's state of a flip is made by the first reader that has pinned it, from the flip's entry and its frame: both
-  stay valid as long as the pin does. Two readers may make the same state; the two are equal.
-- A frame is forgotten only when no pin of this process names a flip under it, and together with it the state that is
-  kept for the next reader.
+- A flip's state is made by the first reader that pins it, from the flip's entry and its frame; both stay valid as long
+  as the pin. Two readers may make the same state; the two are equal.
+- A frame is forgotten only when no pin of this process names a flip under it, together with the state cached for the
+  next reader.
 
-Warm-up: the recorded requests of a version are run through every bucket of every session's own buffers before a request
-is sent to it, so that no request meets cold pages, kernels or caches (a cold start). Warm-up runs in the thread that
-makes changes, on buffers that no session has yet, and is not counted.
+Warm-up: before the first request, the version's recorded requests run through every bucket of every session's own
+buffers, so that no request meets cold pages, kernels or caches. This runs in the thread that makes changes, on buffers
+that no session has yet, and is not counted.
 """
 
 from __future__ import annotations
@@ -79,12 +79,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A frame, as the writer offers it to its replicas.
+    """A frame, with a number that is never reused, as the writer offers it to its replicas.
 
-    Attributes:
-        number: Number of the frame, never reused.
-        arrays: For each table the buffers that its kernels walk (table.descriptor).
-        dense: Every dense tensor; the same object as long as none has changed.
+    `arrays` are each table's buffers (table.descriptor); `dense` is the same object as long as no tensor has changed.
     """
 
     number: int
@@ -96,44 +93,27 @@ class Replicas(Protocol):
     """The replicas of a version in all processes, as its writer sees them."""
 
     def prepare(self, frame: Frame) -> None:
-        """Prepare a frame; return when all replicas can serve it, raise if one cannot. It is not served yet."""
+        """Prepare a frame that is not served yet; return when all replicas can serve it, raise if one cannot."""
 
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Return the effect of a prepared state on scores (processor.versions.row_scoring), or None if it is unknown.
-
-        Args:
-            frame: Number of the prepared frame.
-            epoch: Epoch for which rows are staged.
-            max_rows: Maximum number of rows to score.
-            max_s: Seconds that the preview may take.
-        """
+        """Return a prepared state's effect on scores (processor.versions.row_scoring), or None if it is unknown."""
 
     def kept(self) -> bytes:
         """Return recently answered requests (RowScorer.kept); b"" if there are none."""
 
     def remember(self, requests: bytes) -> None:
-        """Keep requests, until there are enough of one's own; those that the version cannot read are left out."""
+        """Keep requests until there are enough newer ones; those that the version cannot read are left out."""
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Return the scores of kept requests under the newest state; None if they cannot be computed.
-
-        Args:
-            requests: The result of kept(), of any version.
-            max_s: Seconds that it may take.
-        """
+        """Return the scores of kept requests (of any version) under the newest state, within max_s, or None."""
 
     def example(self) -> Mapping[str, Column | str] | None:
-        """Return the inputs of a recently answered request by name, or None; those of another process as JSON text."""
+        """Return the inputs of a recently answered request, or None; those of another process as JSON text."""
 
     def forget(self, frame: int, last: int | None = None) -> None:
-        """Release the frames before `frame` and those after `last`: no reader uses them.
-
-        Args:
-            frame: The first frame to keep.
-            last: The last frame to keep; None for the newest.
-        """
+        """Release the frames before `frame` and after `last` (None: the newest): no reader uses them."""
 
     def close(self) -> None:
         """Stop serving the version."""
@@ -144,7 +124,7 @@ class Replicas(Protocol):
 
     @property
     def computes(self) -> Mapping[int, str]:
-        """Backend and precision of each bucket, and why no lower one (processor.running.opening.OpenedPrograms)."""
+        """Backend and precision of each bucket, and why no lower one (OpenedPrograms)."""
 
     @property
     def user_split_thresholds(self) -> Sequence[int]:
@@ -152,7 +132,7 @@ class Replicas(Protocol):
 
     @property
     def splits(self) -> Sequence[SplitCost]:
-        """Costs of requests whole and divided, and the way that they take; none without a user/candidate split."""
+        """Costs of requests whole and divided, and the way they take; none without a user/candidate split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,12 +140,10 @@ class State:
     """Everything that a batch reads, as of one generation.
 
     Attributes:
-        publish_seq: The flip.
-        epoch: Epoch of the table rows.
         tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables by subgraph and bucket.
+        executables: By subgraph and bucket.
         arrays: Each table's arrays, which must stay alive while the state is used.
-        users: What is kept of users, as it reads it; None if nothing is.
+        users: Cached user parts; None without such a cache.
     """
 
     publish_seq: int
@@ -179,14 +157,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedFrame:
-    """A frame as this process serves it.
-
-    Attributes:
-        tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables by subgraph and bucket.
-        arrays: Each table's arrays, which must stay alive while the frame is used.
-        users: What is kept of users with its weights; None if nothing is.
-    """
+    """A frame as this process serves it; fields as in State."""
 
     tables: NDArray[np.int64]
     executables: dict[str, dict[int, Executable]]
@@ -214,13 +185,9 @@ class Replica:
         """Read the executables' files; raise FreshetError if they cannot be served.
 
         Args:
-            threads: Threads that one run may use.
-            cpus: Cores for those threads; any if empty.
-            remote: Source of the rows of tables that are not in memory, in this process.
-            runs: Number of buffers to have ready and warm before the first request, and of runs of an executable that
-                may be in progress at once.
-            lookups: What looks up inputs in this process.
-            states: What keeps users' parts in this process.
+            threads: Threads that one run may use, on these cores or any.
+            runs: Number of buffers to have warm before the first request, and of concurrent runs of an executable.
+            states: Cache of user parts in this process.
             device_nbytes: Memory of a device for rows of tables; 0 for none.
         """
         self.manifest: Manifest = files.manifest
@@ -265,18 +232,18 @@ class Replica:
         self._sizes = {n: BufferSize(self.graphs.by_name[n].spec, max(part.chosen)) for n, part in opened.items()}
         self._allocate = allocator(e.target for part in opened.values() for e in part.chosen.values())
         self._opened = opened[self.graphs.undivided.name]
-        # What its costs are known by, and were last published under.
+        # The key of its costs, and the key under which they were last published.
         self._priced_as: Hashable = None
         self._graphs = tuple([f"{name} {graph}" for name, part in opened.items() for graph in part.graphs])
-        # Only these may change with the weights by what a bucket is run.
+        # Only these may run a bucket by something else when the weights change.
         self._bounded = {name: part.bounded for name, part in opened.items() if part.bounded is not None}
         self.chosen = self._opened.chosen
         self._programs: dict[str, Sequence[Program]] = {name: part.programs for name, part in opened.items()}
         if self._placed is not None:
             self._programs |= {name: [program] for name, program in self._placed.programs.items()}
         self._threads = threads
-        # A partial and not a method: a method of this replica, kept by its scorer, would make a cycle of the two, and
-        # the memory of an unloaded version would stay until the garbage collector looks at the oldest objects.
+        # A partial: a bound method kept by the scorer would make a cycle, and an unloaded version's memory would stay
+        # until the garbage collector looks at the oldest objects.
         self._new_buffers = partial(Buffers, self._sizes, len(self.manifest.tables), len(self.outputs), self._allocate)
         self.sample = RequestSample(clock, self.manifest.model)
         create = ENGINE.only("scorer")
@@ -291,7 +258,7 @@ class Replica:
 
     @property
     def costs(self) -> CostTable:
-        """Costs that everything that plans ahead reckons with."""
+        """Costs for everything that plans ahead."""
         return self.graphs.costs
 
     @property
@@ -313,22 +280,21 @@ class Replica:
 
     @property
     def publish_seq(self) -> int:
-        """The flip that is served now. Without a pin it can only be compared with another one."""
+        """The served flip. Without a pin it can only be compared with another one."""
         return self._control.publish_seq
 
     @property
     def generation(self) -> Generation:
-        """The generation that is served now."""
         with self._asking, self.pinned(Pins.ASKING) as state:
             return state.generation
 
     def prepare(self, frame: Frame) -> None:
         """Make the frame ready for the flip.
 
-        New dense weights are packed into new executables beside the live ones, off the GIL, and run, so that no request
-        meets a cold one. The first executables, and those whose precision differs from the ones before, are run a few
-        times to price them, unless the manifest has costs for this very machine, or a loaded version has the same
-        programs. The first frame also runs the version's recorded requests.
+        New dense weights are packed into new executables beside the live ones, off the GIL, and run once, so that no
+        request meets a cold one. The first executables, and those of another precision than before, are priced by a few
+        runs, unless the manifest has costs for this very machine or a loaded version has the same programs. The first
+        frame also runs the version's recorded requests.
         """
         if self._placed is not None and self._dense is None:
             self._placed.load(frame.arrays)
@@ -359,7 +325,7 @@ class Replica:
         self._frames = self._frames | {frame.number: prepared}
 
     def _price(self, executables: Mapping[str, dict[int, Executable]]) -> None:
-        """Price the executables by running them, or as a loaded version with the same programs does."""
+        """Price the executables by running them, or take the costs of a loaded version with the same programs."""
         key = (*self._graphs, self._threads, *((name, *sorted(back)) for name, back in self._fallbacks().items()))
         priced = PRICED.get(key)
         if priced is not None and priced is not self.graphs:
@@ -373,7 +339,7 @@ class Replica:
         self._priced_as, PRICED[key] = key, self.graphs
 
     def counted(self) -> Snapshot:
-        """Return the counters of the replica's remote tables, lookups of inputs, user states and rows on a device."""
+        """Return the counters of remote tables, input lookups, user states and rows on a device."""
         return merged(
             part.counted() for part in (self.remote, self.lookup, self._states, self._placed) if part is not None
         )
@@ -381,14 +347,7 @@ class Replica:
     def preview(
         self, frame: int, epoch: int, generation: Generation, max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Compare scores without reading row stores; return None if a table is in one, or nothing here scores.
-
-        Args:
-            frame: Number of the prepared frame.
-            epoch: Epoch for which rows are staged.
-            max_rows: Maximum number of rows to score.
-            max_s: Seconds that the preview may take.
-        """
+        """Compare scores; None if a table is in a row store (which is not read), or nothing here scores."""
         if self.remote is not None or self._scorer is None:
             return None
         # Loaded where something scores, here and below.
@@ -410,11 +369,7 @@ class Replica:
             self._scorer.remember(requests)
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Score requests without reading row stores; return None if a table is in one, or nothing here scores.
-
-        Args:
-            max_s: Seconds that it may take.
-        """
+        """Score requests; None if a table is in a row store (which is not read), or nothing here scores."""
         if self.remote is not None or self._scorer is None:
             return None
         from freshet_serving.processor.versions.row_scoring import PreviewState
@@ -430,7 +385,7 @@ class Replica:
     def forget(self, frame: int, last: int | None = None) -> None:
         last = max(self._frames) if last is None else last
         self._frames = {number: prepared for number, prepared in self._frames.items() if frame <= number <= last}
-        # It may refer to a frame that is gone; a process without requests would keep that frame forever.
+        # It may refer to a released frame, which a process without requests would keep forever.
         self._newest = None
         newest = self._frames[max(self._frames)].executables
         if all(prepared.executables is newest for prepared in self._frames.values()):
@@ -438,14 +393,10 @@ class Replica:
                 buffers.drop_stale_runs(newest)
 
     def close(self) -> None:
-        """Do nothing: requests that hold the replica are still answered, and it is freed with the last of them."""
+        """Do nothing: requests that hold the replica are still answered; the last of them frees it."""
 
     def pin(self, reader: int) -> State:
-        """Return the newest state, guaranteed whole until this reader's unpin().
-
-        Args:
-            reader: A number below READERS.
-        """
+        """Return the newest state, guaranteed whole until this reader's unpin(); reader < READERS."""
         publish_seq = self._pins.pin(reader)
         state = self._newest
         if state is None or state.publish_seq != publish_seq:
@@ -463,7 +414,6 @@ class Replica:
             self.unpin(reader)
 
     def _state(self, publish_seq: int) -> State:
-        """Return the state of a pinned flip."""
         entry = self._control.entry(publish_seq)
         frame = self._frames[entry.frame]
         generation = Generation(self.manifest.version, entry.step, entry.digest)
@@ -471,7 +421,7 @@ class Replica:
         return State(publish_seq, entry.epoch, generation, frame.tables, frame.executables, frame.arrays, users)
 
     def borrow_buffers(self) -> Buffers:
-        """Return buffers for one session to keep, from the pool while there are any."""
+        """Return buffers for one session to keep, from the pool while it has any."""
         with self._lending:
             buffers = self._buffer_pool.pop() if self._buffer_pool else self._new_buffers()
             self._borrowed.add(buffers)
@@ -479,7 +429,6 @@ class Replica:
 
     @contextmanager
     def _unused_buffers(self) -> Iterator[Buffers]:
-        """Yield buffers that no session has meanwhile: of the stock, while there are any."""
         with self._lending:
             stocked = self._buffer_pool.pop() if self._buffer_pool else None
         try:
@@ -494,10 +443,7 @@ class Replica:
             return [*self._buffer_pool, *self._borrowed]
 
     def _warm_up(self, tables: NDArray[np.int64]) -> None:
-        """Run the version's recorded requests, or one blank row, before the first request.
-
-        A blank row is not sent to a row store or a stage.
-        """
+        """Run the recorded requests, or one blank row (not sent to a row store or stage), before the first request."""
         requests = self._recorded
         if not requests and self.remote is None and self.plan.stage is None:
             requests = [blank_inputs(self.manifest)]
@@ -521,7 +467,7 @@ class Replica:
         self._recorded = []
 
     def _place(self, files: Package, opened: Mapping[str, OpenedPrograms], nbytes: int) -> PlacedRows | None:
-        """Have rows lie on the device that runs the version, if one does; return None where they stay in memory."""
+        """Place rows on the device that runs the version, if one does; None where they stay in memory."""
         create = ENGINE.only("device_rows") if self.remote is None else None
         placed: PlacedRows | None = create(files, self.graphs, self.plan, opened, nbytes) if create else None
         for name, inputs in placed.inputs.items() if placed is not None else ():
@@ -529,7 +475,7 @@ class Replica:
         return placed
 
     def _fallbacks(self) -> dict[str, Mapping[int, str]]:
-        """Return which buckets of a lower precision float32 serves with the newest weights, by subgraph."""
+        """Return, by subgraph, the buckets of a lower precision that float32 serves with the newest weights."""
         return {name: bounded.back for name, bounded in self._bounded.items()}
 
     def _build(self, dense: Dense) -> dict[str, dict[int, Executable]]:
@@ -544,11 +490,7 @@ class Replica:
 
 
 def _populate(tables: Sequence[Arrays]) -> None:
-    """Map the pages of small tables now, just after the checksums have read them.
-
-    A page that a request touches first costs it half a microsecond. Tables with a memory budget manage their pages
-    themselves.
-    """
+    """Map the pages of small tables without a budget after the checksums have read them: half a microsecond each."""
     for arrays in tables:
         for name in () if "ring" in arrays else POPULATED:
             if arrays[name].nbytes <= POPULATE_NBYTES:

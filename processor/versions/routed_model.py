@@ -1,8 +1,8 @@
 """A model as requests see it: its routes, and the policy that they follow from.
 
-Invariants: requests only ever read `routes`, which is replaced as a whole, never edited, and every other process that
-answers by them is notified at once. Traffic (the split, the shadow, ejected versions) has its own lock, which is held
-only while `routes` is replaced: a bad canary is ejected at once, even while another version takes minutes to load.
+Requests only read `routes`, which is replaced as a whole, and every process that answers by them is notified at once.
+Traffic (the split, the shadow, ejected versions) has its own lock, held only while `routes` is replaced: a bad canary
+is ejected at once, even while another version takes minutes to load.
 """
 
 from __future__ import annotations
@@ -37,12 +37,7 @@ class RoutedModel:
         changed: Callable[[], None],
         policy: ModelPolicy | None,
     ) -> None:
-        """Read the labels and traffic settings kept in the repository.
-
-        Args:
-            changed: Called after `routes` was replaced.
-            policy: The configured policy; what the repository has kept overrides it.
-        """
+        """Read labels and traffic settings from the repository, which override the configured policy."""
         self.name = name
         self._repository, self._clock, self._changed = repository, clock, changed
         self._routing = threading.Lock()
@@ -56,15 +51,11 @@ class RoutedModel:
         )
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
-        """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
-
-        Args:
-            label: Label that the request names. Without version and label, the default target is returned.
-        """
+        """Return the target of a version or label, or the default, without splitting traffic (Routes.pick)."""
         return self.routes.pick(version, label)
 
     def tell(self, status: VersionStatus) -> None:
-        """Publish the state of a version that is not served, without waiting for a change of the model in progress."""
+        """Publish the state of a version that is not served, without waiting for a change in progress."""
         self._publish(
             lambda routes: (
                 {} if status.version in routes.served else {"states": {**routes.states, status.version: status}}
@@ -74,7 +65,7 @@ class RoutedModel:
     def set_policy(self, changes: Any) -> None:
         """Set keys of the policy, or unset those given as None; kept across restarts. Raise BadInput, NotReady.
 
-        Versions that the policy adds are loaded at the next poll().
+        Versions that it adds are loaded at the next poll().
         """
         if isinstance(changes, dict) and "labels" in changes:
             raise BadInput("policy.labels: cannot be changed here; set each label by itself")
@@ -97,13 +88,9 @@ class RoutedModel:
         self._changed()
 
     def eject(self, number: int, reason: str) -> None:
-        """Eject a version: it answers only requests that name its number or label, until readmit().
+        """Eject a version: until readmit() it answers only requests that name its number or label.
 
-        Kept across restarts if the repository is writable.
-
-        Args:
-            number: The version.
-            reason: Reason, shown to operators.
+        Kept across restarts if the repository is writable. Operators see the reason.
         """
         with self._routing:
             out = {**self.routes.traffic.out, number: EjectedVersion(reason, self._clock.unix_s())}
@@ -117,7 +104,7 @@ class RoutedModel:
                 log.warning("%s version %d is excluded from traffic only until a restart: %s", self.name, number, error)
 
     def readmit(self, number: int) -> None:
-        """Return its traffic share to an ejected version; raise NotFound."""
+        """Give an ejected version its traffic share back; raise NotFound."""
         with self._routing:
             if number not in self.routes.traffic.out:
                 raise NotFound(f"version {number} of model {self.name!r} is not excluded from traffic")
@@ -128,11 +115,7 @@ class RoutedModel:
         self._changed()
 
     def _publish(self, changes: Callable[[Routes[ServedVersion]], Mapping[str, Any]]) -> None:
-        """Replace the routes and notify the processes that answer by them.
-
-        Args:
-            changes: Returns the fields to replace, given the current routes.
-        """
+        """Replace fields of the routes (`changes` returns them) and notify the processes that answer by them."""
         with self._routing:
             self.routes = replace(self.routes, **changes(self.routes))
             self._warn_of_unread_input()
@@ -154,11 +137,7 @@ class RoutedModel:
         self._unread_input = unread
 
     def _traffic(self, split: TrafficSplit | None, out: Mapping[int, EjectedVersion]) -> Traffic:
-        """Return the traffic settings of the policy.
-
-        Args:
-            split: The former split, whose segments stay where the weights do.
-        """
+        """Return the policy's traffic settings; segments of the former split stay where the weights do."""
         policy, salt = self.policy, xxhash.xxh3_64_intdigest(self.name.encode(), self.policy.split_salt)
         if not policy.split:
             split = None
@@ -171,14 +150,14 @@ class RoutedModel:
         )
 
     def _kept_traffic(self) -> tuple[ModelPolicy, TrafficSplit | None, dict[int, EjectedVersion]]:
-        """Return what the repository has kept; nothing if it cannot be parsed."""
-        kept = self._repository.traffic(self.name)
+        """Return the traffic settings stored in the repository; nothing if they cannot be parsed."""
+        stored = self._repository.traffic(self.name)
         try:
-            overrides = ModelPolicy.parse(kept.get("policy", {}), "policy")
-            split = TrafficSplit.from_json(kept["split"]) if kept.get("split") else None
+            overrides = ModelPolicy.parse(stored.get("policy", {}), "policy")
+            split = TrafficSplit.from_json(stored["split"]) if stored.get("split") else None
             out = {
                 int(version): EjectedVersion(str(reason), float(at))
-                for version, (reason, at) in kept.get("out", {}).items()
+                for version, (reason, at) in stored.get("out", {}).items()
             }
         except (FreshetError, ValueError, TypeError, AttributeError) as error:
             log.error("cannot read the saved traffic policy of %s: %s", self.name, error)
@@ -187,5 +166,5 @@ class RoutedModel:
 
     def _keep(self, overrides: ModelPolicy, traffic: Traffic) -> None:
         document = traffic.to_json()
-        kept = {"policy": overrides.to_json(), "split": document["split"], "out": document["out"]}
-        self._repository.keep_traffic(self.name, kept)
+        settings = {"policy": overrides.to_json(), "split": document["split"], "out": document["out"]}
+        self._repository.keep_traffic(self.name, settings)

@@ -1,8 +1,7 @@
 """Routes of a model: select the version that answers a request, by number, label or traffic split, else the newest.
 
-Routes are immutable values, replaced as a whole. The process that loads versions and the processes that receive the
-routes select by the same rules, with the same messages. What a request needs is computed when routes are made, so a
-request without a split does not pay for one.
+Routes are immutable values, replaced as a whole. The process that loads versions and those that receive the routes
+select by the same rules, with the same messages. What a request needs is computed when routes are made.
 """
 
 from __future__ import annotations
@@ -34,12 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """The status of one version.
-
-    Attributes:
-        state: LOADING, AVAILABLE or END.
-        error: Reason why it ended, or "".
-    """
+    """The status of one version; `state` is LOADING, AVAILABLE or END, `error` why it ended."""
 
     version: int
     state: str
@@ -54,10 +48,9 @@ class Routes(Generic[S]):
         served: The target that answers, by version.
         labels: Version by label.
         states: Status of every known version.
-        traffic: Split, shadow and ejected versions.
         default: Target of requests that name no version and are not split; None if nothing is served.
         table: The traffic split over targets; None if all requests go to `default`.
-        shadow: Target of shadow traffic; None if there is none.
+        shadow: Target of shadow traffic, or None.
     """
 
     model: str
@@ -85,21 +78,13 @@ class Routes(Generic[S]):
             object.__setattr__(self, "shadow", self._beside(default, self.traffic.shadow))
 
     def route(self, version: int | None = None, label: str | None = None, key: bytes | None = None) -> S:
-        """Return the target that answers a request; raise NotFound or NotReady.
-
-        Args:
-            key: Sticky key (traffic.TrafficSplit); used if neither version nor label is named.
-        """
+        """Return the target that answers a request, by its sticky key if it names none; raise NotFound or NotReady."""
         if version is None and label is None and self.table is not None:
             return self.table.pick(key)
         return self.pick(version, label)
 
     def pick(self, version: int | None = None, label: str | None = None) -> S:
-        """Return the target of a version or label without splitting traffic; raise NotFound or NotReady.
-
-        Args:
-            label: Label that the request names. Without version and label, the default target is returned.
-        """
+        """Return the target of a version or label, or the default, without a split; raise NotFound or NotReady."""
         if version is None and label is None:
             if self.default is None:
                 why = self.refused
@@ -141,10 +126,7 @@ class Routes(Generic[S]):
         return shares
 
     def active(self) -> dict[str, int]:
-        """Return the version of each label of the split that answers its own share, the baseline first.
-
-        Empty if the baseline cannot answer, because then no canary can be judged.
-        """
+        """Return the versions of labels with a share of their own, baseline first; {} if the baseline cannot answer."""
         if self.traffic.split is None or self.default is None:
             return {}
         labels = self.traffic.split.labels
@@ -152,27 +134,23 @@ class Routes(Generic[S]):
         return versions if labels[0] in versions else {}
 
     def trials(self) -> list[tuple[S, S]]:
-        """Return pairs of canary and the baseline that it is judged against."""
+        """Return pairs of canary and its baseline."""
         baseline, *canaries = dict.fromkeys(self.active().values()) or [0]
         return [(self.served[number], self.served[baseline]) for number in canaries]
 
     def _labelled(self, label: str) -> S | None:
-        """Return the target of a label if it is loaded, not ejected and not barred, else None."""
+        """Return the target of a label if it is loaded, not ejected and not barred."""
         version = self.labels.get(label)
         return None if version is None or version in self.traffic.aside else self.served.get(version)
 
     def _beside(self, baseline: S, label: str) -> S | None:
-        """Return the target of a label if it accepts the baseline's requests (same inputs by name), else None."""
+        """Return the target of a label if it accepts the baseline's requests (same inputs by name)."""
         served = self._labelled(label)
         return served if served is not None and served.manifest.inputs == baseline.manifest.inputs else None
 
 
 def find(models: Mapping[str, T], name: str) -> T:
-    """Return the model of that name; raise UnknownModel.
-
-    Args:
-        models: Models by name.
-    """
+    """Return a model by its name; raise UnknownModel."""
     model = models.get(name)
     if model is None:
         raise unknown_model(name, models)
@@ -180,16 +158,10 @@ def find(models: Mapping[str, T], name: str) -> T:
 
 
 def _counted_noun(noun: str, names: Sequence[Any]) -> str:
-    """Return names after their kind, for a message."""
     return f"{noun}{'s' * (len(names) > 1)} {listed(map(str, names))}" if names else f"no {noun}"
 
 
 def without(routes: Routes[S], number: int, why: str = "") -> Mapping[str, Any]:
-    """Return the fields of routes that change when a version is no longer served.
-
-    Args:
-        number: The version.
-        why: Reason, if it is an error.
-    """
+    """Return the fields of routes that change when a version is no longer served (`why`: if it is an error)."""
     served = {v: s for v, s in routes.served.items() if v != number}
     return {"served": served, "states": {**routes.states, number: VersionStatus(number, END, why)}}

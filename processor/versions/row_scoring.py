@@ -1,7 +1,7 @@
 """The port of what scores sampled rows under a state that is not served, or under another version, for judges.
 
-An extension offers a scorer (processor.ports.Extension.scorer): one for each replica, so in every process that answers
-requests. Without one, judges have no evidence by scores. Scores travel between processes as bytes.
+An extension offers a scorer (processor.ports.Extension.scorer), one for each replica. Without one, judges have no
+evidence by scores. Scores travel between processes as bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,7 @@ from freshet_serving.processor.watching import PreviewResult, RequestScores
 
 
 class PreviewState(NamedTuple):
-    """A state to preview.
-
-    Attributes:
-        digest: Digest of its generation.
-        epoch: Epoch of its table rows.
-        tables: int64 [T, TABLE_FIELDS] (kernels.rows).
-        executables: Executables of the undivided subgraph, by bucket.
-    """
+    """A state to preview: tables int64 [T, TABLE_FIELDS] (kernels.rows), the undivided subgraph's executables."""
 
     digest: str
     epoch: int
@@ -35,44 +28,27 @@ class PreviewState(NamedTuple):
 
 
 class RowScorer(Protocol):
-    """The scorer of one replica. The replica calls compare() and score() from one thread at a time."""
+    """The scorer of one replica, which calls compare() and score() from one thread at a time."""
 
     def compare(
         self, before: PreviewState, after: PreviewState, costs: Mapping[int, float], max_rows: int, max_s: float
     ) -> PreviewResult | None:
-        """Compare the scores of a new state with those of the served one; None while there are too few rows.
+        """Compare the scores of a new state with the served, pinned one; None while there are too few rows.
 
-        Args:
-            before: The served state, pinned.
-            after: The new state, which no request is served by yet.
-            costs: Seconds of a run, by bucket.
-            max_rows: Maximum number of rows to score.
-            max_s: Seconds that it may take.
+        Costs are seconds of a run by bucket; at most max_rows are scored, within max_s.
         """
 
     def kept(self, names: Collection[str]) -> bytes:
-        """Return the sample as bytes that score() of any version reads; b"" for none.
-
-        Args:
-            names: The inputs that the model reads.
-        """
+        """Return the sample as bytes that score() of any version reads, with the named inputs; b"" for none."""
 
     def remember(self, requests: bytes) -> None:
         """Add requests to the sample; those that the version cannot read are left out."""
 
     def score(self, requests: bytes, state: PreviewState, costs: Mapping[int, float], max_s: float) -> RequestScores:
-        """Return the scores of requests.
-
-        Args:
-            requests: The result of kept(), of any version.
-            state: The state to score them under, pinned.
-            costs: Seconds of a run, by bucket.
-            max_s: Seconds that it may take.
-        """
+        """Return the scores of requests (kept() of any version) under a pinned state; arguments as in compare()."""
 
 
 def dump_scores(scores: RequestScores) -> bytes:
-    """Return scores as bytes, for another process."""
     file = io.BytesIO()
     tensors: dict[str, NDArray[Any]] = {f"output.{name}": array for name, array in scores.outputs.items()}
     tensors |= {"lookups": np.array(scores.lookups, np.int64)}
@@ -82,7 +58,7 @@ def dump_scores(scores: RequestScores) -> bytes:
 
 
 def parse_scores(data: bytes) -> RequestScores:
-    """Return the scores that dump_scores() wrote in another process of this server."""
+    """Parse what dump_scores() wrote in another process of this server."""
     arrays = dict(parse_tensors(np.frombuffer(data, np.uint8), "scores").arrays)
     scored, refused = (arrays.pop(name).astype(bool) for name in ("scored", "refused"))
     asked, missed = arrays.pop("lookups").tolist()

@@ -3,16 +3,16 @@
 Ownership: the version's writer calls all of it, under the version's lock. What readers need are arrays, which every
 process maps with those of the table (Frame.arrays).
 
-A watcher may derive rows of the version's rows and dense weights (DerivedRows). They lie in tables of its own, which
-the version treats like its own tables: they are staged with each delta under its epoch, and undone with it.
+A watcher may derive rows from the version's rows and dense weights (DerivedRows). The version treats the tables with
+these rows like its own: they are staged with each delta under its epoch, and undone with it.
 
 Invariants
-- A watcher is told of every key whose row differs in a state before that state is published; of a delta that is then
-  refused, too.
-- It is asked to catch up only while no reader is pinned to a state older than the served one.
-- It refuses no change: what it cannot keep up with it marks as such.
-- Derived rows are of the state that stage(), turn() or advance() were called with until settle() says what became of
-  it; arrays are then those of the proposal, or those before it.
+- A watcher is told of every key whose row differs in a state before that state is published; also of a delta that is
+  refused later.
+- It catches up only while no reader is pinned to a state older than the served one.
+- It refuses no change: it marks what it cannot keep up with.
+- Until settle(), derived rows are those of the state that stage(), turn() or advance() were called with; arrays are
+  those of the proposal, or those before it.
 - Derived rows may be computed from an older state: no row of a state after `floor` is reused. The writer never waits
   for that, unlike for a reader's pin.
 """
@@ -33,45 +33,34 @@ from freshet_serving.processor.tables.table import RowVersions, ServedTable
 from freshet_serving.processor.versions.control import IDLE
 
 FIRST_SLICES = 64
-"""Slices in which watchers catch up before a version is open; what is left is up to ServedVersion.maintain()."""
+"""Slices in which watchers catch up before a version is open; ServedVersion.maintain() does the rest."""
 
 Keys = Sequence[NDArray[Any]]
 
 
 class RowWatcher(Protocol):
-    """Keeps something beside the rows of a version (Extension.row_watchers)."""
+    """Keeps something beside a version's rows (Extension.row_watchers)."""
 
     @property
     def arrays(self) -> Mapping[str, Mapping[str, NDArray[Any]]]:
-        """Arrays that readers map, by table and name; other arrays than before have readers prepare a new frame."""
+        """Arrays that readers map, by table and name; different arrays cause a new frame."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that are in use."""
+        """Bytes of memory in use."""
 
     def changing(self, keys: Mapping[str, Keys]) -> None:
-        """Take note of keys whose rows will be other ones in the state that is published next.
-
-        Args:
-            keys: Keys of rows that are added, replaced or removed, in arrays of int64 by table.
-        """
+        """Note keys (int64 arrays by table) of rows that the next published state adds, replaces or removes."""
 
     def refresh(self, epoch: int) -> bool:
-        """Catch up by a slice of a few milliseconds; return True if more is left.
-
-        Args:
-            epoch: The epoch that is served.
-        """
+        """Catch up with the served epoch by a slice of a few milliseconds; return True if more is left."""
 
 
 class DerivedState(NamedTuple):
-    """A state of the version, as rows are derived of it.
+    """A state of the version, as rows are derived from it, under the served flip.
 
-    Attributes:
-        epoch: Epoch of its rows.
-        publish_seq: The flip that is served.
-        dense: Its dense tensors; one that has not changed is the same object as before.
-        readable: Returns False if a mapped file may be cut short: no row may be read then.
+    An unchanged dense tensor is the same object as before. If readable() is False, no row may be read: a mapped file
+    may be cut short.
     """
 
     epoch: int
@@ -82,7 +71,7 @@ class DerivedState(NamedTuple):
 
 
 class DerivedRows(RowWatcher):
-    """A watcher that derives rows of a version's rows and dense weights."""
+    """A watcher that derives rows from a version's rows and dense weights."""
 
     @property
     @abstractmethod
@@ -92,7 +81,7 @@ class DerivedRows(RowWatcher):
     @property
     @abstractmethod
     def floor(self) -> int:
-        """The oldest flip whose state rows are derived of; IDLE if there is none."""
+        """The oldest flip whose state rows are derived from; IDLE if there is none."""
 
     @property
     @abstractmethod
@@ -110,26 +99,22 @@ class DerivedRows(RowWatcher):
 
     @abstractmethod
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
-        """Propose the rows of a delta that is staged; raise if that can be neither done nor marked as not done.
+        """Propose the rows of a staged delta, which leads to `state`; raise if they can be neither derived nor marked.
 
-        Args:
-            state: The state that the delta leads to.
-            before: The epoch that is served.
-            versions: The row versions that the delta staged, by table; those of derived tables are added before their
-                first row is.
+        Row versions of derived tables are added to the delta's `versions` before their first row; `before` is served.
         """
 
     @abstractmethod
     def turn(self, state: DerivedState) -> None:
-        """Propose the rows of a state that a rollback goes back to; derived rows are undone with the others."""
+        """Propose the rows of a rollback's state; derived rows are undone with the others."""
 
     @abstractmethod
     def settle(self, served: bool) -> None:
-        """Take note of whether the proposal is served; allocates no memory if it is not."""
+        """Note whether the proposal is served; allocates no memory if it is not."""
 
     @abstractmethod
     def advance(self, state: DerivedState) -> bool:
-        """Work for a few milliseconds; return True if arrays are proposed that readers have to map."""
+        """Work for a few milliseconds; return True if arrays are proposed that readers must map."""
 
 
 class RowWatchers:
@@ -141,21 +126,10 @@ class RowWatchers:
         tables: Mapping[str, ServedTable],
         tensors: Mapping[str, Mapping[str, NDArray[Any]]],
     ) -> None:
-        """Ask extensions for watchers.
-
-        Args:
-            tables: Its tables by name.
-            tensors: The tensors of the files of those whose rows are in memory, by table.
-        """
         created = (create(files, tables, tensors) for create in ENGINE.offers("row_watchers").values())
         self._watchers: list[RowWatcher] = [watcher for watcher in created if watcher is not None]
         self._derived = [watcher for watcher in self._watchers if isinstance(watcher, DerivedRows)]
-        self._left = bool(self._watchers)
-
-    @property
-    def left(self) -> bool:
-        """True if a watcher has to catch up."""
-        return self._left
+        self.left = bool(self._watchers)
 
     @property
     def nbytes(self) -> int:
@@ -163,7 +137,6 @@ class RowWatchers:
 
     @property
     def tables(self) -> Mapping[str, ServedTable]:
-        """Tables of derived rows."""
         tables: dict[str, ServedTable] = {}
         for derived in self._derived:
             tables |= derived.tables
@@ -171,60 +144,51 @@ class RowWatchers:
 
     @property
     def floor(self) -> int:
-        """The oldest flip whose state rows are derived of."""
         return min((derived.floor for derived in self._derived), default=IDLE)
 
     @property
     def behind(self) -> bool:
-        """True while advance() has work."""
         return any(derived.behind for derived in self._derived)
 
     @property
     def lag(self) -> tuple[int, float] | None:
-        """Steps and seconds by which derived rows lag, the most of all; None without any."""
+        """Largest lag of derived rows in steps and seconds; None without any."""
         return max((lag for derived in self._derived if (lag := derived.lag) is not None), default=None)
 
     def open(self, state: DerivedState) -> None:
-        """Have all rows derived (DerivedRows.open)."""
         for derived in self._derived:
             derived.open(state)
 
     def stage(self, state: DerivedState, before: int, versions: dict[str, RowVersions]) -> None:
-        """Have the rows of a delta derived (DerivedRows.stage)."""
         for derived in self._derived:
             derived.stage(state, before, versions)
 
     def turn(self, state: DerivedState) -> None:
-        """Have the rows of an older state derived (DerivedRows.turn)."""
         for derived in self._derived:
             derived.turn(state)
 
     def settle(self, served: bool) -> None:
-        """Say what became of proposals (DerivedRows.settle)."""
         for derived in self._derived:
             derived.settle(served)
 
     def advance(self, state: DerivedState) -> bool:
-        """Have rows derived in the background (DerivedRows.advance); return True if arrays are proposed."""
         proposals = [derived.advance(state) for derived in self._derived]
         return any(proposals)
 
     def arrays(self, table: str) -> dict[str, NDArray[Any]]:
-        """Return what readers map beside a table's own arrays."""
         return {name: array for w in self._watchers for name, array in w.arrays.get(table, {}).items()}
 
     def changing(self, keys: Mapping[str, Keys]) -> None:
-        """Tell every watcher (RowWatcher.changing)."""
         for watcher in self._watchers:
             watcher.changing(keys)
-        self._left = bool(self._watchers)
+        self.left = bool(self._watchers)
 
     def refresh(self, epoch: int, slices: int = 1) -> None:
-        """Have every watcher catch up by a slice or more; never raises: what is left is tried again."""
+        """Make every watcher catch up by a slice or more; never raises: what is left is tried again."""
         unfinished = False
         for watcher in self._watchers:
             try:
                 unfinished |= all(watcher.refresh(epoch) for _ in range(slices))
             except MemoryError:
                 unfinished = True
-        self._left = unfinished
+        self.left = unfinished

@@ -16,12 +16,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 
 @dataclass(slots=True)
 class ReadRun:
-    """The deltas of a run that could be read.
-
-    Attributes:
-        run: The deltas, folded.
-        stopped: Error at the first delta that could not be read; None if all could.
-    """
+    """The deltas of a run that could be read, folded; `stopped` is the error at the first that could not."""
 
     run: DeltaRun = field(default_factory=DeltaRun)
     links: list[ChainLink] = field(default_factory=list)
@@ -30,11 +25,7 @@ class ReadRun:
 
     @classmethod
     def of(cls, change_log: ChangeLog, version: ServedVersion, ahead: Sequence[ChainLink]) -> Self:
-        """Read deltas that lead on from what a version serves.
-
-        Args:
-            ahead: Links of the deltas, in order.
-        """
+        """Read deltas, in order, that lead on from what a version serves."""
         manifest, taken = version.manifest, cls()
         step = version.position.step
         for link in ahead:

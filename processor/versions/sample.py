@@ -1,10 +1,8 @@
 """A sample of the rows that a replica is requested to score: an example for people, and evidence for judges.
 
-Ownership: arriving requests add to the sample that is being gathered, and only while more rows are needed, so nearly
-always they read one attribute and do nothing. Everything else is done under the lock, in the thread that makes changes.
-A sampled row keeps the data it refers to alive, as its request sent it.
-
-Costs: a request pays for reading one attribute, and occasionally for an append.
+Ownership: arriving requests add to the sample being gathered, and only while more rows are needed; nearly always they
+read one attribute. Everything else is done under the lock, in the thread that makes changes. A sampled row keeps its
+request's data alive.
 """
 
 from __future__ import annotations
@@ -29,11 +27,7 @@ MOST_ROWS = 256
 
 
 class SampleRows(NamedTuple):
-    """The first rows of a request.
-
-    Attributes:
-        inputs: Its inputs as sent, with what was looked up for it; None if they are not known.
-    """
+    """The first rows of a request; `inputs` as sent, with what was looked up, or None if they are not known."""
 
     bound: BoundRequest
     rows: int
@@ -44,15 +38,10 @@ class RequestSample:
     """The sample of one replica."""
 
     def __init__(self, clock: Clock, model: str = "") -> None:
-        """Start with an empty sample.
-
-        Args:
-            model: Name of the model, whose users are forgotten (erase_user).
-        """
         self.wanted = True
         """True while take() is to be called for requests."""
         self.example: Mapping[str, Column] | None = None
-        """Inputs of the newest sampled request, as an example for people to start from."""
+        """Inputs of the newest sampled request, as an example for people."""
         self._clock, self._model = clock, model
         self._lock = threading.Lock()
         self._most = MOST_ROWS
@@ -64,11 +53,7 @@ class RequestSample:
         KEEPERS.add(self)
 
     def take(self, bound: BoundRequest, inputs: Mapping[str, Column] | None = None) -> None:
-        """Add some rows of a request that is about to be answered to the sample.
-
-        Args:
-            inputs: Its inputs as sent.
-        """
+        """Add some rows of a request that is about to be answered, with its inputs as sent."""
         if bound.ids <= IDS_OF_ONE:
             self.example = inputs or self.example
             rows = min(bound.rows, ROWS_OF_ONE)
@@ -79,17 +64,13 @@ class RequestSample:
                 self.wanted = False
 
     def kept(self) -> Sequence[SampleRows]:
-        """Return the sample, or what is being gathered if that is more. Starts gathering again when it is due."""
+        """Return the sample, or what is being gathered if that is more; start gathering again when it is due."""
         with self._lock:
             self._renew(self._most)
             return tuple(self._gathered) if self._gathered_rows > self._sample_rows else self._sample
 
     def renewed(self, max_rows: int) -> tuple[Sequence[SampleRows], int]:
-        """Return the sample and its number of rows; the same object until enough others are gathered.
-
-        Args:
-            max_rows: Maximum number of rows to gather from now on.
-        """
+        """Return the sample and its rows, the same object until enough others are gathered; then gather max_rows."""
         with self._lock:
             self._renew(max_rows)
             return self._sample, self._sample_rows
@@ -111,7 +92,7 @@ class RequestSample:
         return {"kept_requests": erased}
 
     def _renew(self, max_rows: int) -> None:
-        """Replace the sample by the gathered rows once there are enough, and start gathering again when it is due."""
+        """Replace the sample once enough rows are gathered; start gathering again when it is due."""
         self._most = max_rows
         full = self._gathered_rows >= max_rows
         if full or self._gathered_rows >= max(LEAST_ROWS, 2 * self._sample_rows):

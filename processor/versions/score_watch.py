@@ -1,11 +1,10 @@
 """Watch the scores of a host's versions: have bad ones ejected, and bad deltas and versions rolled back.
 
-The statistics are those of all processes that answer requests. Judges and ejectors draw the conclusions; this module
-acts on them.
+The statistics are those of all processes that answer requests. Judges and ejectors decide; this module acts.
 
 Invariants
 - look() has one caller at a time.
-- look() waits for no change of a model: a rollback runs on a thread of its own, and is asked for again by every look()
+- look() waits for no change of a model: a rollback runs on a thread of its own, and is requested again by every look()
   until the delta, or the version, is gone.
 """
 
@@ -46,35 +45,23 @@ class Ejector(ABC):
 
     @abstractmethod
     def look(self, model: ServedModel, now_s: float) -> None:
-        """Eject what must go; called regularly for every model, by one thread at a time.
-
-        Args:
-            now_s: Monotonic seconds.
-        """
+        """Eject what must go; called regularly for every model, by one thread at a time (now_s: monotonic)."""
 
 
 class ScoreWatch:
     """Verdicts on every version of a host, from one look() to the next."""
 
     def __init__(self, evidence: VersionEvidence, clock: Clock) -> None:
-        """Start the thread that rolls back."""
         self._evidence, self._clock = evidence, clock
         self._ejectors: list[Ejector] = [create(evidence) for create in ENGINE.offers("ejectors").values()]
         self._undoing = StandbyThread("freshet-undo")
         self._undoing.start()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._undoing.close()
 
     def look(self, models: Mapping[str, ServedModel]) -> None:
-        """Have bad versions ejected, follow the scores of every version, roll back what turns out to be bad.
-
-        An error with one model does not stop the others from being checked.
-
-        Args:
-            models: Models by name.
-        """
+        """Have bad versions ejected and bad deltas or versions rolled back, despite an error with another model."""
         now_s = self._clock.now_s()
         for name, model in models.items():
             try:
@@ -86,7 +73,7 @@ class ScoreWatch:
                 log.exception("cannot check the statistics of model %s", name)
 
     def _judged(self, model: ServedModel, now_s: float) -> None:
-        """Have the judges look at what the model serves; a rollback does not wait for a change in progress."""
+        """Ask the judges about what the model serves; a rollback does not wait for a change in progress."""
         served = {number: (v, self._evidence.sketch(v)) for number, v in model.routes.served.items()}
         for number, (_, sketch) in served.items():
             if (verdict := _watched(model, now_s, number, sketch)) is not None:

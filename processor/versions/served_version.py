@@ -1,45 +1,38 @@
 """Writer side of a loaded version: stage, flip, reclaim and undo deltas. Reader side: processor.versions.replica.
 
-Ownership: one writer at a time (the lock) moves a version from state to state. Its readers are sessions of this process
-or of workers: each owns one word of `control` and may only pin before a batch and unpin after it.
+One writer at a time (the lock) moves a version from state to state. Each reader, a session of this process or of a
+worker, owns one word of `control`: it pins before a batch and unpins after it.
 
 Readers must never see
-- Half a delta. A state is immutable and names everything a batch reads: the epoch, the tables' buffers, the executables
-  with their weights. Every reading process prepares its frame (buffers and executables) if it does not have it yet, and
-  the state is published by one store to the control words. A reader uses one state for a whole batch, for every share
-  of a scattered request, and so for every reply.
-- A row that is being reused. A pin is announced before anything is read and confirmed against the flip; the writer
+- Half a delta. A state is immutable and names everything that a batch reads: the epoch, the tables' buffers, the
+  executables with their weights. Every reading process prepares its frame (buffers and executables) first; then one
+  store to the control words publishes the state. A whole batch, and every part of a split request, uses one state.
+- A row that is being reused. A pin is announced before anything is read, and confirmed against the flip. The writer
   reuses a slot only when every pin has reached the flip that the slot waits for.
-- A flip without a free entry. Before any part of a change is made, the control words have room for its flips: a reader
-  that stands still for ENTRIES flips holds up the next change, which is refused after a minute; the state that this
-  reader uses stays.
-- A refused change. A change that fails at any point (no memory, no thread, no descriptor) is taken back before the lock
-  is released: everything that this needs was allocated before the first row was published, and an epoch is never used
-  twice. `torn` is set before the first step that has to be completed, and cleared when the change, or its undoing, is
-  complete. If an undo fails all the same, `torn` stays set, which needs no memory either. What is served is still whole
-  then (the rows that were left have an epoch that no reader uses), but no further change is applied, because it would
-  expose them: damage() reports it, and the version is unloaded and opened again from its log.
-- A lock held forever. Work beside the writer is handed to a standby thread (processor.standby_thread), or done by the
-  writer if there is none; no thread is created here.
-- A state that a crash would lose. The file of an upload is made durable while its rows are staged; once it can be
-  served its record is written, and then it is served. What cannot be recorded is taken back, and what cannot be served
-  is not recorded.
+- A flip without a free entry. The control words have room for all flips of a change before it begins. A reader that
+  stands still for ENTRIES flips holds up the next change, which is refused after a minute; the reader's state stays.
+- A refused change. A change that fails at any point (no memory, thread or descriptor) is undone before the lock is
+  released. What this needs is allocated before the first row is published, and an epoch is never used twice. `torn` is
+  set before the first step that must be completed, and cleared when the change or its undoing is complete. If the undo
+  fails too, `torn` stays set: what is served is still whole (the rows left over have an epoch that no reader uses), but
+  a further change would expose them. So damage() reports it, and the version is loaded again from its log.
+- A lock held forever. Work beside the writer runs on a standby thread (processor.standby_thread), or in the writer
+  without one; no thread is created here.
+- A state that a crash would lose. An upload's file is made durable while its rows are staged, then its record is
+  written, then it is served. What cannot be recorded is undone.
 - An unverified byte. Checksums are verified where the file is read (processor.package.delta); parent, names, shapes and
-  finiteness are verified here, before any change. What can still fail after that (a full arena, executables that cannot
-  be built from the new weights) leaves the state as it was: rows staged for an epoch that no reader uses are taken
-  back. Only the tables' rows are read from mapped files, and those are checked periodically (damage()): if one is no
-  longer what was verified, the caller unloads the version. Everything else is in memory that cannot be changed from
-  outside.
+  finiteness here, before any change. What can fail later (a full arena, executables that cannot be built from the new
+  weights) leaves the state as it was. Only tables' rows are read from mapped files, which are checked periodically
+  (damage()): if one has changed, the caller unloads the version.
 
-Costs: a flip is O(delta) for rows, and no other process takes part in it: readers are contacted only about a new frame,
-which is an index that has grown or new dense weights. Those cost one re-pack in each reading process, off the GIL,
-before the flip. Meanwhile the writer waits for the disk, twice, for a file and its folder: on busy cores this is a
-quarter of the time until a small delta is served. Then the writer waits for the batches that run under the state
-before. It polls with a delay of an eighth of the time waited so far, so it waits at most an eighth too long and polls
-rarely. Rollback costs O(rows of the deltas undone), plus a re-pack if dense tensors change back. The undo log keeps
-keys and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
+Costs: a flip is O(delta) for rows, and readers are contacted only about a new frame: an index that has grown or new
+dense weights. Those cost one re-pack in each reading process, off the GIL, before the flip. The writer waits twice for
+the disk, for a file and its folder: on busy cores a quarter of the time until a small delta is served. Then it waits
+for the batches under the state before, polling with an eighth of the time waited so far: it waits at most an eighth too
+long. Rollback costs O(rows of the deltas undone), plus a re-pack if dense tensors change back. The undo log keeps keys
+and slots of the last `undo_depth` deltas, and the dense tensors that they replaced.
 
-Rejected: locks or reference counts on the read path; one copy of the model per generation; undoing by re-reading old
+Rejected: locks or reference counts on the read path; a copy of the model per generation; undoing by re-reading old
 delta files (they may be gone).
 """
 
@@ -100,15 +93,8 @@ class ServedVersion:
     ) -> None:
         """Load and verify the version; raise FreshetError if it cannot be served.
 
-        Deltas may be applied before attach_replicas().
-
-        Args:
-            undo_depth: Number of deltas that can be undone.
-            processes: Number of processes that may read it.
-            remote: Tables whose rows lie outside of the process, where somebody else is responsible for their
-                checksum, by name; their files are not opened.
-            budgets: Memory for the rows of tables, enforced by maintain().
-            beside: A standby thread for work beside the writer's.
+        Deltas may be applied before attach_replicas(). Files of remote tables are neither opened nor verified; budgets
+        are enforced by maintain().
         """
         self.manifest: Manifest = files.manifest
         self.files = files
@@ -160,28 +146,26 @@ class ServedVersion:
 
     @property
     def digest(self) -> str:
-        """Digest of the served generation."""
         return self.change.generation.digest
 
     @property
     def derived_lag(self) -> tuple[int, float] | None:
-        """Steps and seconds by which rows that extensions derive lag; None if they derive none."""
+        """Steps and seconds by which rows that extensions derive lag; None without such rows."""
         return self._watchers.lag
 
     @property
     def opened(self) -> bool:
-        """True once replicas read it."""
         return self._replicas is not None
 
     @property
     def replicas(self) -> Replicas:
-        """The replicas that answer requests by this version; raises NotReady before attach_replicas()."""
+        """The replicas that answer requests; raises NotReady before attach_replicas()."""
         if self._replicas is None:
             raise NotReady(f"version {self.manifest.version} of model {self.manifest.model!r} is not open")
         return self._replicas
 
     def attach_replicas(self, replicas: Replicas) -> None:
-        """Open the version to these replicas, at its current step."""
+        """Open the version to these replicas at its current step."""
         with self.lock:
             self._watchers.open(self._state(self.change.epoch, self.generation, self.dense))
             opened = self._next(self.change.generation, self.change.epoch, self.dense)
@@ -213,16 +197,13 @@ class ServedVersion:
         return self._torn or any(t.torn for tables in (self.tables, self._watchers.tables) for t in tables.values())
 
     def _table(self, name: str) -> ServedTable | None:
-        """Return a table of the version or one that is derived of them; None for one that another has replaced."""
+        """Return a table of the version or a derived one; None once another has replaced it."""
         return self.tables.get(name) or self._watchers.tables.get(name)
 
     def damage(self, effort: int) -> str:
-        """Return the first mapped file that no longer is what was verified, with the reason; "" if there is none.
+        """Return the first mapped file that has changed, with the reason; "" if there is none.
 
         Takes no lock, except to try it once while a change is unfinished.
-
-        Args:
-            effort: Thoroughness of the check (processor.repository.mapped_file).
         """
         if self.torn:
             return TORN
@@ -248,10 +229,10 @@ class ServedVersion:
         An exception of `keep`, `examine` or `commit` refuses the delta.
 
         Args:
-            digest: Digest of the generation that it leads to; by default derived from the delta's own checksum.
-            keep: Makes the verified delta durable; runs on the standby thread, if there is one, while rows are staged.
-            examine: Called once the change can be served, to decide whether it may be; may call preview().
-            commit: Called after that, to make the delta part of the log.
+            digest: Digest of the generation reached; by default derived from the delta's checksum.
+            keep: Makes the verified delta durable, on the standby thread if there is one, while rows are staged.
+            examine: Decides whether the staged change may be served; may call preview().
+            commit: Called last before the flip, to make the delta part of the log.
         """
         started_s = self._clock.now_s()
         with self.lock:
@@ -315,12 +296,7 @@ class ServedVersion:
             return self.last_apply_ms
 
     def preview(self, change: StateChange, max_rows: int, max_s: float) -> PreviewResult | None:
-        """Return the effect of a prepared change on scores; None if it is unknown, or before attach_replicas().
-
-        Args:
-            max_rows: Maximum number of rows to score.
-            max_s: Seconds that the preview may take.
-        """
+        """Return a prepared change's effect on scores; None if it is unknown, or before attach_replicas()."""
         if self._replicas is None:
             return None
         return self._replicas.preview(change.frame.number, change.epoch, change.generation, max_rows, max_s)
@@ -332,11 +308,7 @@ class ServedVersion:
                 self._replicas.forget(self.change.frame.number, self.change.frame.number)
 
     def look_up(self, table: str, keys: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return a table's rows as of the served generation (ServedTable.look_up). Writer only.
-
-        Args:
-            keys: int64 [n].
-        """
+        """Return a table's rows (keys: int64 [n]) as of the served generation; writer only."""
         return self.tables[table].look_up(keys, self.change.epoch)
 
     def step_of(self, digest: str) -> int | None:
@@ -347,10 +319,7 @@ class ServedVersion:
         return next((step for step, undone_digest in undone if undone_digest == digest), None)
 
     def as_of(self, step: int) -> PastState | None:
-        """Return the state of a step that is served or within reach of rollback(); None for any other.
-
-        Its rows stay for as long as the caller holds the lock.
-        """
+        """Return a state that is served or within reach of rollback(), else None; the lock keeps its rows."""
         count = self.position.undo_count(step)
         if count is None:
             return None
@@ -366,16 +335,10 @@ class ServedVersion:
         """Return the step of the delta whose rows carry this epoch; None if it is too old."""
         return self._stamps.get(epoch)
 
-    def can_undo(self, step: int) -> bool:
-        return self.position.undo_count(step) is not None
-
     def rollback(self, step: int) -> None:
         """Serve an earlier step again; return when every session does.
 
-        The caller has checked can_undo().
-
-        Raises:
-            NotReady: A reader holds it up, and nothing has changed; or the step is older than the undo log.
+        Raises NotReady, with nothing changed, if a reader holds it up or the step is older than the undo log.
         """
         with self.lock:
             count = self.position.undo_count(step)
@@ -420,10 +383,10 @@ class ServedVersion:
             self._release_frames()
 
     def maintain(self) -> bool:
-        """Do a slice of what keeps tables within their memory budgets, and what is beside them up to date.
+        """Keep tables within their memory budgets and derived rows up to date, a slice at a time; True if more remains.
 
-        Returns True if more remains. Released rows can be reused after a flip; if no delta brings one, the same content
-        is published again. The lock is released between two tables, so that a delta never waits for more than a slice.
+        Released rows can be reused after a flip: without a delta, the same content is published again. The lock is
+        released between two tables, so a delta waits for a slice at most.
         """
         tiered = [table for table in self.tables.values() if table.tiered]
         # Rows are copied out of mapped files here: the writer must not touch a page that is gone.
@@ -458,7 +421,7 @@ class ServedVersion:
         return given_up
 
     def _renew(self) -> None:
-        """Publish the same content again, with the buffers that there are now."""
+        """Publish the same content again with the current buffers."""
         self._wait_room()
         again = self._next(self.change.generation, self.change.epoch, self.dense)
         self._prepare(again)
@@ -468,12 +431,12 @@ class ServedVersion:
         self._release_frames()
 
     def export(self) -> tuple[dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]], Dense]:
-        """Return the whole model as of the served generation: ascending keys and rows per table, and dense tensors."""
+        """Return the served generation: ascending keys and rows per table, and dense tensors."""
         with self.lock:
             return {name: t.export(self.change.epoch) for name, t in self.tables.items()}, dict(self.dense)
 
     def memory(self) -> dict[str, int]:
-        """Return bytes by part: mapped rows, index, arena, dense, and what extensions keep beside them."""
+        """Return bytes by part: mapped rows, index, arena, dense, and "beside": what extensions derive."""
         parts = {"dense": sum(a.nbytes for a in self.dense.values())}
         if nbytes := self._watchers.nbytes:
             parts["beside"] = nbytes
@@ -491,13 +454,13 @@ class ServedVersion:
             self.tables[name].apply(changes, self._epoch, into[name])
 
     def _unstage(self, staged: dict[str, RowVersions]) -> None:
-        """Undo _stage() at once: nothing was flipped, so no reader sees the newest epoch."""
+        """Undo _stage(): nothing was flipped, so no reader sees the newest epoch."""
         with suppress(BaseException):
             self._remove_staged(staged)
             self._torn = False
 
     def _remove_staged(self, staged: dict[str, RowVersions]) -> None:
-        """Take the newest delta's rows out of every table, continuing after an error; raise that error at the end."""
+        """Remove the newest delta's rows from every table; continue after an error and raise it at the end."""
         failed: BaseException | None = None
         for name in staged:
             try:
@@ -512,7 +475,7 @@ class ServedVersion:
         return tuple({**t.arrays, **self._watchers.arrays(name)} for name, t in self.tables.items())
 
     def _next(self, generation: Generation, epoch: int, dense: Dense) -> StateChange:
-        """Return the next change; it has a new frame only if a buffer or a dense tensor is a different object."""
+        """Return the next change, with a new frame only if a buffer or a dense tensor is a different object."""
         frame, arrays = self.change.frame, self._arrays()
         if not (_same_arrays(dense, frame.dense) and all(map(_same_arrays, arrays, frame.arrays))):
             self._frames += 1
@@ -524,15 +487,13 @@ class ServedVersion:
             self._replicas.prepare(change.frame)
 
     def _wait_room(self) -> None:
-        """Wait until the control words have room for all flips of one change.
+        """Wait for room in the control words for all flips of a change.
 
-        A reader that was descheduled between reading a flip and announcing it may announce a very old one; it drops
-        that pin as soon as it runs again.
+        A reader may announce a very old flip, which it drops as soon as it runs again.
         """
         self._wait(lambda: self.control.has_room(FLIPS))
 
     def _publish(self, change: StateChange) -> None:
-        """Publish a change whose frame is prepared."""
         entry = ControlEntry.of(change.epoch, change.frame.number, change.generation)
         torn, self._torn = self._torn, True
         self.change = change
@@ -540,12 +501,12 @@ class ServedVersion:
         self._torn = torn
 
     def _wait_readers(self) -> None:
-        """Wait until no session is pinned to a state older than the served one."""
+        """Wait until no session is pinned to an older state."""
         publish_seq = self.change.publish_seq
         self._wait(lambda: self.control.oldest_pin() >= publish_seq)
 
     def _release_frames(self) -> None:
-        """Release frames that no session can reach any more: no pin is older than the served state."""
+        """Release frames that no session can reach: no pin is older than the served state."""
         frame = self.change.frame.number
         if self._replicas is not None and self._forgotten < frame:
             self._replicas.forget(frame)
@@ -574,19 +535,16 @@ class ServedVersion:
         return min(self.control.oldest_pin(), self.change.publish_seq, self._watchers.floor)
 
     def _state(self, epoch: int, generation: Generation, dense: Dense) -> DerivedState:
-        """Return a state as rows are derived of it."""
         return DerivedState(epoch, self.change.publish_seq, generation, dense, self._readable)
 
     def _readable(self) -> bool:
-        """Report whether every mapped file has its size."""
         return not any(file.damage(SIZES) for file in self.files.mapped)
 
 
 def _gathered(dense: Dense) -> Dense:
-    """Copy a delta's dense tensors out of its buffer into memory that can be shared."""
+    """Copy dense tensors out of a delta's buffer into shareable memory."""
     return dict(zip(dense, gather(list(dense.values()), "dense")))
 
 
 def _same_arrays(arrays: Mapping[str, NDArray[Any]], others: Mapping[str, NDArray[Any]]) -> bool:
-    """Return True if both map the same names to the very same arrays."""
     return arrays is others or (arrays.keys() == others.keys() and all(a is others[name] for name, a in arrays.items()))

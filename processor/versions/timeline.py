@@ -1,8 +1,8 @@
 """Timeline of a version: its newest records in a form for people, each with its state on this server.
 
-Safe to call from any thread while the writer goes on: links and events are each copied in one step and are immutable,
-so a timeline is at most one record behind. It takes no lock. It costs a walk over as many links as it reports, and for
-deltas that are not served yet, at most MOST_READ of them, reading the header of the file.
+Any thread may call it while the writer goes on: links and events are immutable and copied in one step, so a timeline is
+at most one record behind. It takes no lock, walks over as many links as it reports, and reads the header of at most
+MOST_READ files of deltas that are not served yet.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ STATES = SERVED, CURRENT, UNDONE, WAITS = "served", "current", "undone", "waits"
 
 
 def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict[str, Any]:
-    """Return the newest records of a version, newest first, as a JSON-able dict.
-
-    Args:
-        most: Maximum number of records.
-    """
-    history, known = log_applier.change_log.history, log_applier.checks.log.entries()
+    """Return at most `most` newest records of a version, newest first, as a JSON-able dict."""
+    history, entries = log_applier.change_log.history, log_applier.checks.log.entries()
     links = [link for link in islice(reversed(history.links.values()), most) if link.record is not None]
     records = [*(link.record for link in links if link.record), *islice(reversed(history.events), most)]
     records = sorted(records, key=lambda record: record.number, reverse=True)[:most]
     states = _states(history, links, version.digest)
     number = version.manifest.version
-    waiting = [link for link in links if states[link.digest] == WAITS and link.digest not in known][:MOST_READ]
+    waiting = [link for link in links if states[link.digest] == WAITS and link.digest not in entries][:MOST_READ]
     rows = {link.digest: _rows(log_applier, link) for link in waiting}
     return {
         "model": version.manifest.model,
@@ -47,12 +43,12 @@ def timeline(version: ServedVersion, log_applier: LogApplier, most: int) -> dict
         "chain": asdict(log_applier.status),
         "gate": f"{number}.{history.gate.step}" if history.gate else None,
         "first": f"{number}.{history.base.step}",
-        "entries": [_entry(version, record, states, known, rows) for record in records],
+        "entries": [_entry(version, record, states, entries, rows) for record in records],
     }
 
 
 def _rows(log_applier: LogApplier, link: ChainLink) -> int | None:
-    """Return the rows of a delta that this server has not read yet, or None if its file cannot be read."""
+    """Return the rows of a delta that this server has not read yet; None if its file cannot be read."""
     try:
         return rows_of_file(log_applier.change_log.path_of(link))
     except FreshetError:
@@ -60,7 +56,6 @@ def _rows(log_applier: LogApplier, link: ChainLink) -> int | None:
 
 
 def _states(history: History, links: list[ChainLink], served: str) -> dict[str, str]:
-    """Return the state of each link, by digest."""
     if not links:
         return {}
     lowest = min(link.step for link in links)
@@ -80,7 +75,7 @@ def _entry(
     version: ServedVersion,
     record: ChainRecord,
     states: dict[str, str],
-    known: dict[str, DeltaEntry],
+    entries: dict[str, DeltaEntry],
     rows: dict[str, int | None],
 ) -> dict[str, Any]:
     number = record.version
@@ -94,15 +89,15 @@ def _entry(
     }
     if record.kind != DELTA:
         return entry
-    here = known.get(record.digest)
+    served = entries.get(record.digest)
     return {
         **entry,
         "digest": record.digest,
         "nbytes": record.nbytes,
-        "rows": here.rows if here else rows.get(record.digest),
+        "rows": served.rows if served else rows.get(record.digest),
         "state": states.get(record.digest, UNDONE),
         "in_memory": version.step_of(record.digest) is not None,
-        "here": _here(here) if here else None,
+        "here": _here(served) if served else None,
     }
 
 
@@ -112,5 +107,5 @@ def _here(entry: DeltaEntry) -> dict[str, Any]:
 
 
 def score_shift(figures: Sequence[Figure]) -> float | None:
-    """Return how far the mean score has moved, for the output that moved furthest; None if nothing was scored."""
+    """Return the mean score's move, for the output that moved furthest; None if nothing was scored."""
     return max((figure.value for figure in figures if figure.kind == "bias"), default=None)

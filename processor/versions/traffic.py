@@ -1,19 +1,19 @@
 """Traffic, the requests that name no version: its split over labels, and the ejected versions. Pure.
 
 A split is a line of 2^32 buckets, cut into segments that each belong to a label. A sticky key has one fixed bucket (the
-upper half of xxh3_64 with the split's salt). A request without a key takes the next bucket of a sequence that fills the
+upper half of xxh3_64 with the split's salt); a request without a key takes the next bucket of a sequence that fills the
 line evenly.
 
 Invariants
 - While the weights stay, no segment moves, so a sticky key never changes sides.
-- reweighted() takes from the labels that lose and gives exactly that to those that gain: no more keys change sides than
-  the weights themselves require.
-- A label without weight keeps no segment. The first label is the baseline: the others are judged by it, and it receives
+- reweighted() moves only what the losing labels give to the gaining ones: no more keys change sides than the weights
+  require.
+- A label without weight has no segment. The first label is the baseline: the others are judged by it, and it receives
   the share of a label that cannot answer.
 
-Rejected: weighted rendezvous hashing (it needs no state, but changing one weight of three moves keys between the other
-two, and every pick costs one hash per label); a random number per request (its share is off by its own variance, and
-the sequence costs the same).
+Rejected: weighted rendezvous hashing (stateless, but changing one weight of three moves keys between the other two, and
+every pick costs one hash per label); a random number per request (its share is off by its own variance, at the same
+cost).
 """
 
 from __future__ import annotations
@@ -43,13 +43,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TrafficSplit:
-    """A split of traffic. Segment i is buckets [ends[i - 1], ends[i]) and belongs to owners[i].
+    """A split of traffic over labels, baseline first. Buckets [ends[i - 1], ends[i]) belong to owners[i].
 
-    Attributes:
-        labels: The labels, baseline first.
-        ends: End of each segment, ascending; the last one is 2^32.
-        owners: Label of each segment; neighbours made by reweighted() have different owners.
-        salt: Salt of sticky keys.
+    Ends ascend to 2^32; sticky keys are hashed with the salt.
     """
 
     labels: tuple[str, ...]
@@ -59,20 +55,17 @@ class TrafficSplit:
 
     @classmethod
     def of(cls, weights: Mapping[str, float], salt: int) -> TrafficSplit:
-        """Return a split with one segment per label, in the order of the weights; raise BadInput.
-
-        Args:
-            weights: Weight by label, baseline first.
-            salt: Salt of sticky keys.
-        """
+        """Return a split with one segment per label, in the order of the weights (baseline first); raise BadInput."""
         nobody = cls(tuple(weights), (BUCKETS,), (next(iter(weights), ""),), salt)
         return nobody.reweighted(weights)
 
     def reweighted(self, weights: Mapping[str, float]) -> TrafficSplit:
         """Return the same split with other weights, moving as few buckets as possible; raise BadInput."""
-        wanted, had = _sizes(weights), self.sizes()
-        surplus = {owner: max(0, size - wanted.get(owner, 0)) for owner, size in had.items()}
-        lacking = [(label, size - had.get(label, 0)) for label, size in wanted.items() if size > had.get(label, 0)]
+        target, before = _sizes(weights), self.sizes()
+        surplus = {owner: max(0, size - target.get(owner, 0)) for owner, size in before.items()}
+        lacking = [
+            (label, size - before.get(label, 0)) for label, size in target.items() if size > before.get(label, 0)
+        ]
         pieces = list(zip((0, *self.ends), self.ends, self.owners))
         # The baseline gives up the end of its segments and the others the beginning of theirs, so going back to former
         # weights restores the very same buckets.
@@ -101,16 +94,7 @@ class TrafficSplit:
         merged = [(e, o) for n, (e, o) in enumerate(cut) if n + 1 == len(cut) or cut[n + 1][1] != o]
         return TrafficSplit(tuple(weights), tuple(e for e, _ in merged), tuple(o for _, o in merged), self.salt)
 
-    def bucket(self, key: bytes) -> int:
-        """Return the bucket of a sticky key."""
-        return xxhash.xxh3_64_intdigest(key, self.salt) >> 32
-
-    def pick(self, bucket: int) -> str:
-        """Return the label that owns a bucket."""
-        return self.owners[bisect_right(self.ends, bucket)]
-
     def sizes(self) -> dict[str, int]:
-        """Return the number of buckets by label."""
         sizes: dict[str, int] = {}
         start = 0
         for end, owner in zip(self.ends, self.owners):
@@ -119,7 +103,7 @@ class TrafficSplit:
         return sizes
 
     def shares(self) -> dict[str, float]:
-        """Return the share of all traffic by label, the baseline first; 0 for a label without weight."""
+        """Return the share of all traffic by label, baseline first; 0 for a label without weight."""
         sizes = self.sizes()
         return {label: sizes.get(label, 0) / BUCKETS for label in self.labels}
 
@@ -144,7 +128,7 @@ class TrafficSplit:
 
 
 def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
-    """Return the number of buckets by label, 2^32 in all; raise BadInput."""
+    """Return the number of buckets by label, 2^32 in all, without empty ones; raise BadInput."""
     if not 1 <= len(weights) <= MAX_TARGETS:
         raise BadInput(f"split: expected 1 to {MAX_TARGETS} labels, got {len(weights)}")
     for label, weight in weights.items():
@@ -167,24 +151,14 @@ def _sizes(weights: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class EjectedVersion:
-    """An ejected version.
-
-    Attributes:
-        reason: Reason of the ejection.
-        at: Time of the ejection, in Unix seconds.
-    """
+    """An ejected version; `at` in Unix seconds."""
 
     reason: str
     at: float
 
 
 def parse_users(raw: Any, where: str) -> OldestUsers | None:
-    """Parse bounds of how old kept user parts may be; None for none. Raise BadInput.
-
-    Args:
-        raw: The parsed JSON or TOML.
-        where: Its name, for messages.
-    """
+    """Parse bounds of how old cached user parts may be; None for none. Raise BadInput."""
     if raw is None:
         return None
     # Loaded with the first model that has bounds.
@@ -198,14 +172,13 @@ class Traffic:
     """The traffic of a model: how requests that name no version find theirs, and the limits of any request.
 
     Attributes:
-        split: The split over labels; None if there is none.
         sticky_input: Input whose first value is the sticky key of requests without one; "" for none.
         shadow: Label that receives a copy of requests; "" for none.
         shadow_share: Share of requests that are copied.
         out: Ejected versions, which answer only requests that name their number or label.
         limits: The model's own request limits, by name (processor.features.limits).
         barred: Versions that are held or withdrawn; like ejected ones, they answer only requests that name them.
-        users: Bounds of how old kept user parts may be; None if they have to be exact.
+        users: Bounds of how old cached user parts may be; None if they have to be exact.
     """
 
     split: TrafficSplit | None = None
@@ -250,17 +223,12 @@ class Traffic:
 
 
 class Router(Generic[T]):
-    """A split with its labels resolved to targets, for routing requests."""
+    """A split with its labels resolved to targets."""
 
     __slots__ = ("_ends", "_next", "_salt", "_targets")
 
     def __init__(self, split: TrafficSplit, targets: Sequence[T], turns: Callable[[], int]) -> None:
-        """Resolve a split.
-
-        Args:
-            targets: The target of each segment.
-            turns: Returns numbers that rise by STEP.
-        """
+        """Resolve a split; `targets` by segment, `turns` returns numbers that rise by STEP."""
         self._ends, self._salt, self._targets, self._next = list(split.ends), split.salt, list(targets), turns
 
     def pick(self, key: bytes | None) -> T:
@@ -272,5 +240,5 @@ class Router(Generic[T]):
 
 
 def new_turns() -> Callable[[], int]:
-    """Return the sequence that requests without a key take their buckets from; its start differs by process."""
+    """Return the sequence of buckets for requests without a key; its start differs by process."""
     return count(random.getrandbits(32), STEP).__next__

@@ -1,16 +1,16 @@
-"""Watch the trainers of a repository's models, by the file that each of them replaces every few seconds.
+"""Watch the trainers of a repository's models, by the file that each replaces every few seconds.
 
 Invariants
-- An age counts from when this server saw the file change, by this server's clock: the trainer's clock may be wrong, and
-  the modification time of a file may be another machine's. After a start, ages begin at zero.
+- An age counts from when this server saw the file change: the trainer's clock may be wrong, and a file's modification
+  time may be another machine's. After a start, ages begin at zero.
 - A report that cannot be read changes nothing: the one before stays, its age grows, and one line says so.
-- A run that has ended is never silent, whatever it ended with. One that was killed cannot say so, and becomes silent.
+- A run that has ended is never silent. One that was killed cannot report it, and becomes silent.
 - poll() is called by one thread; standings() by any: it is one dictionary, replaced whole.
 
-Costs: a stat of a file for each model and poll, a read of at most MAX_TRAINER_NBYTES after a change. Requests to an
-object store: none here; the mirror's listing brings the file (processor.extensions.object_stores). The replacement
-changes the model's folder, which the next polls list for two seconds (FolderWatch): 40 listings of 0.2 ms every ten
-seconds, a thousandth of a core for each model in training.
+Costs: a stat for each model and poll, a read of at most MAX_TRAINER_NBYTES after a change. No request to an object
+store: the mirror's listing brings the file (processor.extensions.object_stores). A replacement changes the model's
+folder, which the next polls list for two seconds (FolderWatch): 40 listings of 0.2 ms every ten seconds, a thousandth
+of a core for each model in training.
 
 Rejected: the trainer's own metrics port (no server knows its address, and a batch run is gone when it is scraped), and
 the age of the newest delta (a stream may be quiet, and a nightly run publishes once a day).
@@ -41,11 +41,7 @@ SILENT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TrainerStanding:
-    """Newest report of a trainer, and its age.
-
-    Attributes:
-        age_s: Seconds since this server saw the report change.
-    """
+    """Newest report of a trainer, and the seconds since this server saw it change."""
 
     report: TrainerReport
     age_s: float
@@ -80,20 +76,14 @@ class TrainerStanding:
         return ""
 
     def describe(self) -> dict[str, Any]:
-        """Return the standing, JSON-able."""
         return {**asdict(self.report), "age_s": round(self.age_s, 1), "silent": self.silent, "problem": self.problem}
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Newest report of a model.
+    """Newest report of a model that could be read, or None, and the file's identity and content (empty: no report).
 
-    Attributes:
-        file: Identity of the file that was read.
-        content: Its bytes; empty if they are no report.
-        report: The newest report that could be read; None for none.
-        changed_s: Time at which it was seen to change.
-        told: Line that was written last.
+    `told` is the event that was reported last.
     """
 
     file: tuple[int, int, int]
@@ -107,20 +97,11 @@ class TrainerWatch:
     """The trainers of one repository, as this server sees them."""
 
     def __init__(self, repository: Repository, now_s: Callable[[], float]) -> None:
-        """Read nothing yet.
-
-        Args:
-            now_s: Clock for seconds.
-        """
         self._repository, self._now_s = repository, now_s
         self._seen: dict[str, _Seen] = {}
 
     def poll(self, models: Iterable[str]) -> list[str]:
-        """Read the reports that have changed; return a line for each trainer that ended, failed or fell silent.
-
-        Args:
-            models: Names of the models to watch; the others are forgotten.
-        """
+        """Read these models' changed reports; return a line for each trainer that ended, failed or fell silent."""
         now_s = self._now_s()
         lines, seen = list[str](), dict[str, _Seen]()
         for model in models:
@@ -131,7 +112,7 @@ class TrainerWatch:
         return lines
 
     def standings(self) -> Mapping[str, TrainerStanding]:
-        """Return the standing of each model's trainer that has reported, by name of the model. Thread-safe."""
+        """Return the standing of each model's trainer that has reported. Thread-safe."""
         now_s = self._now_s()
         return {
             model: TrainerStanding(seen.report, max(0.0, now_s - seen.changed_s))
@@ -142,8 +123,8 @@ class TrainerWatch:
     def _look(self, model: str, before: _Seen | None, now_s: float, lines: list[str]) -> _Seen | None:
         path = self._repository.root / model / TRAINER
         try:
-            found = os.stat(path)
-            file = found.st_ino, found.st_mtime_ns, found.st_size
+            status = os.stat(path)
+            file = status.st_ino, status.st_mtime_ns, status.st_size
             if before is not None and file == before.file:
                 return before
             content = read_file(path, MAX_TRAINER_NBYTES).tobytes()
@@ -169,12 +150,12 @@ def duration(seconds: float) -> str:
 
 
 def _told(model: str, seen: _Seen, now_s: float, lines: list[str]) -> _Seen:
-    """Add a line when the trainer falls silent, writes again, or its run ends; return what was told."""
+    """Add a line when the trainer falls silent, writes again, or its run ends; return what is known now."""
     if seen.report is None:
         return seen
     standing = TrainerStanding(seen.report, max(0.0, now_s - seen.changed_s))
-    told = "silent" if standing.silent else f"{seen.report.run} {seen.report.state}"
-    if told == seen.told:
+    event = "silent" if standing.silent else f"{seen.report.run} {seen.report.state}"
+    if event == seen.told:
         return seen
     if standing.silent or seen.report.state in (TrainerState.FAILED, TrainerState.REFUSED):
         lines.append(WarningMessage(f"{model} {standing.problem}"))
@@ -182,7 +163,7 @@ def _told(model: str, seen: _Seen, now_s: float, lines: list[str]) -> _Seen:
         lines.append(f"{model} trainer reports again: {seen.report.state}")
     elif seen.told:
         lines.append(f"{model} trainer: {seen.report.state}")
-    return replace(seen, told=told)
+    return replace(seen, told=event)
 
 
 def _because(reason: str) -> str:

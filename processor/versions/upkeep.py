@@ -3,10 +3,9 @@
 Each kind of work has a thread of its own, so that none delays another. The threads start with the first poll, and end
 when the host is closed; closing does not wait for one that hangs.
 
-Trainers are watched by the poll, from their first report on. Most servers have none, or none any more: what reads
-reports (processor.versions.trainer_watch) is loaded once there is one, and then every report is read as often as the
-files are looked at. A stat of a file for each model each LOOK_S is all that it costs before. Trainers.poll() is called
-by one thread, once `due_s` has come; standings() by any.
+Trainers are watched by the poll. Most servers have none: what reads reports (processor.versions.trainer_watch) is
+loaded with the first report; before, this costs a stat for each model each LOOK_S. Trainers.poll() is called by one
+thread, once `due_s` has come; standings() by any.
 """
 
 from __future__ import annotations
@@ -56,17 +55,12 @@ class Upkeep:
     """The periodic work of one host."""
 
     def __init__(self, host: KeptUp) -> None:
-        """Do nothing before start()."""
         self._host = host
         self.threads: list[PeriodicThread] = []
         self._beats, self._keeping, self._closed = 0, False, False
 
     def start(self, maintained: bool) -> None:
-        """Start the threads; called once.
-
-        Args:
-            maintained: True if there may be tables to maintain.
-        """
+        """Start the threads; called once. `maintained`: there may be tables to maintain."""
         self.threads = [
             PeriodicThread(self.look, LOOK_INTERVAL_S / BEATS, LOOK_INTERVAL_S / BEATS, "freshet-guard"),
             PeriodicThread(self.scrub, LOOK_INTERVAL_S, LOOK_INTERVAL_S, "freshet-files"),
@@ -81,17 +75,13 @@ class Upkeep:
             self.close()
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """End the threads.
-
-        Args:
-            wait_s: Seconds to wait for each.
-        """
+        """End the threads, waiting wait_s seconds for each."""
         self._closed = True
         for thread in self.threads:
             thread.close(wait_s)
 
     def look(self) -> bool:
-        """Check once a second, and on every beat while a served delta is still being monitored."""
+        """Check once a second, and on every beat while a served delta is being monitored."""
         self._beats += 1
         self._host.readiness.check()
         self._host.readiness.tell(self._host.on_staleness_changed)
@@ -103,12 +93,11 @@ class Upkeep:
         return False
 
     def scrub(self) -> bool:
-        """Unload versions whose files are damaged."""
         report(log, self._host.examine())
         return False
 
     def keep(self) -> bool:
-        """Follow the requests of the version that answers by default, for every model; not at once after a start."""
+        """Follow the requests of every model's default version; not at once after a start."""
         if not self._keeping:
             self._keeping = True
             return False
@@ -132,28 +121,15 @@ class Upkeep:
 
 
 class Trainers:
-    """The trainers of one repository.
-
-    Attributes:
-        due_s: Time of the next look at them.
-    """
+    """The trainers of one repository; `due_s` is the time of the next look at them."""
 
     def __init__(self, repository: Repository, now_s: Callable[[], float]) -> None:
-        """Look at nothing yet.
-
-        Args:
-            now_s: Clock for seconds.
-        """
         self._repository, self._now_s = repository, now_s
         self._watch: TrainerWatch | None = None
         self.due_s = -1e9
 
     def poll(self, models: Collection[str]) -> list[str]:
-        """Return a line for each trainer that ended, failed or fell silent (TrainerWatch.poll).
-
-        Args:
-            models: Names of the models to watch; the others are forgotten.
-        """
+        """Return a line for each trainer that ended, failed or fell silent (TrainerWatch.poll)."""
         self.due_s = self._now_s() + LOOK_S
         root = self._repository.root
         if self._watch is None and any(os.path.lexists(root / model / TRAINER) for model in models):
@@ -163,6 +139,6 @@ class Trainers:
         return [] if self._watch is None else self._watch.poll(models)
 
     def standings(self) -> Mapping[str, TrainerStanding]:
-        """Return the standing of each model's trainer that has reported, by name of the model. Thread-safe."""
+        """Return the standing of each model's trainer that has reported. Thread-safe."""
         watch = self._watch
         return {} if watch is None else watch.standings()

@@ -1,7 +1,7 @@
 """Decide about a repository's versions, for people and for servers that act for them, and list what was decided.
 
-Every decision is a record (processor.repository.version_records), unless it stands already. Loaded when somebody
-decides or asks: what a server reads with each poll is in processor.versions.version_decisions.
+Every decision is a record (processor.repository.version_records), unless it stands already. Loaded with the first
+decision; what a server reads with each poll is in processor.versions.version_decisions.
 """
 
 from __future__ import annotations
@@ -32,17 +32,9 @@ MAX_GATE_LINES = 20
 def decide(
     repository: Repository, model: str, number: int, action: str, reason: str = "", by: str = ""
 ) -> VersionRecord:
-    """Record a decision about a committed version, unless it stands already; return the record that stands.
+    """Record a decision (RELEASE, WITHDRAW) about a committed version unless it stands; return the record that stands.
 
-    Args:
-        number: The version.
-        action: RELEASE or WITHDRAW.
-        reason: Reason for people.
-        by: Who decides.
-
-    Raises:
-        NotFound: The version does not exist.
-        Conflict: Another writer decided otherwise at the same time.
+    Raises NotFound, or Conflict if another writer decided otherwise at the same time.
     """
     records = repository.version_records(model)
     root = repository.root_of(model, number)
@@ -61,13 +53,7 @@ def decide(
 
 
 def release_version(repository: Repository, model: str, number: int, reason: str = "", by: str = "") -> None:
-    """Let servers choose a version again that was held, withdrawn, or kept as a candidate.
-
-    Args:
-        number: The version.
-        reason: Reason for people.
-        by: Who decides.
-    """
+    """Let servers choose a version again that was held, withdrawn, or kept as a candidate."""
     if number in repository.candidates(model):
         # The record first: the server's gate does not judge again what a person has released.
         root = root_hash(repository.candidate(model, number).root_manifest)
@@ -82,24 +68,15 @@ def release_version(repository: Repository, model: str, number: int, reason: str
 
 
 def reject_version(repository: Repository, model: str, number: int, reason: str = "", by: str = "") -> None:
-    """Withdraw a version, or remove a candidate.
-
-    Args:
-        number: The version.
-        reason: Reason for people.
-        by: Who decides.
-
-    Raises:
-        Conflict: No other version could be served.
-    """
-    known = repository.versions(model)
+    """Withdraw a version, unless it is the only one that can be served (Conflict), or remove a candidate."""
+    numbers = repository.versions(model)
     if number in repository.candidates(model) and not _is_released(repository, model, number):
         # A version of the same number is another one, and stays.
         repository.reject_candidate(model, number)
         return
     check_exists(repository, model, number)
-    barred = repository.barred(model, known)
-    if number not in barred and not set(known) - barred.keys() - {number}:
+    barred = repository.barred(model, numbers)
+    if number not in barred and not set(numbers) - barred.keys() - {number}:
         raise Conflict(f"version {number} of model {model!r} is the only one that can be served; publish another first")
     decide(repository, model, number, WITHDRAW, reason, by)
     if number in repository.candidates(model):
@@ -116,24 +93,17 @@ def _is_released(repository: Repository, model: str, number: int) -> bool:
 
 
 def check_exists(repository: Repository, model: str, number: int) -> None:
-    """Raise NotFound unless a version is in the repository.
-
-    Args:
-        number: The version.
-    """
-    known = repository.versions(model)
-    if number not in known:
-        there = listed(map(str, reversed(known)))
-        raise NotFound(f"version {number} of model {model[:64]!r} is not in the repository, which holds {there}")
+    """Raise NotFound unless a version is in the repository."""
+    numbers = repository.versions(model)
+    if number not in numbers:
+        present = listed(map(str, reversed(numbers)))
+        raise NotFound(f"version {number} of model {model[:64]!r} is not in the repository, which holds {present}")
 
 
 def describe_served(
     repository: Repository, routes: Routes[ServedVersion], verdicts: Mapping[str, Any] = NO_VERDICTS
 ) -> list[dict[str, Any]]:
     """Return the entries of describe_versions() with what a server does with each version.
-
-    Args:
-        verdicts: The newest verdicts on versions (judges.Judge.verdicts).
 
     Returns:
         Entries with, in addition, `generation` ("" if it is not served), `default`, `labels`, and `unjudged`: why the
@@ -157,20 +127,20 @@ def describe_versions(repository: Repository, model: str) -> list[dict[str, Any]
         Entries with `version`, `state` ("available", "held", "withdrawn" or "candidate"), `reason`, `by`, `at` of the
         standing record, and `gate`: `verdict`, `reasons`, `reported` and `unjudged` of the trainer's gate.
     """
-    known = repository.versions(model)
-    standing = repository.standing(model, known)
+    numbers = repository.versions(model)
+    standing = repository.standing(model, numbers)
     entries: list[dict[str, Any]] = []
-    for number in known:
+    for number in numbers:
         record = standing.get(number)
         state = record.state if record is not None else "available"
         gate = _gate_of(repository.manifest(model, number))
-        entries.append({"version": number, "state": state, "gate": gate, **_said(record)})
+        entries.append({"version": number, "state": state, "gate": gate, **_decision(record)})
     for number in repository.candidates(model):
         try:
             gate = _gate_of(repository.candidate(model, number).root_manifest)
         except FreshetError as error:
             gate = {"reasons": [printable(str(error))]}
-        entries.append({"version": number, "state": "candidate", "gate": gate, **_said(None)})
+        entries.append({"version": number, "state": "candidate", "gate": gate, **_decision(None)})
     return sorted(entries, key=lambda entry: (entry["version"], entry["state"] == "candidate"), reverse=True)
 
 
@@ -184,11 +154,11 @@ def _gate_of(manifest: Manifest | None) -> dict[str, Any]:
 
 
 def _texts(raw: Any) -> list[str]:
-    texts = [one for one in raw[:MAX_GATE_LINES] if isinstance(one, str)] if isinstance(raw, list) else []
+    texts = [line for line in raw[:MAX_GATE_LINES] if isinstance(line, str)] if isinstance(raw, list) else []
     return [printable(text[:MAX_REASON]) for text in texts]
 
 
-def _said(record: VersionRecord | None) -> dict[str, Any]:
+def _decision(record: VersionRecord | None) -> dict[str, Any]:
     return {
         "reason": record.why if record else "",
         "by": printable(record.by) if record else "",

@@ -1,13 +1,13 @@
-"""Decisions about a model's versions, as a server acts on them; what it decides, version_actions writes.
+"""Decisions about a model's versions, as a server acts on them; version_actions writes them.
 
-A version whose standing record holds or withdraws it (processor.repository.version_records) is barred: no policy of
-"latest:N" or "all" chooses it, it takes no share of traffic, and it is not what a model falls back on. A person may
-still name it: a list of versions in the policy, a label, or a load by hand after the record. It is served then, for
-requests that name its number or label, with a warning in the log.
+A version whose standing record holds or withdraws it (processor.repository.version_records) is barred: "latest:N" and
+"all" do not choose it, it takes no share of traffic, and no model falls back on it. A person may still name it, in a
+list of versions, by a label, or with a load by hand after the record: then it answers requests that name its number or
+label, with a warning in the log.
 
 Invariants
 - What bars a version is read before versions are chosen, and again whenever the records change: one stat a poll.
-- Without a process that may write (no key, a folder that is read only) a withdrawal holds on this server until it ends.
+- Where records cannot be written (no key, a read-only folder), a withdrawal holds on this server until it ends.
 - Where trust is remembered, an older version is no downgrade if a trusted record bars every newer one that was served.
 """
 
@@ -31,9 +31,8 @@ class VersionDecisions:
         self._model, self._repository = model, repository
         self.seen = -1
         """Revision of the records that were read last."""
-        # Root hashes of versions that only this server withdraws.
+        # Root hashes of versions that only this server withdraws, and of those that only it holds, with the reason.
         self._here: dict[int, str] = {}
-        # Versions that only this server holds: root hash and why.
         self._held_here: dict[int, tuple[str, str]] = {}
         self._warned: set[tuple[int, int]] = set()
         self.barred: Mapping[int, str] = {}
@@ -41,12 +40,12 @@ class VersionDecisions:
 
     @property
     def held(self) -> Mapping[int, str]:
-        """The barred versions that are held, with the reason: a person is to decide about them."""
+        """The held versions with the reason: a person is to decide about them."""
         # The reason begins with what was done, VersionRecord.describe().
         return {number: why for number, why in self.barred.items() if why.startswith("held")}
 
     def binding(self, known: Iterable[int]) -> dict[int, str]:
-        """Return which versions of the repository are barred by now, and why."""
+        """Return which versions of the repository are barred now, and why."""
         numbers = list(known)
         standing = self._repository.standing(self._model, numbers)
         barred = {number: record.describe() for number, record in standing.items() if record.binds}
@@ -60,24 +59,19 @@ class VersionDecisions:
         return barred
 
     def choosable(self, after: int, until: int) -> tuple[int, ...]:
-        """Return the versions of the repository that nothing bars, ascending.
-
-        Args:
-            after: Only versions after this one.
-            until: Only versions up to this one.
-        """
-        known = self._repository.versions(self._model)
-        barred = self.binding(known)
-        return tuple(number for number in known if after < number <= until and number not in barred)
+        """Return the versions in (after, until] that nothing bars, ascending."""
+        present = self._repository.versions(self._model)
+        barred = self.binding(present)
+        return tuple(number for number in present if after < number <= until and number not in barred)
 
     def read(self, known: Iterable[int]) -> set[int]:
-        """Take over what bars versions by now; return those that are barred since the last call."""
+        """Read what bars versions now; return those barred since the last call."""
         before, self.seen = set(self.barred), self._repository.version_records(self._model).revision
         self.barred = self.binding(known)
         return self.barred.keys() - before
 
     def warn(self, named: Iterable[int]) -> None:
-        """Log once for each barred version that a label or the policy names, and that is served for it."""
+        """Log once for each barred version that is served because a label or the policy names it."""
         for number in sorted(set(named) & self.barred.keys()):
             if (number, self.seen) not in self._warned:
                 self._warned.add((number, self.seen))
@@ -89,21 +83,21 @@ class VersionDecisions:
                 )
 
     def newest_trusted(self) -> int:
-        """Return the newest version that was served before and that no trusted record bars; 0 if none is remembered."""
+        """Return the newest version served before that no trusted record bars; 0 if none is remembered."""
         memory = self._repository.keyring.memory
         if memory is None:
             return 0
-        known = memory.of(self._model)
+        remembered = memory.of(self._model)
         records = self._repository.version_records(self._model)
-        for number in sorted({known.newest, *(v for v in known.versions if v < known.newest)}, reverse=True):
-            served = known.versions.get(number)
+        older = (number for number in remembered.versions if number < remembered.newest)
+        for number in sorted({remembered.newest, *older}, reverse=True):
+            served = remembered.versions.get(number)
             record = records.standing(number, served.root) if served is not None else None
             if record is None or not record.binds:
                 return number
         return 0
 
     def released(self, number: int) -> bool:
-        """Report whether a release stands for a version."""
         standing = self._repository.standing(self._model, [number]).get(number)
         return standing is not None and not standing.binds
 
@@ -112,19 +106,14 @@ class VersionDecisions:
         which = f"{self._model} {number}"
         if number in self._repository.candidates(self._model):
             return f"it is a candidate that the gate refused; `freshet version release {which}` makes it a version"
-        if number not in (known := self._repository.versions(self._model)):
-            return f"it is not in the repository, which holds {listed(map(str, reversed(known)))}"
+        if number not in (present := self._repository.versions(self._model)):
+            return f"it is not in the repository, which holds {listed(map(str, reversed(present)))}"
         if (why := self.binding([number]).get(number)) is not None:
             return f"it is {why}; `freshet version release {which}` lets servers choose it"
         return f"nothing bars it; `freshet version list {self._model}` and the server's log say why it is not served"
 
     def hold(self, number: int, reason: str) -> str:
-        """Hold a version that the gate does not let pass; return why it is held, "" if it was released meanwhile.
-
-        Args:
-            number: The version.
-            reason: The gate's reason.
-        """
+        """Hold a version that fails the gate; return why it is held, "" if it was released meanwhile."""
         records, root = self._repository.version_records(self._model), self._repository.root_of(self._model, number)
         try:
             why = records.add(number, root, HOLD, reason[:MAX_REASON], GATE).describe()
@@ -144,13 +133,8 @@ class VersionDecisions:
     def withdraw(self, numbers: Iterable[int], reason: str) -> bool:
         """Withdraw versions after a rollback, oldest first; return False if some hold on this server alone.
 
-        The last record is the one by which other servers switch, so a kill before it leaves what is served as it is.
-
-        Args:
-            reason: Reason for the records.
-
-        Raises:
-            Conflict: A version was released at the same time.
+        Other servers switch by the last record, so a kill before it leaves what is served as it is. Raises Conflict if
+        a version was released at the same time.
         """
         # Loaded when somebody decides, here and below.
         from freshet_serving.processor.repository import WITHDRAW
@@ -169,12 +153,7 @@ class VersionDecisions:
         return recorded
 
     def release(self, number: int, reason: str) -> None:
-        """Release the version that is gone back to: no gate judges it again, and nothing bars it.
-
-        Args:
-            number: The version.
-            reason: Reason for the record.
-        """
+        """Release the version that a rollback returns to: no gate judges it again, and nothing bars it."""
         from freshet_serving.processor.versions.version_actions import decide
 
         self._here.pop(number, None)

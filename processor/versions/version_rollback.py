@@ -6,13 +6,13 @@ The order across versions, each step durable before the next:
 2. If a step was named, the earlier version's own change log is rolled back to it.
 3. A RELEASE of the earlier version is recorded: no gate judges it again.
 4. A WITHDRAW of each version between the two is recorded, then of the served one: the commit.
-5. This server switches: one replacement of its routes. The version gone back from is unloaded after that.
+5. This server switches by one replacement of its routes, and unloads the later version.
 
 Invariants
-- A kill before 4 leaves every server with what it serves. A kill after it leaves a server that chooses the earlier
-  version by itself, as all other servers of the repository do with their next poll. Nothing is in between.
-- The record comes before the switch: switched first, a restart would serve the version gone back from again. The load
-  comes before the record: a version that cannot be served is never what all servers are sent to.
+- A kill before 4 leaves every server with what it serves. After a kill later, a restarted server chooses the earlier
+  version by itself, as all other servers do with their next poll.
+- The record comes before the switch, or a restart would serve the later version again. The load comes before the
+  record: no server is sent to a version that cannot be served.
 - A server goes on with the withdrawn version until the earlier one is loaded there: no request fails.
 - Versions newer than the served one are not touched: they are served when they are ready, unless something bars them.
 
@@ -38,11 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """Version, and perhaps generation, to go back to.
-
-    Attributes:
-        step: Step of the generation; None for the newest of the version.
-    """
+    """Target of a rollback: a version and a step, or its newest generation if `step` is None."""
 
     version: int
     step: int | None = None
@@ -67,14 +63,8 @@ class RollbackTarget:
 def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "") -> RollbackResult:
     """Serve an earlier generation on every server of the repository.
 
-    Args:
-        target: What to go back to; None for what was served before: the generation before the newest delta, or the
-            version before a version without one.
-        reason: Reason for the records.
-
-    Raises:
-        Conflict: There is nothing to go back to, or another writer decided otherwise.
-        NotFound: It does not exist.
+    Without a target: the generation before the newest delta, or the version before one without a delta. Raises Conflict
+    if there is nothing to go back to, or another writer decided otherwise, or NotFound.
     """
     served = model.pick().generation
     target = target or _before(model, served)
@@ -82,8 +72,8 @@ def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "
         advice = model.decisions.advice(target.version)
         raise Conflict(f"rollback: expected a generation before {served}, got {target}: {advice}")
     if target.version >= served.version:
-        here = model.routes.served[target.version].generation
-        return model.rollback(Generation(target.version, here.step if target.step is None else target.step), reason)
+        loaded = model.routes.served[target.version].generation
+        return model.rollback(Generation(target.version, loaded.step if target.step is None else target.step), reason)
     # Downloads, if there are any, hold nobody up.
     model.prepare(target.version)
     with model.changing():
@@ -91,12 +81,7 @@ def roll_back(model: ServedModel, target: RollbackTarget | None, reason: str = "
 
 
 def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, reason: str) -> RollbackResult:
-    """Go back to an earlier version, under the model's lock.
-
-    Args:
-        served: The generation that is served by default.
-        reason: Reason for the records.
-    """
+    """Go back from what is served by default to an earlier version, under the model's lock."""
     listed = model.policy.versions.versions
     if listed and target.version not in listed:
         raise Conflict(
@@ -104,23 +89,23 @@ def _to_version(model: ServedModel, target: RollbackTarget, served: Generation, 
             f"{target.version} to model.{model.name}.versions first"
         )
     model.load(target.version, by_hand=False)
-    here = model.routes.served[target.version].generation
-    step = here.step if target.step is None else target.step
-    done = RollbackResult(here, [], model.history(target.version).top + 1, recorded=True)
-    if step != here.step:
+    loaded = model.routes.served[target.version].generation
+    step = loaded.step if target.step is None else target.step
+    done = RollbackResult(loaded, [], model.history(target.version).top + 1, recorded=True)
+    if step != loaded.step:
         done = model.rollback(Generation(target.version, step), reason)
-    known = model.decisions.choosable(target.version, served.version)
+    withdrawn = model.decisions.choosable(target.version, served.version)
     line = f"rolled back from {served} to {done.generation}{f': {reason}' if reason else ''}"
     if target.version in model.routes.traffic.out:
         model.readmit(target.version)
     model.decisions.release(target.version, line)
-    recorded = model.decisions.withdraw(known, line)
+    recorded = model.decisions.withdraw(withdrawn, line)
     model.choose()
     now = model.pick().generation
     if now.version != target.version:
         raise Conflict(f"rollback: version {target.version} is committed but not served: this server serves {now}")
     return replace(
-        done, generation=now, undone=[*done.undone, served], recorded=done.recorded and recorded, withdrawn=known
+        done, generation=now, undone=[*done.undone, served], recorded=done.recorded and recorded, withdrawn=withdrawn
     )
 
 

@@ -1,7 +1,7 @@
 """Select the versions of a model that are loaded, by policy, labels, people and decisions; say why others are not.
 
-Used under the model's lock, except disturbed(). It decides, and the model acts: it admits a version to requests, drops
-it, publishes its status.
+Used under the model's lock, except disturbed(). It decides; the model admits a version to requests, drops it and
+publishes its status.
 
 Invariants
 - A version is dropped only once what is chosen instead is served.
@@ -9,17 +9,17 @@ Invariants
   something is, and so is one whose policy lacked an extension.
 - A version that a person has loaded, labelled or unloaded stays so, until a person or a restart changes that.
 
-A version is retried when one of the files that it is loaded from has changed, wherever it lies in the folder: repairing
-a table leaves the manifest as it was. Files that arrive with every delta (chain, deltas, snapshots) are left out: a
-stream of them would cause the whole version to be read again and again. For a mirrored version only the manifest
-counts: a try downloads files, and these must not trigger another try. A change counts once the files have stayed the
-same from one check to the next, so that a file that is still being copied is not taken for the repaired one.
+A version is retried when a file that it is loaded from has changed, wherever it lies in the folder: repairing a table
+leaves the manifest as it was. Files that arrive with every delta (chain, deltas, snapshots) do not count: a stream of
+them would cause the version to be read again and again. For a mirrored version only the manifest counts: a try itself
+downloads files. A change counts once the files were the same in two checks, so that a file that is still being copied
+is not taken for the repaired one.
 
-A shortage on the server (memory, descriptors, a worker, a row store) is not a fault of the version: such a version
-waits and is retried with a growing delay, up to MOST_WAIT_S.
+A shortage on the server (memory, descriptors, a worker, a row store) is not a fault of the version, which waits and is
+retried with a growing delay, up to MOST_WAIT_S.
 
-A version that has just lost its traffic stays loaded for `bake_s` seconds, so that the way back takes one store and no
-load. It is one version at most: the next switch ends it, and so does a lack of memory, which two versions may cause.
+A version that has just lost its traffic stays loaded for `bake_s` seconds: the way back takes one store and no load. It
+is one version at most; the next switch or a lack of memory, which two versions may cause, ends it.
 
 Costs: a comparison a poll. While a version has failed, one stat per file every LOOK_S; while one stays, memory is read
 as often.
@@ -69,14 +69,7 @@ Publish = Callable[[Callable[[Routes[ServedVersion]], Mapping[str, Any]]], None]
 
 
 class VersionSelection:
-    """The choice of one model's versions.
-
-    Attributes:
-        by_hand: Versions that a person has loaded.
-        unloaded: Versions that a person has unloaded.
-        failed: Versions that failed to load.
-        bake: The replaced version that stays loaded.
-    """
+    """The choice of one model's versions; `bake` is the replaced version that stays loaded."""
 
     def __init__(
         self,
@@ -89,14 +82,10 @@ class VersionSelection:
         admit: Callable[[int], ServedVersion],
         drop: Callable[[int], None],
     ) -> None:
-        """Choose nothing yet.
+        """Choose nothing yet; the model is only read.
 
-        Args:
-            model: The model, of which only what it serves and follows is read.
-            decisions: Decisions of people and gates about the versions.
-            publish: Replaces fields of the model's routes.
-            admit: Loads a version and offers it to requests; raises FreshetError.
-            drop: Stops serving a version.
+        publish() replaces fields of its routes; admit() loads a version and offers it to requests, or raises
+        FreshetError; drop() stops serving it.
         """
         self._model, self._name, self._judges = model, model.name, judges
         self._repository, self._decisions = repository, decisions
@@ -124,7 +113,7 @@ class VersionSelection:
             raise
 
     def _decided(self) -> bool:
-        """Return True if there may be records about versions that were not read yet."""
+        """Return True if there may be unread records about versions."""
         try:
             return self._repository.version_records(self._name).revision != self._decisions.seen
         except NotReady:
@@ -136,26 +125,22 @@ class VersionSelection:
         self.folder.again()
 
     def disturbed(self, number: int, files: Sequence[Path]) -> None:
-        """Do not try a version that was unloaded as damaged while its files are written to. Any thread may call it.
-
-        Args:
-            number: The version.
-        """
+        """Do not try a version unloaded as damaged while its files are written to. Any thread may call it."""
         self._disturbed[number] = list(files)
         self.again()
 
     def dropped(self, number: int) -> None:
-        """Forget what is known of a version that is no longer served."""
+        """Forget a version that is no longer served."""
         self.by_hand.discard(number)
         self.failed.forget(number)
 
     def vouched(self, number: int) -> bool:
-        """Report whether a person has named a version, or released it: it is not judged."""
+        """Report whether a person has named or released a version: it is not judged."""
         named = {*self.by_hand, *self._model.routes.labels.values(), *self._model.policy.versions.versions}
         return number in named or self._decisions.released(number)
 
     def choose(self) -> list[str]:
-        """Load and unload versions as policy, labels and decisions are now; return the events."""
+        """Load and unload versions by policy, labels and decisions; return the events."""
         numbers, policy = self._repository.versions(self._name), self._model.policy.versions
         self.by_hand -= self._decisions.read(numbers)
         barred = self._decisions.barred
@@ -204,7 +189,7 @@ class VersionSelection:
         return events
 
     def _try(self, number: int) -> list[str]:
-        """Load a version unless it is served or has failed with the same files; return the events."""
+        """Load a version unless it is served or failed with the same files; return the events."""
         if number in self._model.routes.served or (identity := self.failed.worth_a_try(number)) is None:
             return []
         if number in self._disturbed:
@@ -246,7 +231,7 @@ class VersionSelection:
         return [f"{self._name} {generation} loaded"]
 
     def _tell_barred(self, barred: Mapping[int, str]) -> list[str]:
-        """Publish which versions are held or withdrawn and not served; return new events."""
+        """Publish which versions are barred (held or withdrawn) and not served; return new events."""
         events = []
         for number, why in barred.items():
             state = VersionStatus(number, END, why)
@@ -268,10 +253,7 @@ class VersionSelection:
         return [FailureMessage(f"{self._name} version {n} refused: {why}") for n in states]
 
     def _forget(self, outdone: set[int], named: set[int]) -> None:
-        """Forget versions that failed, or were announced as loading, once they are not needed.
-
-        A newer version is served then, or the folder is gone.
-        """
+        """Forget versions that failed or were loading, once a newer one is served or the folder is gone."""
         states, path = self._model.routes.states, self._repository.path
         unserved = {v for v, state in states.items() if state.error or state.state == LOADING}
         old = {v for v in unserved if v in outdone or (v not in named and not os.path.exists(path(self._name, v)))}
@@ -288,12 +270,7 @@ class FailedVersions:
     """The failed versions of one model, with the files that they failed with. Used under the model's lock."""
 
     def __init__(self, folder: Callable[[int], Path], clock: Clock, copied: bool = False) -> None:
-        """Start without failed versions.
-
-        Args:
-            folder: Returns the folder of a version.
-            copied: True if the folder is a copy of a version that lies elsewhere.
-        """
+        """Start without failed versions, in folders that may be `copied` from elsewhere."""
         self._folder, self._clock, self._copied = folder, clock, copied
         self._refused: dict[int, Files] = {}
         self._seen: dict[int, Files] = {}
@@ -303,10 +280,9 @@ class FailedVersions:
         self._due_s: dict[int, float] = {}
 
     def worth_a_try(self, number: int) -> Files | None:
-        """Return the version's current files if it should be tried, else None.
+        """Return the version's current files if it should be tried; None if it failed with the same ones or must wait.
 
-        None if there are no files, if the version failed with the very same ones, or if it has to wait. Call this
-        before the version is read: it may be replaced meanwhile.
+        Call this before the version is read: it may be replaced meanwhile.
         """
         if self.rests(number):
             return None
@@ -314,11 +290,7 @@ class FailedVersions:
         return None if not files or self._refused.get(number) == files else files
 
     def note(self, number: int, files: Files) -> None:
-        """Record that the version failed to load.
-
-        Args:
-            number: The version.
-        """
+        """Record that the version failed to load with these files."""
         self.forget(number)
         self._refused[number] = files
 
@@ -329,7 +301,6 @@ class FailedVersions:
         self._due_s[number] = self._clock.now_s() + wait_s
 
     def rests(self, number: int) -> bool:
-        """Return True if it is too early to retry the version."""
         return self._clock.now_s() < self._due_s.get(number, 0.0)
 
     def forget(self, number: int) -> None:
@@ -369,32 +340,19 @@ class FailedVersions:
 
 
 class BakeTime:
-    """The replaced version of one model. Used under its model's lock.
-
-    Attributes:
-        number: The version that stays loaded, 0 for none.
-    """
+    """The replaced version of one model (`number`; 0 for none). Used under its model's lock."""
 
     def __init__(self, clock: Clock, free: Callable[[], float] = free_memory) -> None:
-        """Start without a replaced version.
-
-        Args:
-            free: Returns the share of the memory that is free.
-        """
         self._clock, self._free = clock, free
         self.number, self._since_s, self._next_s = 0, 0.0, 0.0
 
     def begin(self, number: int) -> None:
-        """Keep a version that has just been replaced, instead of any other."""
+        """Keep a version just replaced, instead of any other."""
         self.number, self._since_s = number, self._clock.now_s()
         self._next_s = self._since_s
 
     def end_if_due(self, bake_s: float) -> bool:
-        """End the bake time if it has passed, or memory is short; return True if it has just ended.
-
-        Args:
-            bake_s: Seconds for which a version stays.
-        """
+        """End the bake time after bake_s seconds, or if memory is short; return True if it has just ended."""
         now_s = self._clock.now_s()
         if not self.number or now_s < min(self._next_s, self._since_s + bake_s):
             return False

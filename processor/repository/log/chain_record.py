@@ -1,13 +1,13 @@
 """One record of a change log: its fields, its bytes, and the digests that link it to everything before it.
 
-A record is a small JSON file, <version>/chain/<number>.json, created once and never changed. Its number has ten digits.
-`previous` is the SHA-256 of the record before it (of record 1: the version's root hash), so the records of a version
-are one hash chain that starts at its manifest. A generation's digest identifies content: that of step 0 is the root
-digest, that of a delta is computed from its parent's digest and its file's SHA-256. So two servers that report the same
-digest serve the same rows and weights, whatever was undone in between.
+A record is a small JSON file, <version>/chain/<number>.json with ten digits, created once and never changed. `previous`
+is the SHA-256 of the record before it (of record 1: the version's root hash): one hash chain from the manifest on. A
+generation's digest identifies content: that of step 0 is the root digest, that of a delta follows from its parent's
+digest and its file's SHA-256. So two servers with the same digest serve the same rows and weights, whatever was undone
+in between.
 
-The bytes of a delta's record follow from the record before it and from the delta's file alone: every writer that adopts
-a file that was dropped into the folder writes the same bytes.
+The bytes of a delta's record follow from the record before it and the delta's file alone: every writer that adopts a
+dropped file writes the same bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MAX_REASON = 500
 DIGEST_DIGITS = 32
 HEX64, DIGEST = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
 FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapshot\.json)?")
-# Files that may be added or replaced after a version was committed, because they do not change the meaning of a score.
+# Files that may be added or replaced after the commit, because they do not change a score.
 LATER = ("compiled/", WARMUP)
-# Keys of a manifest that its scores do not depend on.
+# Keys of a manifest that do not change a score.
 BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "graphs", "notes", *MANIFEST_SIGNED})
 
 
@@ -52,7 +52,6 @@ class ChainRecord:
     """One record of a change log. processor.repository.log.history defines what each kind means.
 
     Attributes:
-        number: Number of the record.
         kind: One of KINDS.
         previous: SHA-256 of the record before it; of record 1: the version's root hash.
         step: Step of the generation that it leads to.
@@ -68,7 +67,7 @@ class ChainRecord:
             first record that it sets aside.
         at: Time in Unix seconds; of a delta: its publication time.
         reason: Reason of a hold or rollback, as it was written; see `why`.
-        key: Id of the key that signed to_sign(); "" for none. Only signed records contain this key and the next.
+        key: Id of the key that signed to_sign(); "" for none, without `signature` then.
     """
 
     model: str
@@ -93,10 +92,7 @@ class ChainRecord:
 
     @property
     def why(self) -> str:
-        """The reason for people to read.
-
-        Control and bidirectional characters, which another program may have written, are escaped.
-        """
+        """The reason for people; control and bidirectional characters of another program are escaped."""
         return printable(self.reason)
 
     def to_bytes(self) -> bytes:
@@ -109,29 +105,17 @@ class ChainRecord:
         return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
     def to_sign(self, root: str) -> bytes:
-        """Return the bytes that its signature covers: the root hash of its version, and the unsigned record.
-
-        So a record belongs to one manifest, also for a reader that begins at a snapshot.
-        """
+        """Return what its signature covers: the version's root hash (so it belongs to one manifest) and the record."""
         return f"{root}\n".encode() + dataclasses.replace(self, signature="").to_bytes()
 
     def signed(self, signer: Signer, root: str) -> ChainRecord:
-        """Return the record with a signature.
-
-        Args:
-            root: The version's root hash.
-        """
+        """Return the record signed for the version with this root hash."""
         unsigned = dataclasses.replace(self, key=signer.id, signature="")
         return dataclasses.replace(unsigned, signature=signer.sign(unsigned.to_sign(root)))
 
     @classmethod
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
-        """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written.
-
-        Args:
-            data: Bytes of the file.
-            number: Number that the record must have.
-        """
+        """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written."""
         where = f"record {number}"
         try:
             raw = json.loads(data[:MAX_RECORD_NBYTES])
@@ -187,27 +171,19 @@ _TYPES: dict[str, type] = {
 
 
 def record_name(number: int) -> str:
-    """Return the record's file, relative to the version's folder."""
+    """Return a record's file, relative to the version's folder."""
     return f"{CHAIN}/{number:0{DIGITS}d}.json"
 
 
 def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
-    """Return the bytes under a record's name, or None if there are none.
-
-    Args:
-        number: Number of the record.
-
-    Raises:
-        Corrupt: They cannot be a record's file.
-        NotReady: They cannot be read at the moment.
-    """
+    """Return the bytes under a record's name, or None; raise Corrupt if they cannot be a record's, or NotReady."""
     storage.look_for(record_name(number))
     try:
         return read_file(storage.folder / record_name(number), MAX_RECORD_NBYTES).tobytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        # Not specific to this record: if the folder cannot be read, a search for the last record would never end.
+        # If the folder cannot be read, a search for the last record would never end.
         raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
@@ -217,11 +193,7 @@ def sha256(data: Any) -> str:
 
 
 def root_hash(manifest: Manifest) -> str:
-    """Return the SHA-256 of everything that a version's scores follow from.
-
-    That is its inputs, transforms, features, tables and weight files. Executables, recorded requests, notes and
-    signatures may be added later and are left out.
-    """
+    """Return the SHA-256 of all that scores follow from: not executables, recorded requests, notes, signatures."""
     # Leave out SHA-256 of files: signing an unsigned version must not change a digest.
     files = {n: dataclasses.replace(f, sha256="") for n, f in manifest.files.items() if not n.startswith(LATER)}
     document = _json_value(dataclasses.replace(manifest, files=files))
@@ -250,12 +222,7 @@ def root_digest(manifest: Manifest) -> str:
 
 
 def delta_digest(parent: str, file_sha256: str) -> str:
-    """Return the digest of the generation that a delta leads to.
-
-    Args:
-        parent: Digest of its parent.
-        file_sha256: SHA-256 of its file.
-    """
+    """Return the digest of the generation that a delta leads to."""
     return sha256(f"{parent} {file_sha256}".encode())[:DIGEST_DIGITS]
 
 

@@ -5,28 +5,28 @@
     <version>/deltas/<step>.safetensors   a delta's file; its record names it, so it may have another name
     <version>/snapshots/<name>/           whole tables and dense weights (processor.repository.log.contents)
 
-Everything that publishes, uploads, rolls back, compacts or holds writes through a ChangeLog; there is no other writer.
+Everything that publishes, uploads, rolls back, compacts or holds writes through a ChangeLog.
 
 Invariants
 - A record's number is given once, by link(), O_EXCL or another exclusive creation (processor.repository.storage): of
   two writers one wins, and the other reads the winning record and decides again. Nothing needs a rename, a lock or a
   listing of the folder.
-- A record is written after everything that it names is durable, so a kill leaves at most a file without a record. A
-  delta's file without a record is treated like one that was dropped into the folder: the next writer adopts it if it
-  continues the log, and the bytes of that record are the ones that its own writer would have written.
+- A record is written after all that it names is durable: a kill leaves at most a file without a record, which is
+  treated like one that was dropped into the folder. The next writer adopts it if it continues the log, with a record of
+  the very bytes that its own writer would have written.
 - A prepared record is durable under a hidden name before it is committed. It is used only if it is, byte for byte, the
-  record to create, and becomes one only by its name, which is still given once, after all that it names is durable.
-- A record that no reader would accept is not created: append() parses a record with the reader's own check first.
+  record to create, and becomes one only by its name, which is still given once.
+- A record that no reader would accept is not created: append() parses it with the reader's own check first.
 - An invalid record ends the log, until a repair sets it aside (processor.repository.log.repair).
 - Records are never removed, and are read once. Checking for a new one costs one lookup of one name. A start finds the
-  newest record by doubling, reads the snapshot that it names, and only the records since.
+  newest record by doubling, and reads the snapshot that it names and the records since.
 - If a served record or file changes, or disappears while its version stays, the log is DIVERGED: what is in memory is
-  still served, and nothing further is applied until the version is loaded again. Every poll checks two of them, the
-  newest and, in turn, one of the others.
+  still served, and nothing is applied until the version is loaded again. Every poll checks the newest file and, in
+  turn, one of the others.
 - Where nothing can be written (a copy of a repository), files are adopted in memory: the same records, not stored.
 
-Costs for a writer: a delta takes two files, each made durable with its folder; a rollback takes one. Of an upload only
-the last of these four fsyncs is left once its rows are staged and judged: keep() and prepare() run beside that.
+Costs for a writer: a delta takes two files, each made durable with its folder; a rollback takes one. keep() and
+prepare() run while an upload's rows are staged and judged: only the last of these four fsyncs is left after that.
 
 Rejected: one file that is appended to (no object store supports it, and a torn tail has no owner); a lease for one
 writer (a trainer that died would block the rollback of what it published); steps assigned by the store alone (a delta's
@@ -86,12 +86,7 @@ READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 @dataclass(frozen=True, slots=True)
 class DurableDelta:
-    """A delta's file, durable in the version's folder.
-
-    Attributes:
-        sha256: SHA-256 of its bytes.
-        ours: True if it did not exist before.
-    """
+    """A delta's file, durable in the version's folder; `ours` if it did not exist before."""
 
     path: Path
     sha256: str
@@ -103,27 +98,16 @@ class ChangeLog(LogReader):
     """The change log of one committed version, with what writes to it. Not thread-safe."""
 
     def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
-        """Prepare the log; nothing is read before look().
-
-        Args:
-            unix_s: Clock for Unix seconds.
-        """
+        """Prepare the log; nothing is read before look(). `unix_s` returns Unix seconds."""
         super().__init__(version, unix_s)
         # Number of a record that may exist although writing it has failed.
         self._doubtful = 0
-        # Bytes of the record that was prepared, and where they are durable.
+        # Bytes of the prepared record, and its durable file.
         self._prepared: tuple[bytes, Path] | None = None
 
     @classmethod
     def of(cls, version: VersionReader, whole: bool = False) -> ChangeLog:
-        """Read the change log of a version and adopt dropped files.
-
-        Args:
-            whole: Read all records instead of those since the newest snapshot.
-
-        Raises:
-            Diverged: Its records are not a valid log.
-        """
+        """Read a log from its newest snapshot, or `whole`, and adopt dropped files; raise Diverged if it is invalid."""
         change_log = cls(version)
         if not whole:
             change_log.begin_at_snapshot()
@@ -136,12 +120,7 @@ class ChangeLog(LogReader):
         return self.version.keyring.key_for("change log", self.manifest.key)
 
     def publish(self, delta: Delta) -> ChainLink:
-        """Commit a delta: its file, then its record. The delta has passed Delta.check().
-
-        Raises:
-            Conflict: It does not continue the log.
-            NotReady: The repository is not writable.
-        """
+        """Commit a delta that has passed Delta.check(): its file, then its record; raise Conflict or NotReady."""
         self.look()
         self.check_delta(delta)
         name = f"{delta.step}{SUFFIX}"
@@ -151,12 +130,8 @@ class ChangeLog(LogReader):
     def publish_on_head(self, make: Callable[[], Delta | None]) -> ChainLink | None:
         """Commit a delta on top of the newest generation, made anew whenever another writer was faster.
 
-        Args:
-            make: Returns a delta of the head as it was last read, or None if there is nothing to commit.
-
-        Raises:
-            Conflict: It does not continue the log, although no other writer was faster.
-            NotReady: The repository is not writable, or other writers write to it all the time.
+        `make` returns a delta of the head as it was last read, or None if there is nothing to commit. Raises Conflict
+        if that does not continue the log, NotReady if the repository is not writable or others write all the time.
         """
         for _ in range(MOST_TRIES):
             self.look()
@@ -173,17 +148,14 @@ class ChangeLog(LogReader):
         raise NotReady("change log: other writers write to it all the time; try again")
 
     def keep(self, delta: Delta, data: DeltaBytes) -> DurableDelta:
-        """Make a delta's bytes durable in the version's folder, for commit().
-
-        The file has a name that no reader adopts, because it is not certain yet that it becomes part of the log.
-        """
+        """Make a delta's bytes durable for commit(), under a name that no reader adopts."""
         content = data.data if isinstance(data, np.ndarray) else data
         return self._write(delta, lambda file: file.write(content), lambda digest: f"{delta.step}-{digest[:8]}{SUFFIX}")
 
     def prepare(self, delta: Delta, kept: DurableDelta) -> None:
-        """Make the record of a kept delta durable under a name that no reader opens, so that commit() is short.
+        """Make a kept delta's record durable under a name that no reader opens, to keep commit() short.
 
-        Does nothing where the version does not live in a folder that can be written.
+        Does nothing where the version does not live in a writable folder.
         """
         self._drop_prepared()
         record = self._delta_record(delta, kept.path, kept.sha256, kept.nbytes)
@@ -214,16 +186,13 @@ class ChangeLog(LogReader):
             self._drop_prepared()
 
     def forget(self, kept: DurableDelta) -> None:
-        """Remove a file that was kept and not committed, and the record that was prepared for it."""
+        """Remove a file that was kept and not committed, and its prepared record."""
         self._drop_prepared()
         if kept.ours and not self.may_name(f"{DELTAS}/{kept.path.name}"):
             self.storage.remove(f"{DELTAS}/{kept.path.name}")
 
     def may_name(self, file: str) -> bool:
-        """Return True if a record names a file, or may name it.
-
-        It may if the log cannot be read, or if a record may exist although writing it has failed.
-        """
+        """Return True if a record names a file, or may: the log is unreadable, or writing the record failed halfway."""
         try:
             self.look()
         except FreshetError:
@@ -231,9 +200,9 @@ class ChangeLog(LogReader):
         return self._doubtful > self._written or file in self.history.files
 
     def adopt(self, path: Path) -> tuple[ChainLink, Delta]:
-        """Create the record of a delta's file that lies in the folder without one.
+        """Create the record of a delta's file that lies in the folder without one, in memory if it cannot be written.
 
-        The record is written if possible, else kept in memory. Raises Conflict, or the error of the file.
+        Raises Conflict, or the error of the file.
         """
         if self._trusted is not None:
             self._trusted.check_adoption()
@@ -261,17 +230,13 @@ class ChangeLog(LogReader):
 
     @property
     def dropped(self) -> bool:
-        """True if there is a file without a record that may be the next delta."""
+        """True if a file without a record may be the next delta."""
         name = f"{DELTAS}/{self.history.top + 1}{SUFFIX}"
         self.storage.look_for(name)
         return (self.folder / name).exists()
 
     def check_delta(self, delta: Delta, digest: str = "") -> None:
-        """Raise BadInput or Conflict unless the delta continues the log, for the first time or again.
-
-        Args:
-            digest: SHA-256 of its file; "" if unknown.
-        """
+        """Raise BadInput or Conflict unless the delta continues the log, or has done so with this SHA-256 ("": any)."""
         if delta.model != self.manifest.model:
             raise BadInput(f"delta: expected model {self.manifest.model!r}, got {delta.model[:64]!r}")
         if delta.version != self.manifest.version:
@@ -293,12 +258,7 @@ class ChangeLog(LogReader):
             raise Conflict(f"delta: step {delta.step} is already used; the next one is {history.top + 1}")
 
     def rollback(self, step: int, reason: str = "") -> ChainLink:
-        """Commit a rollback to a generation of the line; raise NotFound if there is none.
-
-        Args:
-            step: Step of the generation.
-            reason: Reason for the record.
-        """
+        """Commit a rollback to a generation of the line; raise NotFound if there is none."""
 
         def make() -> ChainRecord | None:
             if step < self.history.base.step:
@@ -326,14 +286,7 @@ class ChangeLog(LogReader):
             raise NotFound(f"rollback: cannot return to {where}: files that it needs were pruned")
 
     def hold(self, reason: str = "", link: ChainLink | None = None) -> None:
-        """Commit a gate behind a generation of the line.
-
-        Does nothing if there is such a gate already, or if the generation has been undone.
-
-        Args:
-            reason: Reason for the record.
-            link: The generation; None for the head.
-        """
+        """Commit a gate behind a generation of the line (None: the head), unless there is one or it has been undone."""
 
         def make() -> ChainRecord | None:
             at, gate = link or self.history.head, self.history.gate
@@ -346,16 +299,7 @@ class ChangeLog(LogReader):
         self.append(make)
 
     def release(self, reason: str = "", gate: str = "", head: str = "") -> None:
-        """Commit that the gate is lifted.
-
-        Args:
-            reason: Reason for the record.
-            gate: Digest of the only gate that may be lifted; "" for any.
-            head: Digest of the only head at which it may be lifted; used with `gate`.
-
-        Raises:
-            Conflict: There is another gate or head by now.
-        """
+        """Commit that the gate is lifted; raise Conflict unless gate and head have these digests (gate "": any)."""
 
         def make() -> ChainRecord:
             history = self.history
@@ -367,12 +311,7 @@ class ChangeLog(LogReader):
         self.append(make)
 
     def snapshot(self, link: ChainLink, file: str, digest: str, nbytes: int) -> None:
-        """Commit that a generation of the line is stored whole.
-
-        Args:
-            digest: SHA-256 of `file`.
-            nbytes: Size of `file`.
-        """
+        """Commit that a generation of the line is stored whole in a file with this SHA-256 and size."""
 
         def make() -> ChainRecord:
             since = link.record.number if link.record else 0
@@ -383,14 +322,10 @@ class ChangeLog(LogReader):
         self.append(make)
 
     def append(self, make: Callable[[], ChainRecord | None], in_memory: bool = False) -> None:
-        """Commit the record that `make` returns.
+        """Commit the record that `make` returns, in memory if the folder is not writable and `in_memory` is set.
 
-        Args:
-            make: Returns the record, or None if there is nothing to commit; called again if another writer was faster.
-            in_memory: If the folder is not writable, take the record without storing it.
-
-        Raises:
-            BadInput: No reader would accept the record.
+        `make` returns None if there is nothing to commit, and is called again if another writer was faster. Raises
+        BadInput for a record that no reader would accept.
         """
         self.may_write()
         for _ in range(MOST_TRIES):
@@ -403,11 +338,7 @@ class ChangeLog(LogReader):
         raise NotReady("change log: other writers write to it all the time; try again")
 
     def create(self, record: ChainRecord, in_memory: bool = False) -> bool:
-        """Commit a record of this history; return False if another writer has its number.
-
-        Args:
-            in_memory: If the folder is not writable, take the record without storing it.
-        """
+        """Commit a record of this history (append()); return False if another writer has its number."""
         record, data = self._sealed(record)
         path = self.folder / record_name(record.number)
         try:
@@ -460,7 +391,6 @@ class ChangeLog(LogReader):
             self._prepared = None
 
     def _write_unwritten(self) -> None:
-        """Write the records that were adopted in memory while the repository was not writable."""
         while self._unwritten:
             self.storage.create(record_name(self._written + 1), self._unwritten[0])
             self._written += 1
@@ -471,7 +401,7 @@ class ChangeLog(LogReader):
         return self.history.head
 
     def _delta_record(self, delta: Delta, path: Path, digest: str, nbytes: int) -> ChainRecord | None:
-        """Return the record of a delta on the head as it was last read, or None if the head is that delta."""
+        """Return the record of a delta on the head as it was last read; None if the head is that delta."""
         head, file = self.history.head, f"{DELTAS}/{path.name}"
         # Another writer adopted the very file between its two commits.
         if head.record is not None and head.step == delta.step and head.record.sha256 == digest:
@@ -481,12 +411,7 @@ class ChangeLog(LogReader):
         return self.history.next(DELTA, link, file=file, sha256=digest, nbytes=nbytes, at=float(delta.published_at))
 
     def _write(self, delta: Delta, write: Callable[[BinaryIO], object], name: Callable[[str], str]) -> DurableDelta:
-        """Write a delta's file; raise Conflict if its step is used for other content.
-
-        Args:
-            write: Writes it to an open file.
-            name: Returns the name of the file, given its SHA-256.
-        """
+        """Write a delta's file, named by its SHA-256; raise Conflict if its step is used for other content."""
         deltas = self.folder / DELTAS
         aside = deltas / f".{delta.step}.{secrets.token_hex(4)}.tmp"
         try:
@@ -514,7 +439,7 @@ class ChangeLog(LogReader):
 
 
 def missing(storage: VersionStorage, history: History, link: ChainLink) -> str:
-    """Return the first missing file that a generation of the log is built from; "" if none is missing."""
+    """Return the first missing file that a generation is built from; "" if none is missing."""
     snapshot = history.snapshot(link)
     since = snapshot.step if snapshot else 0
     files = [snapshot.file] if snapshot else []

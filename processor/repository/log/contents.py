@@ -1,8 +1,7 @@
 """Rows and weights of a version as of a generation, read from its files with numpy alone: no server and no kernel.
 
 The base is the newest snapshot on the way to the generation, or the version as it was published; the changes of the
-deltas after it are gathered newest first, each key once. Memory is that of the changes, and of the one table that is
-requested; time is that of reading the files.
+deltas after it are gathered newest first, each key once. Memory: the changes and the one table requested.
 
 Snapshots contain a version's tables and dense weights as of a step, whole, in a folder of the version.
 
@@ -41,7 +40,7 @@ from freshet_serving.processor.repository.version import SnapshotManifest, Versi
 
 
 def open_snapshot(version: VersionReader, record: ChainRecord) -> VersionReader:
-    """Return the version as of the snapshot that a record names; raise Corrupt if it does not match the record."""
+    """Return the version as of a record's snapshot; raise Corrupt if it does not match the record."""
     try:
         data = _read(version, record)
         if sha256(data) != record.sha256 and version.storage.again(record.file):
@@ -74,7 +73,7 @@ class TableChanges:
     """The changes that deltas made to a table.
 
     Attributes:
-        keys: Changed keys, int64 [m], ascending.
+        keys: int64 [m], ascending.
         rows: Their rows, float32 [m, dim]; of an entity's table int32.
         removed: Removed keys (tombstones), int64 [r], ascending.
     """
@@ -88,12 +87,7 @@ class VersionContents:
     """A version as of one generation of its change log."""
 
     def __init__(self, version: VersionReader, change_log: ChangeLog, link: ChainLink) -> None:
-        """Read and verify the deltas since the base.
-
-        Raises:
-            Corrupt: A file is damaged.
-            Diverged: A file is not the one that was recorded.
-        """
+        """Read and verify the deltas since the base; raise Corrupt for a damaged file, Diverged for another one."""
         if link.step < change_log.history.base.step:
             change_log.reach_back()
         record = change_log.history.snapshot(link)
@@ -115,7 +109,7 @@ class VersionContents:
         self.event_time = list(times[0]) if times else list(self.base.manifest.event_time)
 
     def table(self, name: str) -> tuple[Int64s, NDArray[Any]]:
-        """Return every key, ascending, with its row as it is served: int64 [n], float32 [n, dim] or int32 records."""
+        """Return every key, ascending, with its served row: int64 [n], float32 [n, dim] or int32 records."""
         entry, changes = self.base.manifest.table(name), self.changes[name]
         keys, base_rows, scales = self.base_rows(name)
         rows = widened(base_rows, scales)
@@ -128,12 +122,7 @@ class VersionContents:
         return keys[order], rows[order]
 
     def rows(self, name: str, keys: Int64s) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        """Return which keys have a row, bool [n], and the rows as table() does, with zeros where there is none.
-
-        Args:
-            name: Name of the table.
-            keys: Distinct keys, int64 [n].
-        """
+        """Return which distinct keys, int64 [n], have a row, bool [n], and rows as in table(), zeros for none."""
         entry, changes = self.base.manifest.table(name), self.changes[name]
         present = np.zeros(len(keys), np.bool_)
         rows = np.zeros((len(keys), entry.dim), STORED_TYPES[entry.dtype].carried)
@@ -151,11 +140,7 @@ class VersionContents:
         return present, rows
 
     def base_rows(self, name: str) -> tuple[Int64s, NDArray[np.generic], Float32s]:
-        """Return the rows of the base in its file's order, without a copy; the file is verified once.
-
-        Returns:
-            Keys int64 [n], rows as they are stored, float32 scales [n], or [0] if the type has none.
-        """
+        """Return the base's keys int64 [n], stored rows, and float32 scales [n] or [0], in file order, not copied."""
         if name not in self._verified:
             self.base.verify([table_file(name)])
             self._verified.add(name)
@@ -166,9 +151,7 @@ class VersionContents:
 def widened(rows: NDArray[np.generic], scales: Float32s) -> NDArray[Any]:
     """Return stored rows as float32 [n, dim], as serving reads them (processor.kernels.conversion); records unchanged.
 
-    Args:
-        rows: Stored rows [n, dim]; bfloat16 as uint16.
-        scales: float32 [n] of int8 rows, else [0].
+    Stored rows are [n, dim], bfloat16 as uint16; scales are float32 [n] for int8 rows, else [0].
     """
     if rows.dtype == np.int32:
         return np.array(rows)
@@ -179,15 +162,7 @@ def widened(rows: NDArray[np.generic], scales: Float32s) -> NDArray[Any]:
 
 
 def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]:
-    """Return rows as a table of the type stores them, bit-identical to processor.kernels.conversion.
-
-    Args:
-        rows: float32 [n, dim].
-        dtype: The row type.
-
-    Returns:
-        Stored rows [n, dim], float32 scales [n], or [0] if the type has none.
-    """
+    """Return float32 rows [n, dim] as stored, bit-identical to processor.kernels.conversion, and scales [n] or [0]."""
     if dtype == "float16":
         return rows.astype(np.float16), NO_SCALES
     if dtype == "bfloat16":
@@ -203,12 +178,7 @@ def narrowed(rows: Float32s, dtype: str) -> tuple[NDArray[np.generic], Float32s]
 
 
 def stored(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return rows after a round trip through a table's row type.
-
-    Args:
-        rows: float32 [n, dim]; of records int32.
-        dtype: The row type.
-    """
+    """Return rows, float32 [n, dim] or int32 records, after a round trip through a table's row type."""
     return widened(*narrowed(rows, dtype))
 
 
@@ -222,7 +192,6 @@ def _in_memory(delta: Delta) -> Delta:
 
 
 def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
-    """Return the newest change of each key."""
     dtype = STORED_TYPES[entry.dtype].carried
     keys, rows, removed_parts = [np.empty(0, np.int64)], [np.empty((0, entry.dim), dtype)], [np.empty(0, np.bool_)]
     for delta in newest_first:
@@ -239,10 +208,7 @@ def _gathered(entry: TableEntry, newest_first: Iterable[Delta]) -> TableChanges:
 
 
 def _matches(asked_keys: Int64s, stored_keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the positions of common keys in `asked_keys` and in `stored_keys`, which each hold distinct keys.
-
-    Only `asked_keys` is sorted: `stored_keys` may be a whole table.
-    """
+    """Return the positions of common keys in both arrays of distinct keys; only the first, small one is sorted."""
     order = np.argsort(asked_keys)
     at = np.searchsorted(asked_keys[order], stored_keys)
     at[at == len(asked_keys)] = 0

@@ -1,9 +1,7 @@
 """Find the records that end a change log, and commit the repair that sets them aside.
 
-The reader's side is processor.repository.log.repair.
-
-Invariant: only what a start does not read is cut. Damage is what a start finds: it begins at the snapshot that the
-newest sound record names, so a damaged record before that snapshot does not count, and stays where it is.
+The reader's side is processor.repository.log.repair. Only what a start does not read is cut: a start begins at the
+snapshot that the newest sound record names, so a damaged record before it does not count, and stays.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.dropped_deltas import STEP
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History
 from freshet_serving.processor.repository.log.log_reader import EmptyRecord
-from freshet_serving.processor.repository.log.repair import RecordsDigest
+from freshet_serving.processor.repository.log.repair import RecordsDigest, read_record
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import DELTAS
 
@@ -32,13 +30,10 @@ MOST_TRIES = 500
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecords:
-    """Records of a change log that a repair would set aside.
+    """Records that a repair would set aside, with the error of the first and the digest over all of them.
 
-    Attributes:
-        why: Error of the first.
-        sha256: Digest over all of them.
-        top: The highest step that they, or earlier records and files, may have used.
-        cut: Description of each that is a valid record by itself; None for others.
+    `top` is the highest step that they, or earlier records and files, may have used; `cut` describes each that is a
+    valid record by itself.
     """
 
     first: int
@@ -50,13 +45,9 @@ class DamagedRecords:
 
 
 def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
-    """Return the records that end the log of a version, from the first invalid one on; None if it is sound.
+    """Return the records that end a log, from the first invalid one on; None if it is sound.
 
-    Args:
-        change_log: Change log of the version, from which nothing was read yet, or which was passed here before.
-
-    Raises:
-        NotReady: A record is just being written, or the repository cannot be read.
+    Nothing was read from the log yet, or it was passed here before. Raises NotReady while a record is being written.
     """
     if change_log.history.number == 0:
         for number in range(change_log.storage.newest(record_name), 0, -1):
@@ -67,8 +58,8 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
         change_log.look()
         if change_log.storage.has(record_name(change_log.history.number + 1)):
             # The record is new, or still empty.
-            came = change_log.look()
-            if not came:
+            new_records = change_log.look()
+            if not new_records:
                 raise NotReady(
                     f"record {change_log.history.number + 1}: another process may be writing it; try again in a minute"
                 )
@@ -79,16 +70,9 @@ def find_damage(change_log: ChangeLog) -> DamagedRecords | None:
 
 
 def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
-    """Return the oldest delta to be served whose file is missing or damaged; None if all are sound.
+    """Return the generation before the oldest served delta with a bad file, and the reason; None if all are sound.
 
-    Args:
-        change_log: A sound change log: find_damage() has read it.
-
-    Returns:
-        The generation before that delta, and what is wrong.
-
-    Raises:
-        NotReady: A file cannot be read now.
+    find_damage() has read the log. Raises NotReady if a file cannot be read now.
     """
     history, damaged = change_log.history, None
     for link in history.back(history.target):
@@ -105,21 +89,10 @@ def find_damaged_file(change_log: ChangeLog) -> tuple[ChainLink, str] | None:
 def repair(
     change_log: ChangeLog, first: int, reason: str = "", unix_s: Callable[[], float] = time.time
 ) -> ChainRecord | None:
-    """Commit that the records from `first` on are set aside.
+    """Commit that the records from `first` on, which end the log (as for find_damage()), are set aside.
 
-    Args:
-        change_log: Change log as for find_damage().
-        first: Number of the record that ends the log.
-        reason: Reason for the record.
-        unix_s: Clock for Unix seconds.
-
-    Returns:
-        The repair; None if that record is sound, or another writer was faster.
-
-    Raises:
-        SigningKeyRequired: A signature is required and there is no key; nothing is written.
-        BadInput: No reader would accept the record; nothing is written.
-        NotReady: The repository cannot be read or written; nothing is written.
+    Returns None if `first` is sound, or another writer was faster. Raises SigningKeyRequired, BadInput or NotReady;
+    nothing is written then.
     """
     change_log.may_write()
     for _ in range(MOST_TRIES):
@@ -139,33 +112,26 @@ def repair(
 def assess(
     storage: VersionStorage, history: History, why: str, check: Callable[[ChainRecord, bytes], None]
 ) -> DamagedRecords | None:
-    """Return what a repair would set aside; None if there is a repair by now.
-
-    Args:
-        history: History up to the first invalid record.
-        why: Error of that record.
-        check: Raises Corrupt or Conflict for a repair that must not be accepted.
-    """
+    """Return what a repair would set aside after a history; None if there is a repair by now that passes `check`."""
     first, marks, cut = history.number + 1, RecordsDigest(), list[str | None]()
     # A record without a readable step may have used the step after those before it.
-    steps, untold = [history.top, *_named_steps(storage.folder)], 0
+    steps, unnamed = [history.top, *_named_steps(storage.folder)], 0
     for number in itertools.count(first):
-        data = marks.read(storage, number)
+        data = read_record(storage, number)
         if data is None:
             break
         if marks.repair(data, number, first, check) is not None:
             return None
         marks.add(number, data)
-        named = _told_steps(data)
-        steps, untold = [*steps, *named], 0 if named else untold + 1
-        cut.append(_in_words(data, number))
+        named = _readable_steps(data)
+        steps, unnamed = [*steps, *named], 0 if named else unnamed + 1
+        cut.append(_described(data, number))
     most = history.top + MAX_STEP_AHEAD
-    top = min(most, max(step for step in steps if step <= most) + untold)
+    top = min(most, max(step for step in steps if step <= most) + unnamed)
     return DamagedRecords(first, number - 1, why, marks.digest(), top, tuple(cut))
 
 
-def _told_steps(data: bytes) -> list[int]:
-    """Return the steps that a record contains, even if it is invalid."""
+def _readable_steps(data: bytes) -> list[int]:
     try:
         raw = json.loads(data)
         return [raw[name] for name in ("step", "top") if type(raw.get(name)) is int]
@@ -183,7 +149,7 @@ def _named_steps(folder: Path) -> list[int]:
     return [int(stem) for stem in stems if STEP.fullmatch(stem)]
 
 
-def _in_words(data: bytes, number: int) -> str | None:
+def _described(data: bytes, number: int) -> str | None:
     try:
         record = ChainRecord.from_bytes(data, number)
     except Corrupt:

@@ -1,9 +1,8 @@
 """Compute the delta that makes what is served equal to something else, bit by bit: a trainer's table, an older part.
 
-Both sides are read in pieces: apart from the differing rows, memory is eight bytes for each key of the trainer.
-
-A Difference stays true beside other writers: it follows the log and compares only the keys that newer deltas changed.
-So a retry after a conflict costs what the other writer published, whatever the size of the tables.
+Both sides are read in pieces: apart from the differing rows, memory is eight bytes for each key of the trainer. A
+Difference follows the log beside other writers and compares only the keys that newer deltas changed: a retry after a
+conflict costs what the other writer published.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from freshet_serving.processor.repository.log.history import ChainLink
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 Read = Callable[[Int64s], NDArray[Any]]
-"""Reader of rows at the given places, float32 [m, dim], or records."""
+"""Reads rows at the given places, float32 [m, dim], or records."""
 Lookup = Callable[[Int64s], tuple[NDArray[np.bool_], NDArray[Any]]]
 """Returns which distinct keys have a row, bool [n], and their rows, [n, dim]."""
 
@@ -34,16 +33,10 @@ MODEL, ENTITIES = "model", "entities"
 
 
 def table_difference(contents: VersionContents, name: str, keys: Int64s, read: Read) -> TableDelta:
-    """Return the rows to upsert and the keys to remove.
+    """Return the rows to upsert, by ascending key, and the served keys that the trainer does not have.
 
-    Upserted, by ascending key, are rows that are not served or are served with other bits; rows of a type narrower than
-    float32 are compared as they would be stored. Removed are served keys that the trainer does not have.
-
-    Args:
-        contents: The served state.
-        name: Name of the table.
-        keys: The trainer's keys, int64 [n], distinct, in any order.
-        read: Reads the trainer's rows at places among the keys.
+    Upserted are rows that are not served or are served with other bits, compared as they would be stored. The trainer's
+    keys are int64 [n], distinct, in any order; `read` reads its rows at places among them.
     """
     entry, changes = contents.base.manifest.table(name), contents.changes[name]
     dtype = entry.dtype
@@ -54,17 +47,17 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
     gone: list[Int64s] = []
 
     def compare(served_keys: Int64s, served_rows: Float32s) -> None:
-        at, here = places_of(ordered, served_keys)
-        gone.append(served_keys[~here])
-        places = order[at[here]]
+        at, present = places_of(ordered, served_keys)
+        gone.append(served_keys[~present])
+        places = order[at[present]]
         seen[places] = True
-        moved.append(places[differs(stored(read(places), dtype), served_rows[here])])
+        moved.append(places[differs(stored(read(places), dtype), served_rows[present])])
 
     base_keys, base_rows, scales = contents.base_rows(name)
     for at in range(0, len(base_keys), PIECE):
         piece = base_keys[at : at + PIECE]
-        kept = np.flatnonzero(~(places_of(changes.keys, piece)[1] | places_of(changes.removed, piece)[1])) + at
-        compare(base_keys[kept], widened(base_rows[kept], scales[kept] if len(scales) else scales))
+        unchanged = np.flatnonzero(~(places_of(changes.keys, piece)[1] | places_of(changes.removed, piece)[1])) + at
+        compare(base_keys[unchanged], widened(base_rows[unchanged], scales[unchanged] if len(scales) else scales))
     for at in range(0, len(changes.keys), PIECE):
         compare(changes.keys[at : at + PIECE], stored(changes.rows[at : at + PIECE], dtype))
     if entry.unknown_key is not None:
@@ -79,12 +72,7 @@ def table_difference(contents: VersionContents, name: str, keys: Int64s, read: R
 
 
 class Difference:
-    """The delta that makes some tables and dense weights equal to a state, on top of the newest generation.
-
-    Attributes:
-        tables: Changes by table; empty ones are left out.
-        dense: The dense weights that differ, whole.
-    """
+    """The delta on the newest generation that makes tables (changes by name) and dense weights equal to a state."""
 
     def __init__(
         self,
@@ -95,13 +83,9 @@ class Difference:
         tables: Mapping[str, TableDelta] | None = None,
         dense: Mapping[str, Float32s] | None = None,
     ) -> None:
-        """Begin with the difference at a generation.
+        """Begin with what differs at a generation: rows and weights to serve, by name, and the changes that give them.
 
-        Args:
-            state: By table, the rows to serve.
-            weights: By name, the dense weights to serve.
-            tables: Changes by table at the generation; by default none, for a state that is the generation's own.
-            dense: The dense weights that differ there; by default none.
+        By default there are none, for a state that is the generation's own.
         """
         self.link, self._manifest, self._state, self._weights = link, manifest, state, weights
         self.tables = {name: table for name, table in (tables or {}).items() if len(table.keys) or len(table.removed)}
@@ -110,8 +94,7 @@ class Difference:
     def follow(self, change_log: ChangeLog) -> bool:
         """Apply to the head as it was last read; return False, unchanged, if the generation has been undone.
 
-        Raises:
-            Diverged: A delta since the generation cannot be read.
+        Raises Diverged if a delta since then cannot be read.
         """
         head, ahead = change_log.history.head, list[ChainLink]()
         for link in change_log.history.back(head):
@@ -140,30 +123,26 @@ class Difference:
                 self.dense[name] = self._weights[name]
 
     def _compared(self, name: str, served: TableDelta) -> TableDelta:
-        """Return the changes of a table after a delta: for its keys compared anew, for others as they were."""
+        """Return the changes of a table after a delta: its keys compared anew, the others as before."""
         keys, upserted = np.concatenate([served.keys, served.removed]), len(served.keys)
         dtype = self._manifest.table(name).dtype
-        there, rows = self._state[name](keys)
+        present, rows = self._state[name](keys)
         same = np.zeros(len(keys), np.bool_)
         same[:upserted] = ~differs(stored(rows[:upserted], dtype), stored(served.rows, dtype))
-        set_again, gone = there & ~same, ~there & (np.arange(len(keys)) < upserted)
-        known = self.tables.get(name) or TableDelta(keys[:0], rows[:0], keys[:0])
-        kept, left = ~np.isin(known.keys, keys), ~np.isin(known.removed, keys)
-        all_keys = np.concatenate([known.keys[kept], keys[set_again]])
+        set_again, gone = present & ~same, ~present & (np.arange(len(keys)) < upserted)
+        before = self.tables.get(name) or TableDelta(keys[:0], rows[:0], keys[:0])
+        same_keys, still_removed = ~np.isin(before.keys, keys), ~np.isin(before.removed, keys)
+        all_keys = np.concatenate([before.keys[same_keys], keys[set_again]])
         order = np.argsort(all_keys)
-        all_rows = np.concatenate([known.rows[kept], rows[set_again]])
-        return TableDelta(all_keys[order], all_rows[order], np.sort(np.concatenate([known.removed[left], keys[gone]])))
+        all_rows = np.concatenate([before.rows[same_keys], rows[set_again]])
+        removed = np.sort(np.concatenate([before.removed[still_removed], keys[gone]]))
+        return TableDelta(all_keys[order], all_rows[order], removed)
 
 
 def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Difference:
-    """Return the difference that takes one part of a version back to an earlier generation.
+    """Return the difference that takes a part (MODEL or ENTITIES) back to an earlier generation of a log just read.
 
-    Args:
-        change_log: The version's change log, just read.
-        only: MODEL or ENTITIES.
-
-    Raises:
-        BadInput: `only` is another word, or a part that the model does not have.
+    Raises BadInput for another part, or one that the model does not have.
     """
     if only not in (MODEL, ENTITIES):
         raise BadInput(f"only: expected {MODEL} or {ENTITIES}, got {only[:40]!r}")
@@ -192,11 +171,8 @@ def part_difference(change_log: ChangeLog, past: ChainLink, only: str) -> Differ
 def restores_part(change_log: ChangeLog, delta: Delta) -> bool:
     """Report whether all that a delta changes is as it was at the earlier generation that the delta names.
 
-    A generation behind a gate does not count: it was never served.
-
-    Args:
-        change_log: The version's change log, just read.
-        delta: The delta, of the version's next or newest generation.
+    A generation behind a gate does not count: it was never served. The log has just been read; the delta is of its
+    next or newest generation.
     """
     if delta.restores is None:
         return False
@@ -208,9 +184,9 @@ def restores_part(change_log: ChangeLog, delta: Delta) -> bool:
         return False
     contents = VersionContents(change_log.version, change_log, past)
     for name, table in delta.tables.items():
-        there, rows = contents.rows(name, table.keys)
+        present, rows = contents.rows(name, table.keys)
         dtype = change_log.manifest.table(name).dtype
-        if not there.all() or differs(rows, stored(table.rows, dtype)).any():
+        if not present.all() or differs(rows, stored(table.rows, dtype)).any():
             return False
         if contents.rows(name, table.removed)[0].any():
             return False
@@ -218,33 +194,23 @@ def restores_part(change_log: ChangeLog, delta: Delta) -> bool:
 
 
 def lookup_of(keys: Int64s, read: Read) -> Lookup:
-    """Return a lookup among the rows of a trainer.
-
-    Args:
-        keys: The trainer's keys, int64 [n], distinct, in any order.
-        read: Reads the trainer's rows at places among the keys.
-    """
+    """Return a lookup among a trainer's rows; arguments as in table_difference()."""
     order = np.argsort(keys)
     ordered = keys[order]
 
     def look_up(asked: Int64s) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        at, there = places_of(ordered, asked)
-        known = read(order[at[there]])
-        rows = np.zeros((len(asked), *known.shape[1:]), known.dtype)
-        rows[there] = known
-        return there, rows
+        at, present = places_of(ordered, asked)
+        found_rows = read(order[at[present]])
+        rows = np.zeros((len(asked), *found_rows.shape[1:]), found_rows.dtype)
+        rows[present] = found_rows
+        return present, rows
 
     return look_up
 
 
-def differs(mine: Float32s, theirs: Float32s) -> NDArray[np.bool_]:
-    """Return a mask of the rows with different bits, bool [n].
-
-    Args:
-        mine: float32 [n, dim].
-        theirs: float32 [n, dim].
-    """
-    return np.asarray((bits(mine) != bits(theirs)).any(axis=1))
+def differs(rows: Float32s, others: Float32s) -> NDArray[np.bool_]:
+    """Return which rows have different bits, bool [n]; both are float32 [n, dim]."""
+    return np.asarray((bits(rows) != bits(others)).any(axis=1))
 
 
 def bits(array: NDArray[Any]) -> NDArray[np.uint32]:
@@ -253,15 +219,7 @@ def bits(array: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def places_of(ascending: Int64s, keys: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
-    """Look up `keys` among distinct ascending ones.
-
-    Args:
-        ascending: int64, distinct.
-        keys: int64 [n].
-
-    Returns:
-        Their positions, int64 [n], and bool [n]: the key is there.
-    """
+    """Look up keys, int64 [n], among distinct ascending ones; return positions, int64 [n], and which are present."""
     if not len(ascending):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
     at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)

@@ -1,18 +1,17 @@
 """Delta files that somebody dropped into a version's folder, deltas/<step>.safetensors, without a record.
 
-DeltaFolderScanner finds them without listing the folder: a file that continues the log is looked up by its name. Files
-that only a listing can find (after a gap, a compacted delta) may wait: the rate of listings is limited by their cost,
-so that watching a folder takes the same processor time however many files it contains.
+The file that continues the log is looked up by its name. Files that only a listing finds (after a gap, a compacted
+delta) may wait: listings have a time budget, so watching a folder costs the same however many files it contains.
 
-DroppedDeltas knows which of them are worth a try, and why others wait. A file that was refused for good is not read
-again until it changes; one that continues nothing yet, not until there are other records.
+A file that was refused for good is not read again until it changes; one that continues nothing yet, not until there are
+other records.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,29 +22,21 @@ from freshet_serving.processor.repository.version import DELTAS
 
 STEP = re.compile(r"[1-9][0-9]{0,17}")
 SHARE, MOST_S = 0.001, 0.05
-"""Time budget of listings: this share of the time, with this many seconds as the largest burst."""
+"""Time budget of listings: share of the time, and the largest burst in seconds."""
 FOR_GOOD = -1
 """A number of records that there never is."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedDelta:
-    """A delta file without a record, known by its name alone.
-
-    Attributes:
-        step: Step according to the name.
-    """
+    """A delta file without a record, known by its name alone."""
 
     step: int
     path: Path
 
 
 def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
-    """Return every delta file of a version that is named by a step, ascending, including recorded ones.
-
-    Raises:
-        NotReady: The folder cannot be listed at the moment.
-    """
+    """Return every delta file named by a step, ascending, also recorded ones; raise NotReady if it cannot be listed."""
     deltas = []
     try:
         with os.scandir(folder / DELTAS) as entries:
@@ -60,14 +51,20 @@ def unrecorded_deltas(folder: Path) -> list[UnrecordedDelta]:
     return sorted(deltas, key=lambda bare: bare.step)
 
 
-class DeltaFolderScanner:
-    """Scanner for new files in one version's folder of deltas."""
+class DroppedDeltas:
+    """The dropped files of one version. Its length is the number of those that wait."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
         self._folder, self._now_s = folder, now_s
         self._watch = FolderWatch(folder / DELTAS)
         self._credit_s, self._counted_s = MOST_S, now_s()
         self._listed: list[UnrecordedDelta] = []
+        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
+        self._refused: dict[Path, tuple[Identity, int]] = {}
+        self._waiting: dict[Path, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def next(self, top: int) -> list[UnrecordedDelta]:
         """Return the file of the step after `top`, if it exists."""
@@ -90,50 +87,14 @@ class DeltaFolderScanner:
         return self._listed
 
     def again(self) -> None:
-        """Make the next call list the folder again, even if it has not changed."""
         self._watch.again()
-
-
-class DroppedDeltas:
-    """The dropped files of one version. Its length is the number of those that wait."""
-
-    def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
-        """Look at nothing yet.
-
-        Args:
-            folder: The version's folder.
-            now_s: Returns monotonic seconds.
-        """
-        self._scanner = DeltaFolderScanner(folder, now_s)
-        # Path -> identity of the file, and the number of records (or FOR_GOOD) at which it was refused.
-        self._refused: dict[Path, tuple[Identity, int]] = {}
-        self._waiting: dict[Path, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def next(self, top: int) -> Iterable[UnrecordedDelta]:
-        """Return the file that comes next after a step, if there is one."""
-        return self._scanner.next(top)
-
-    def others(self, top: int) -> Iterable[UnrecordedDelta]:
-        """Return the other files after a step."""
-        return self._scanner.others(top)
-
-    def again(self) -> None:
-        """List the folder again, even if it does not change."""
-        self._scanner.again()
 
     def prune(self, top: int) -> None:
         """Forget files that are gone, or whose step has been used; `top` is the newest one."""
         self._waiting = {path: why for path, why in self._waiting.items() if _step(path) > top and path.exists()}
 
     def worth_a_try(self, bare: UnrecordedDelta, number: int) -> Identity | None:
-        """Return the identity of a file that is to be tried now; None if it is gone, or was refused as it is.
-
-        Args:
-            number: Number of records.
-        """
+        """Return the identity of a file to be tried now; None if it is gone, or was refused as it is by this number."""
         identity, refused = identity_of(bare.path), self._refused.get(bare.path)
         if identity is None or refused in ((identity, number), (identity, FOR_GOOD)):
             return None
@@ -141,21 +102,13 @@ class DroppedDeltas:
         return identity
 
     def refuse(self, bare: UnrecordedDelta, seen: Identity, number: int, why: str) -> str:
-        """Note why a file is not served; return the reason as a line.
-
-        Args:
-            number: Number of records until which it is not tried again; FOR_GOOD until it changes.
-        """
+        """Note why a file waits, until there are more records (FOR_GOOD: until it changes); return a line on it."""
         self._refused[bare.path] = seen, number
         self._waiting[bare.path] = line = f"delta {bare.step} {why}"
         return line
 
     def first(self, top: int) -> tuple[str, bool]:
-        """Return why the first file waits, and True if that is refused and blocks the others; one must wait.
-
-        Args:
-            top: The newest step that is used.
-        """
+        """Return why the first file waits, and True if that is refused and blocks the others; one must wait."""
         step, path = min((_step(path), path) for path in self._waiting)
         return self._waiting[path], step == top + 1 and self._refused.get(path, ((), 0))[1] == FOR_GOOD
 

@@ -2,20 +2,18 @@
 
 Meaning of the records, complete
 - The line is the run of generations from step 0 (or a snapshot) to the head; it is served, up to the gate.
-- delta: continues the head, and becomes it. Its step is above the head's, and has never been used, or was used for the
-  very same digest: a delta that was undone may be applied again. So a step names one content for good.
-- rollback: the head goes back to a generation of the line. Everything after it is undone, and a gate behind it is
-  lifted.
+- delta: continues the head, and becomes it. Its step is above the head's, and has never been used, or only for the very
+  same digest: an undone delta may be applied again. So a step names one content for good.
+- rollback: the head goes back to a generation of the line. Everything after it is undone, and a gate behind it lifted.
 - snapshot: a generation of the line is stored whole in one place (compaction). It does not change what is served.
 - hold: a gate after a generation of the line: what follows is not served (quarantine), whether it exists already or
   not. Another hold may only move the gate back. release: the gate is lifted, and what was behind it counts as approved.
   A rollback to the gate instead rejects what waits behind it.
-- repair: the records from `since` up to this one are set aside, because the first of them is not a valid record of this
-  log (processor.repository.log.repair). It does not change what is served, but no step that they may have used is used
+- repair: the records from `since` up to this one are set aside, because the first of them is invalid
+  (processor.repository.log.repair). It does not change what is served, but no step that they may have used is used
   again.
 
-A record names the newest existing snapshot, so that a start may begin there: only one that the records before it know,
-or itself.
+A record names the newest existing snapshot, where a start may begin: one that the records before it know, or itself.
 
 Every record names the one before it by its SHA-256. One that does not, or that breaks a rule, is not a record of this
 log: a reader stops there and reports it (Corrupt); a writer that is about to create it is refused (Conflict).
@@ -46,12 +44,7 @@ MAX_STEP_AHEAD = 10**6
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """A generation of the change log.
-
-    Attributes:
-        parent: Digest of its parent; "" for the first that is known.
-        record: The record that leads to it; None for step 0.
-    """
+    """A generation; `parent` is "" for the first that is known, `record` leads to it and is None for step 0."""
 
     step: int
     digest: str
@@ -63,12 +56,7 @@ class History:
     """The state of one version after its records so far. check_next() and take() are called for each record in turn."""
 
     def __init__(self, model: str, version: int, root: str, digest: str) -> None:
-        """Start at step 0 of a version.
-
-        Args:
-            root: The version's root hash, the `previous` of record 1.
-            digest: Digest of step 0.
-        """
+        """Start at step 0, of this digest; `root` is the version's root hash, the `previous` of record 1."""
         self.model, self.version = model, version
         self.number, self.newest = 0, root
         self.head = self.base = ChainLink(0, digest)
@@ -78,22 +66,17 @@ class History:
         self.vouched = 0
         self.top = 0
         self._snapshots: list[ChainRecord] = []
-        # Number of the newest snapshot on the line, according to the newest record: a reader begins there.
+        # Number of the newest snapshot on the line according to the newest record.
         self._hint = 0
         self.links: dict[str, ChainLink] = {digest: self.head}
         self.files: set[str] = set()
-        # Newest records other than deltas, for people to read.
+        # Newest records other than deltas, for people.
         self.events: deque[ChainRecord] = deque(maxlen=MOST_EVENTS)
         self._by_step: dict[int, str] = {0: digest}
 
     @classmethod
     def since(cls, reached: ChainRecord, sha256: str, snapshot: ChainRecord) -> History:
-        """Return the history from a snapshot on; everything before it is unknown.
-
-        Args:
-            reached: The record that led to the snapshot's generation.
-            sha256: SHA-256 of its bytes.
-        """
+        """Return the history from a snapshot on, whose generation the record `reached` (with SHA-256) led to."""
         history = cls(reached.model, reached.version, sha256, reached.digest)
         history.head = history.base = ChainLink(reached.step, reached.digest, "", reached)
         history.links, history._by_step = {reached.digest: history.base}, {reached.step: reached.digest}
@@ -103,7 +86,6 @@ class History:
 
     @property
     def snapshots(self) -> tuple[ChainRecord, ...]:
-        """Records of all known snapshots, on the line or not."""
         return tuple(self._snapshots)
 
     @property
@@ -113,11 +95,11 @@ class History:
 
     @property
     def target(self) -> ChainLink:
-        """The generation that is to be served."""
+        """The generation to serve."""
         return self.gate or self.head
 
     def line(self, until: ChainLink | None = None) -> list[ChainLink]:
-        """Return the generations from the first that is known to `until` (default: the target), in order."""
+        """Return the generations from the first known one to `until` (default: the target), in order."""
         return list(self.back(until or self.target))[::-1]
 
     def back(self, link: ChainLink) -> Iterator[ChainLink]:
@@ -147,7 +129,7 @@ class History:
         return self.links.get(self._by_step.get(step, ""))
 
     def keep_undone(self, before: History) -> None:
-        """Keep the generations of an earlier reading of the records; they are not on the line."""
+        """Keep the generations of an earlier reading; they are not on the line."""
         self.links = before.links | self.links
 
     def undone(self) -> list[ChainLink]:
@@ -161,13 +143,7 @@ class History:
         return max((s for s in self._snapshots if s.digest in on), key=lambda s: (s.step, s.number), default=None)
 
     def next(self, kind: str, link: ChainLink, **fields: object) -> ChainRecord:
-        """Return the next record of this history.
-
-        Args:
-            kind: Kind of the record.
-            link: The generation that it leads to, or names.
-            **fields: Further fields of the record.
-        """
+        """Return the next record; `link` is the generation that it leads to, or names."""
         number = self.number + 1
         if kind == SNAPSHOT:
             snapshot = self.snapshot(self.head)
@@ -184,7 +160,6 @@ class History:
         return replace(record, **fields)  # type: ignore[arg-type]
 
     def check_next(self, record: ChainRecord) -> None:
-        """Raise Conflict unless the record is the next of this history."""
         where = f"record {record.number}"
         if (record.model, record.version) != (self.model, self.version):
             raise Conflict(f"{where}: for {record.model[:64]!r} version {record.version}, not for this change log")
@@ -216,11 +191,7 @@ class History:
             raise Conflict(f"{where}: {record.kind}, but the change log is {'' if self.gate else 'not '}held")
 
     def take(self, record: ChainRecord, sha256: str) -> None:
-        """Add a record that check_next() has passed.
-
-        Args:
-            sha256: SHA-256 of its bytes.
-        """
+        """Add a record, whose bytes have this SHA-256, after check_next()."""
         if record.kind == DELTA:
             link = ChainLink(record.step, record.digest, record.parent, record)
             self.head = self.links[record.digest] = link

@@ -3,16 +3,15 @@
 A LogReader writes nothing; processor.repository.log.change_log extends it by writing, and has the invariants of both.
 
 Invariants
-- Records are read once, and the history is what they say: look() takes the next number until there is none.
+- Records are read once: look() takes the next number until there is none.
 - An invalid record ends the log, until a repair sets it aside; then the log is read again from its first record, and
   the old state stays if that fails.
-- What a served record or file was like when it was read is remembered: scrub() finds one that has changed. Each call
-  checks the newest of them and, in turn, one of the others: two or three calls of stat(), however many files there are.
-  A file that was touched or copied is read again, and is accepted if its bytes are the same. If a file disappears
-  together with its version, it counts as unreachable and not as removed: an outage of a file system changes nothing. A
-  file that has changed is checked every time, until it is restored.
-- Records that were adopted in memory (ChangeLog.append) are the bytes that any writer would have written: a written
-  record that differs from one is DIVERGED.
+- scrub() finds a served record or file that has changed since it was read. Each call checks the newest of them and, in
+  turn, one of the others: two or three calls of stat(). A file that was touched or copied is read again, and accepted
+  if its bytes are the same. A file that disappears together with its version is unreachable, not removed: an outage of
+  a file system changes nothing. A file that has changed is checked every time, until it is restored.
+- Records adopted in memory (ChangeLog.append) are the bytes that any writer would have written: a written record that
+  differs from one is DIVERGED.
 """
 
 from __future__ import annotations
@@ -69,23 +68,18 @@ class LogReader:
     """The change log of one committed version, as far as it is written. Not thread-safe."""
 
     def __init__(self, version: VersionReader, unix_s: Callable[[], float] = time.time) -> None:
-        """Prepare the log; nothing is read before look().
-
-        Args:
-            unix_s: Clock for Unix seconds.
-        """
         self.folder, self.storage, self.manifest = version.folder, version.storage, version.root_manifest
         self._unix_s, self.version = unix_s, version
         self._root, self._digest = root_hash(self.manifest), root_digest(self.manifest)
         self._written = 0
         # Records after the last written one that were adopted in memory, as they would be written.
         self._unwritten: list[bytes] = []
-        # The newest repair because of which earlier records were read again.
+        # The newest repair that caused earlier records to be read again.
         self._reread = 0
-        # Looks for repairs; None before the log was asked about them.
+        # None before the log was asked about repairs.
         self._repairs: RepairWatch | None = None
         self._scrubber = Scrubber(self.storage, self._root)
-        # What decides which records are trusted; None where nothing is signed and no signature is asked for.
+        # None where nothing is signed and no signature is required.
         self._trusted: TrustedRecords | None = None
         if self.manifest.key or version.keyring.trusted or version.keyring.memory is not None:
             from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
@@ -94,14 +88,14 @@ class LogReader:
         self.history = self._empty()
 
     def look(self) -> list[ChainRecord]:
-        """Take the records that are new since the last call, and return them; raise Diverged."""
+        """Take and return the records that are new since the last call; raise Diverged."""
         records = []
         while (record := self._next()) is not None:
             records.append(record)
         return records
 
     def _next(self) -> ChainRecord | None:
-        """Take the next record and return it; None if there is none yet."""
+        """Take and return the next record, or None."""
         number = self._written + 1
         try:
             read = self._read(number)
@@ -136,14 +130,14 @@ class LogReader:
         self.history.check_next(record)
 
     def repaired(self) -> bool:
-        """Return True if there is a repair that an earlier call did not report."""
+        """Return True if there is a repair that no earlier call reported."""
         from freshet_serving.processor.repository.log.repair import RepairWatch
 
         self._repairs = self._repairs or RepairWatch(self.storage)
         return self._repairs.come(self._written)
 
     def records(self) -> Iterator[ChainRecord]:
-        """Yield every record of the log, read again from the first on; raise Diverged at an invalid one."""
+        """Yield every record, read again from the first on; raise Diverged at an invalid one."""
         anew = LogReader(self.version, self._unix_s)
         while (record := anew._next()) is not None:
             yield record
@@ -153,11 +147,7 @@ class LogReader:
         self._scrubber.look(self.history)
 
     def read_delta(self, link: ChainLink) -> Delta:
-        """Return the delta that leads to a generation, verified against its record.
-
-        Raises:
-            Diverged: Its file is missing or a different one.
-        """
+        """Return a generation's delta, verified against its record; raise Diverged if that fails."""
         record, path = link.record, self.path_of(link)
         assert record is not None, "path_of() has seen to it"
         before, data = recorded_file(self.storage, record)
@@ -172,12 +162,12 @@ class LogReader:
         return delta
 
     def bring_delta(self, link: ChainLink) -> None:
-        """Bring the file of the delta that leads to a generation into the folder, if it exists anywhere."""
+        """Bring the file of a generation's delta into the folder, if it exists anywhere."""
         if link.record is not None and link.record.kind == DELTA:
             self.storage.fetch(link.record.file, link.record.nbytes)
 
     def path_of(self, link: ChainLink) -> Path:
-        """Return the file of the delta that leads to a generation; raise NotFound if no delta does."""
+        """Return the file of a generation's delta; raise NotFound if no delta leads to it."""
         if link.record is None or link.record.kind != DELTA:
             raise NotFound(f"step {link.step}: no delta produces it")
         return inside(self.folder, link.record.file)
@@ -193,19 +183,12 @@ class LogReader:
             finally:
                 self._unwritten = unwritten
 
-    @property
-    def written(self) -> bool:
-        """True if every known record is in the folder."""
-        return not self._unwritten
-
     # Trust (processor.repository.log.chain_record).
 
     def recall(self) -> None:
-        """Compare the version and its log with the trust memory.
+        """Compare the version and its log with the trust memory; raise Corrupt if they are older or other ones.
 
-        Raises:
-            Corrupt: They are not what was trusted before, or older.
-            NotReady: The record to compare is not here yet, or cannot be read.
+        Raises NotReady if the record to compare is not here yet, or cannot be read.
         """
         if self._trusted is not None:
             self._trusted.recall(lambda number: record_bytes(self.storage, number))
@@ -273,7 +256,7 @@ class LogReader:
         self._scrubber.forget(record_name(number) for number in range(repair.since, repair.number))
 
     def _read_all(self, until: int = 0) -> None:
-        """Read the log again from the first record on, at least to number `until`; keep the old state if that fails."""
+        """Read the log from its first record on, at least to number `until`; keep the old state if that fails."""
         before = self.history, self._written
         self.history, self._written = self._empty(), 0
         try:
@@ -292,13 +275,9 @@ class LogReader:
         self.history.take(record, sha256(data))
 
     def begin_at_snapshot(self, number: int | None = None) -> None:
-        """Begin at the snapshot that a record names, if it names one. Call this before anything is read.
+        """Begin at the snapshot, if any, that a record (None: the newest) names; raise Diverged if that is invalid.
 
-        Args:
-            number: Number of the record; None for the newest.
-
-        Raises:
-            Diverged: The record or the snapshot that it names is invalid.
+        Call this before anything is read.
         """
         newest = self._read(self.storage.newest(record_name) if number is None else number)
         if newest is None or not newest[0].snapshot:
@@ -314,13 +293,7 @@ class LogReader:
 
 @dataclass(slots=True)
 class WatchedFile:
-    """A file as it was read.
-
-    Attributes:
-        identity: Its identity when it was read.
-        sha256: SHA-256 of its bytes; of the manifest: its root hash.
-        step: Step of a delta; -1 for other files.
-    """
+    """A file as it was read; of the manifest the root hash, of a delta the step, else -1."""
 
     path: Path
     identity: Identity | None
@@ -332,27 +305,16 @@ class Scrubber:
     """The watched files of one version."""
 
     def __init__(self, storage: VersionStorage, root: str) -> None:
-        """Watch the manifest.
-
-        Args:
-            root: The manifest's root hash.
-        """
         self._storage, self._folder, self._turn = storage, storage.folder, 0
         folder = storage.folder
         self._watched = [WatchedFile(folder / MANIFEST, identity_of(folder / MANIFEST), root)]
 
     def add(self, path: Path, identity: Identity | None, digest: str, step: int = -1) -> None:
-        """Watch a file that was read.
-
-        Args:
-            identity: Its identity before it was read.
-            digest: SHA-256 of its bytes.
-            step: Step of a delta; -1 for other files.
-        """
+        """Watch a file, by its identity before it was read and the SHA-256 of its bytes."""
         self._watched.append(WatchedFile(path, identity, digest, step))
 
     def forget(self, names: Iterable[str]) -> None:
-        """Stop watching the files of these names, relative to the version's folder."""
+        """Stop watching files, named relative to the version's folder."""
         paths = {self._folder / name for name in names}
         self._watched = [file for file in self._watched if file.path not in paths]
 

@@ -1,11 +1,11 @@
 """Find files of a model's folder that are no longer needed.
 
 Always kept: versions, records, and everything needed to start at the head, to follow it, and to go back over the newest
-`keep` generations of the line. The base is the newest snapshot at or before the oldest of those: files before it may be
-removed. A rollback beyond that is refused before it is recorded (processor.repository.log.change_log).
+`keep` generations of the line. Files before the newest snapshot that serves these may be removed; a rollback beyond it
+is refused before it is recorded (processor.repository.log.change_log).
 
-Files that no record names may be unfinished work, or about to become part of the log, so they may be removed only when
-they are a day old and continue nothing.
+Files that no record names may be unfinished work, or about to become part of the log: they may be removed when they are
+a day old and continue nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +24,12 @@ from freshet_serving.processor.repository.version import DELTAS, SNAPSHOTS
 
 ABANDONED_S = 86_400.0
 ROLLED_BACK = "rolled-back"
-"""Folder below a version's deltas where a server of the first format put the deltas that it undid."""
+"""Folder below a version's deltas where a server of the first format put deltas that it undid."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunableFile:
-    """A file or folder that may be removed.
-
-    Attributes:
-        why: Reason for people.
-        storage: Storage of its version; None if it exists only in the local folder.
-    """
+    """A file or folder that may be removed; without `storage` it exists only in the local folder."""
 
     path: Path
     nbytes: int
@@ -52,31 +47,20 @@ class PrunableFile:
 
 
 def prunable(storage: VersionStorage, history: History, keep: int, now_s: float) -> list[PrunableFile]:
-    """Return the files of one version that may be removed.
-
-    Args:
-        history: Its whole history, from record 1 on.
-        keep: Number of generations to be able to go back over.
-        now_s: Current time in Unix seconds.
-    """
+    """Return a version's files that may be removed, given its whole history and how far back (`keep`) it must reach."""
     base, folder = _base(history, keep), storage.folder
-    found = [*_payloads(storage, history, base)] if base is not None else []
-    found += _unrecorded(folder, history, now_s)
+    files = [*_payloads(storage, history, base)] if base is not None else []
+    files += _unrecorded(folder, history, now_s)
     for below in (folder, folder / DELTAS, folder / CHAIN, folder / SNAPSHOTS):
-        found += unfinished(below, now_s)
+        files += unfinished(below, now_s)
     left = folder / DELTAS / ROLLED_BACK
     if left.is_dir():
-        found.append(_measured(left, "undone by a server of the first format"))
-    return found
+        files.append(_measured(left, "undone by a server of the first format"))
+    return files
 
 
 def unfinished(folder: Path, now_s: float, after_s: float = ABANDONED_S) -> list[PrunableFile]:
-    """Return temporary files and folders that have not been written to for some time.
-
-    Args:
-        now_s: Current time in Unix seconds.
-        after_s: Seconds since the last write; a day by default.
-    """
+    """Return temporary files and folders that have not been written to for after_s seconds (now_s: Unix seconds)."""
     return [
         _measured(path, "left unfinished")
         for path in _listed(folder)
@@ -108,7 +92,6 @@ def _payloads(storage: VersionStorage, history: History, base: ChainRecord) -> I
 
 
 def _replaced(history: History, record: ChainRecord) -> bool:
-    """Return True if a later snapshot is of the very same generation."""
     return any(other.digest == record.digest and other.number > record.number for other in history.snapshots)
 
 
@@ -119,8 +102,8 @@ def _unrecorded(folder: Path, history: History, now_s: float) -> Iterator[Prunab
             yield _measured(path, "unfinished snapshot")
     coming = {bare.path.name for bare in unrecorded_deltas(folder) if bare.step > history.top}
     for path in _listed(folder / DELTAS):
-        known = f"{DELTAS}/{path.name}" in history.files or path.name in coming
-        if path.name.endswith(SUFFIX) and not known and path.is_file() and _abandoned(path, now_s):
+        needed = f"{DELTAS}/{path.name}" in history.files or path.name in coming
+        if path.name.endswith(SUFFIX) and not needed and path.is_file() and _abandoned(path, now_s):
             yield _measured(path, "unrecorded delta")
 
 
@@ -128,14 +111,14 @@ def _abandoned(path: Path, now_s: float, after_s: float = ABANDONED_S) -> bool:
     """Return True if nothing in a file or folder was written to for this long."""
     inside = [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]
     try:
-        return now_s - max(one.lstat().st_mtime for one in inside) > after_s
+        return now_s - max(entry.lstat().st_mtime for entry in inside) > after_s
     except OSError:
         return False
 
 
 def _measured(path: Path, why: str) -> PrunableFile:
-    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    return PrunableFile(path, sum(one.lstat().st_size for one in files), why)
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return PrunableFile(path, sum(file.lstat().st_size for file in files), why)
 
 
 def _listed(folder: Path) -> list[Path]:

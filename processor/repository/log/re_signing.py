@@ -27,14 +27,8 @@ from freshet_serving.processor.repository.version_writer import sealed
 def re_sign(repository: Repository, model: str, number: int, unsigned: bool = False) -> Manifest:
     """Sign a version again by the repository's keyring; return its manifest.
 
-    Args:
-        number: The version.
-        unsigned: True if the version is not signed yet and is to be trusted as it is.
-
-    Raises:
-        BadInput: `unsigned` is set and the version is signed.
-        Corrupt: A file is damaged, or not signed by a trusted key; nothing is changed.
-        Diverged: A record is invalid; nothing is changed.
+    `unsigned` trusts a version without a signature as it is. Raises BadInput if it is signed, Corrupt or Diverged if a
+    file or record is invalid; nothing is changed then.
     """
     keyring = repository.keyring
     version = repository.reader(model, number) if not unsigned else repository.with_keys(NO_KEYS).reader(model, number)
@@ -45,19 +39,15 @@ def re_sign(repository: Repository, model: str, number: int, unsigned: bool = Fa
     change_log = check_version(version)
     history = change_log.history
     vouched = TrustedRecordPrefix(history.number, history.newest) if history.number else None
-    made = sealed(replace(before, vouched=vouched), version.folder, keyring, before)
-    version.storage.replace(MANIFEST, made.to_json())
-    return made
+    signed = sealed(replace(before, vouched=vouched), version.folder, keyring, before)
+    version.storage.replace(MANIFEST, signed.to_json())
+    return signed
 
 
 def check_version(version: VersionReader) -> ChangeLog:
-    """Read every file and record of a version, and the files that records name; return its change log.
+    """Read all files and records of a version, and files that records name if they exist; return its change log.
 
-    Files that records name are read if they are needed or still exist.
-
-    Raises:
-        Corrupt: A file is damaged or missing; the message names the first one.
-        Diverged: A record is invalid.
+    Raises Corrupt, with the first file that is damaged, or missing and needed; or Diverged for an invalid record.
     """
     version.verify()
     change_log = ChangeLog(version)

@@ -1,7 +1,7 @@
 """Repair records: how a change log continues after a record that no reader accepts.
 
-A record is created once and never changed or removed, so an invalid one (written by a faulty program, damaged by a
-disk, not signed by a trusted key) ends its log for every reader. A repair sets it aside, with everything after it:
+A record is created once and never changed or removed, so an invalid one (of a faulty program, damaged by a disk, not
+signed by a trusted key) ends its log for every reader. A repair sets it aside, with everything after it:
 
     chain/0000000031.json   the last good record
     chain/0000000032.json   invalid: set aside
@@ -15,21 +15,19 @@ Invariants
 - A repair is a record like any other: immutable, signed where records are, created exclusively under the number after
   the newest. Of two repairs, or of a repair and an append, one gets the number and the other starts again. No existing
   file is changed or removed, and the next record continues the repair.
-- Nothing that a reader accepts is cut. A repair begins at the first record that a reader rejects
-  (processor.repository.log.damage runs the reader's own code), and a reader looks for a repair only where it would
-  report DIVERGED otherwise. A repair that sets aside a sound record is rejected by all readers.
-- Every reader sets aside the same bytes: a repair is valid only while the files from `since` on are those that `sha256`
-  was computed from. Restoring a file ends the log there again, with a message, instead of forking it.
-- A reader that has the cut records in memory (their file was damaged after it was read) finds the repair as the next
-  number, reads the records again from the start and goes back to the last good generation, as after a rollback.
+- Nothing that a reader accepts is cut: a repair begins at the first record that a reader rejects
+  (processor.repository.log.damage runs the reader's own code), and a reader looks for one only where it would report
+  DIVERGED otherwise. All readers reject a repair that sets aside a sound record.
+- Every reader sets aside the same bytes: a repair is valid only while `sha256` matches the files from `since` on.
+  Restoring a file ends the log there again, with a message, instead of forking it.
+- A reader that has the cut records in memory finds the repair as the next number, reads the records again from the
+  start and goes back to the last good generation, as after a rollback.
 - A step that a set-aside record may have used is not used for other content: `top` goes up.
 - A reader that begins at a snapshot need not know of repairs before it. A damaged record that only such a start skips
   is not cut: what comes after it is served.
 
 Costs: nothing while the log is sound. A reader that is DIVERGED reads all records after the damage once, and then looks
-for one name at a time.
-
-A server from before repairs were introduced does not know the kind: it stays DIVERGED until it is updated.
+for one name at a time. A server from before repairs were introduced stays DIVERGED until it is updated.
 
 Rejected: removing or replacing the damaged file (two servers might read different bytes under one number, and an object
 store has no exclusive replace); a separate name beside the number (a second sequence to look for, and an append could
@@ -56,15 +54,10 @@ NO_FILE = b""
 
 
 def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecord, bytes], None]) -> ChainRecord | None:
-    """Return the repair that sets aside the records from `first` on, or None.
-
-    Args:
-        first: Number of the first invalid record.
-        check: Raises Corrupt or Conflict for a repair that must not be accepted.
-    """
+    """Return the repair, which `check` accepts, that sets aside the records from `first` on, or None."""
     marks = RecordsDigest()
     for number in itertools.count(first):
-        data = marks.read(storage, number)
+        data = read_record(storage, number)
         if data is None:
             return None
         if (record := marks.repair(data, number, first, check)) is not None:
@@ -74,26 +67,26 @@ def find_repair(storage: VersionStorage, first: int, check: Callable[[ChainRecor
 
 
 def newest_repair(storage: VersionStorage, first: int) -> ChainRecord | None:
-    """Return the newest repair among the records from `first` on, whatever it sets aside, or None.
-
-    Args:
-        first: Number of the first record to read.
-    """
-    found = None
+    """Return the newest repair among the records from `first` on, whatever it sets aside, or None."""
+    newest = None
     for number in itertools.count(first):
-        data = RecordsDigest().read(storage, number)
+        data = read_record(storage, number)
         if data is None:
-            return found
-        found = parsed_repair(data, number) or found
+            return newest
+        newest = parsed_repair(data, number) or newest
     return None
 
 
-def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
-    """Return the record that the bytes represent if it is a repair, else None.
+def read_record(storage: VersionStorage, number: int) -> bytes | None:
+    """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none."""
+    try:
+        return record_bytes(storage, number)
+    except Corrupt:
+        return NO_FILE
 
-    Args:
-        number: Number of the record.
-    """
+
+def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
+    """Parse a record's bytes; return None if it is not a repair."""
     if b'"kind":"repair"' not in data:
         return None
     try:
@@ -104,40 +97,18 @@ def parsed_repair(data: bytes, number: int) -> ChainRecord | None:
 
 
 class RecordsDigest:
-    """The SHA-256 of a run of records, as a repair names it: over one line per record with its number and SHA-256."""
+    """The SHA-256 of a run of records, as a repair names it (see the module)."""
 
     def __init__(self) -> None:
         self._all = hashlib.sha256()
 
-    def read(self, storage: VersionStorage, number: int) -> bytes | None:
-        """Return the bytes of a record, NO_FILE if they cannot be one, None if there are none.
-
-        Args:
-            number: Number of the record.
-        """
-        try:
-            return record_bytes(storage, number)
-        except Corrupt:
-            return NO_FILE
-
     def add(self, number: int, data: bytes) -> None:
-        """Add the next record.
-
-        Args:
-            number: Number of the record.
-        """
         self._all.update(f"{number} {sha256(data)}\n".encode())
 
     def repair(
         self, data: bytes, number: int, first: int, check: Callable[[ChainRecord, bytes], None]
     ) -> ChainRecord | None:
-        """Return the repair that the bytes represent if it sets aside exactly the added records, else None.
-
-        Args:
-            number: Number of the record.
-            first: Number of the first invalid record.
-            check: Raises Corrupt or Conflict for a repair that must not be accepted.
-        """
+        """Return the repair in the bytes if it sets aside exactly the added records, else None; as find_repair()."""
         record = parsed_repair(data, number)
         if record is None or (record.since, record.sha256) != (first, self.digest()):
             return None
@@ -149,7 +120,6 @@ class RecordsDigest:
         return record
 
     def digest(self) -> str:
-        """Return the digest of the added records."""
         return self._all.hexdigest()
 
 
@@ -160,16 +130,12 @@ class RepairWatch:
         self._storage, self._seen = storage, 0
 
     def come(self, known: int) -> bool:
-        """Return True if there is a repair that an earlier call did not report.
-
-        Args:
-            known: Number of the newest record that was taken.
-        """
-        found, self._seen = False, max(self._seen, known)
+        """Return True if there is a repair, after the known records, that no earlier call reported."""
+        repaired, self._seen = False, max(self._seen, known)
         try:
-            while (data := RecordsDigest().read(self._storage, self._seen + 1)) is not None:
+            while (data := read_record(self._storage, self._seen + 1)) is not None:
                 self._seen += 1
-                found |= parsed_repair(data, self._seen) is not None
+                repaired |= parsed_repair(data, self._seen) is not None
         except NotReady:
             pass
-        return found
+        return repaired

@@ -2,10 +2,10 @@
 
 A record is accepted if a trusted key has signed it, over the root hash of its version, or if the signed manifest
 vouches for it (processor.package.manifest.TrustedRecordPrefix): such records were signed by an older key, or not at
-all, before the version was signed again. They are one hash chain, so the newest of them identifies all others; it is
-walked back as far as it is read. The newest record is compared with the one that was accepted before a restart.
+all, before the version was signed again. They are one hash chain, which is walked back from the newest as far as it is
+read. The newest record is compared with the one that was accepted before a restart.
 
-A record that is not accepted is invalid: nothing after it is read, and what is in memory stays served (DIVERGED).
+Nothing after a record that is not accepted is read, and what is in memory stays served (DIVERGED).
 """
 
 from __future__ import annotations
@@ -29,21 +29,16 @@ class TrustedRecords:
     """The accepted records of one version."""
 
     def __init__(self, version: VersionReader, root: str) -> None:
-        """Read what the manifest vouches for.
-
-        Args:
-            root: The version's root hash.
-        """
+        """Read what the manifest vouches for; `root` is the version's root hash."""
         self._version, self._root = version, root
         self._keyring, self._manifest = version.keyring, version.root_manifest
         vouched = self._manifest.vouched
-        # SHA-256 of the records that the manifest vouches for, by number, as far back as they were walked.
+        # SHA-256 of vouched records, by number, as far back as they were walked.
         self._vouched = {vouched.number: vouched.sha256} if vouched is not None else {}
         self._newest = self._walked = vouched.number if vouched is not None else 0
         self._noted = 0
 
     def check_record(self, record: ChainRecord, data: bytes) -> None:
-        """Raise Corrupt unless a record is accepted."""
         if not self._keyring.trusted:
             return
         if record.number <= self._newest:
@@ -61,22 +56,23 @@ class TrustedRecords:
     def recall(self, read: Callable[[int], bytes | None]) -> None:
         """Compare the version and its newest known record with the trust memory; raise Corrupt or NotReady.
 
-        Args:
-            read: Returns the bytes of a record's file, even if it was set aside since; None if there is none.
+        `read` returns a record's bytes, even if it was set aside since, or None.
         """
         memory, manifest = self._keyring.memory, self._manifest
         if memory is None:
             return
         memory.check_manifest(manifest.model, manifest.version, self._root, manifest.edition, self._version.digest)
-        known = memory.of(manifest.model).versions.get(manifest.version)
-        if known is None or not known.number:
+        trusted = memory.of(manifest.model).versions.get(manifest.version)
+        if trusted is None or not trusted.number:
             return
-        found = read(known.number)
-        if found is None and not self._version.storage.gone(record_name(known.number)):
-            raise NotReady(f"record {known.number}: has not arrived yet")
-        if found is None or sha256(found) != known.record:
-            got = "a change log that ends before it" if found is None else "a different one"
-            raise Corrupt(f"record {known.number}: expected the one that was trusted here before, got {got}; {ACCEPT}")
+        data = read(trusted.number)
+        if data is None and not self._version.storage.gone(record_name(trusted.number)):
+            raise NotReady(f"record {trusted.number}: has not arrived yet")
+        if data is None or sha256(data) != trusted.record:
+            got = "a change log that ends before it" if data is None else "a different one"
+            raise Corrupt(
+                f"record {trusted.number}: expected the one that was trusted here before, got {got}; {ACCEPT}"
+            )
 
     def remember(self, history: History) -> None:
         """Store the newest record in the trust memory; raise NotReady if that cannot be made durable."""
@@ -86,7 +82,6 @@ class TrustedRecords:
             self._noted = history.number
 
     def _hash_of(self, number: int) -> str:
-        """Return the SHA-256 that the manifest requires of a record."""
         while (at := self._walked) > number:
             name = record_name(at)
             self._version.storage.look_for(name)

@@ -75,7 +75,7 @@ def test_any_mix_of_changes_equals_a_dict_at_every_epoch(base, steps, settle, da
 @given(base=st.integers(1, 140), steps=steps, settle=st.integers(1, 40), data=st.data())
 def test_rows_by_number_equal_the_index_at_every_epoch(base, steps, settle, data):
     table = served(range(base))
-    assert table.by_row_number
+    assert "changed" in table.arrays
     with mock.patch.object(table_module, "SETTLE_ROWS", settle):
         live_through(table, range(base), steps, data)
 
@@ -176,11 +176,12 @@ def live_through(table, base, steps, data):
 
 def test_only_keys_equal_to_row_numbers_skip_the_index(monkeypatch, tmp_path):
     monkeypatch.setattr("freshet_serving.processor.memory.PIECE_NBYTES", 16)
-    assert served(range(7)).by_row_number
+    assert "changed" in served(range(7)).arrays
     for keys in ([], [1, 2, 3], [0, 1, 2, 3, 5], [-1, 0, 1]):
-        assert not served(keys).by_row_number
+        assert "changed" not in served(keys).arrays
     arrays = table_arrays(range(3))
-    assert not ServedTable(TableEntry("t", DIM, 3), arrays, budget_nbytes=1 << 20, scratch=tmp_path).by_row_number
+    budgeted = ServedTable(TableEntry("t", DIM, 3), arrays, budget_nbytes=1 << 20, scratch=tmp_path)
+    assert "changed" not in budgeted.arrays
 
 
 def test_row_numbers_skip_the_index_also_where_rows_changed():
@@ -225,7 +226,7 @@ def test_rows_of_dense_ids_are_packed_in_key_order():
     stored = quantise(rows[np.argsort(keys)], "int8")
     np.testing.assert_array_equal(arrays["rows"], stored.rows)
     np.testing.assert_array_equal(arrays["scales"], stored.scales)
-    assert ServedTable(TableEntry("t", DIM, 4, "int8"), arrays).by_row_number
+    assert "changed" in ServedTable(TableEntry("t", DIM, 4, "int8"), arrays).arrays
     kept = np.array([2, 0, 4, 1])
     assert packed(kept, rows)["keys"].tolist() == kept.tolist()
 

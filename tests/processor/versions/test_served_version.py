@@ -173,8 +173,8 @@ def test_rollback_beyond_the_undo_log_is_impossible_in_memory(package):
     version = load(package, undo_depth=2)
     for step in range(1, 5):
         version.apply(make_delta(step, [1]))
-    assert version.can_undo(2)
-    assert not version.can_undo(1)
+    assert version.as_of(2) is not None
+    assert version.as_of(1) is None
     version.rollback(2)
     assert users_of(version)[1] == tuple(row_of(1, 2))
 
@@ -316,7 +316,7 @@ def test_rollback_blocked_by_a_reader_changes_nothing_and_is_repeatable(package,
         with pytest.raises(ends) as held_up:
             version.rollback(0)
     assert "did not finish its batch" in str(held_up.value) or ends is not NotReady
-    assert (users_of(version), version.generation, version.can_undo(0)) == (served, Generation(1, 1), True)
+    assert (users_of(version), version.generation, version.as_of(0) is None) == (served, Generation(1, 1), False)
     pins.unpin(5)
     version.rollback(0)
     assert users_of(version) == expected_users(dict.fromkeys(USERS, 0))

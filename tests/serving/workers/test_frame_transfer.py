@@ -150,7 +150,7 @@ def test_every_process_serves_like_the_writer_after_any_changes(package, moves):
     for content, (move, with_dense, users) in enumerate(moves, 1):
         step, model, seed = history[-1]
         if move == "rollback":
-            if version.can_undo(history[max(0, len(history) - 2)][0]):
+            if version.as_of(history[max(0, len(history) - 2)][0]) is not None:
                 history = history[:-1] or history
                 version.rollback(history[-1][0])
         else:

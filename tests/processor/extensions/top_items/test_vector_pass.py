@@ -56,7 +56,7 @@ class Played:
             self.apply(dict(work))
         elif isinstance(work, int):
             step = version.position.step - work
-            if step >= 0 and version.can_undo(step):
+            if step >= 0 and version.as_of(step) is not None:
                 version.rollback(step)
                 del self.chain[step + 1 :]
         elif work == "slice":

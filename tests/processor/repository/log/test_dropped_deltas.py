@@ -6,7 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.repository.log import dropped_deltas as arrivals_module
-from freshet_serving.processor.repository.log.dropped_deltas import MOST_S, SHARE, DeltaFolderScanner, unrecorded_deltas
+from freshet_serving.processor.repository.log.dropped_deltas import MOST_S, SHARE, DroppedDeltas, unrecorded_deltas
 from tests.support.descriptors import few_descriptors
 
 
@@ -38,7 +38,7 @@ def test_unrecorded_deltas_are_listed_by_ascending_step(folder):
 def test_unlistable_folder_is_not_treated_as_empty(folder):
     touch(folder, "2.safetensors", "7.safetensors")
     os.utime(folder / "deltas", (1, 1))
-    found = DeltaFolderScanner(folder, lambda: 0.0)
+    found = DroppedDeltas(folder, lambda: 0.0)
     for _ in range(2):
         with few_descriptors(), pytest.raises(NotReady):
             found.others(2)
@@ -48,7 +48,7 @@ def test_unlistable_folder_is_not_treated_as_empty(folder):
 def test_next_step_is_found_by_its_file_name_alone(folder, monkeypatch):
     touch(folder, "4.safetensors", "9.safetensors")
     monkeypatch.setattr(arrivals_module, "unrecorded_deltas", lambda folder: pytest.fail("listed"))
-    found = DeltaFolderScanner(folder, lambda: 0.0)
+    found = DroppedDeltas(folder, lambda: 0.0)
     assert steps(found.next(3)) == [4]
     assert found.next(4) == []
     os.symlink(folder / "deltas" / "4.safetensors", folder / "deltas" / "5.safetensors")
@@ -60,7 +60,7 @@ def test_unchanged_folder_is_not_listed_again(folder, monkeypatch):
     os.utime(folder / "deltas", (1, 1))
     listings, real = [], unrecorded_deltas
     monkeypatch.setattr(arrivals_module, "unrecorded_deltas", lambda f: listings.append(1) or real(f))
-    found = DeltaFolderScanner(folder, lambda: 0.0)
+    found = DroppedDeltas(folder, lambda: 0.0)
     assert steps(found.others(2)) == [5, 7]
     assert steps(found.others(5)) == [7]
     assert len(listings) == 1
@@ -80,7 +80,7 @@ def test_listings_take_a_small_share_of_the_time(folder, monkeypatch):
 
     monkeypatch.setattr(arrivals_module, "unrecorded_deltas", list_slowly)
     monkeypatch.setattr(arrivals_module.FolderWatch, "changed", lambda _: True)
-    found = DeltaFolderScanner(folder, lambda: now[0])
+    found = DroppedDeltas(folder, lambda: now[0])
     for _ in range(20 * 600):
         found.others(0)
         now[0] += 0.05

@@ -12,10 +12,10 @@ from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.repository.log.repair import (
     NO_FILE,
-    RecordsDigest,
     RepairWatch,
     find_repair,
     parsed_repair,
+    read_record,
 )
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.processor.repository.log.damaged import damaged_chain
@@ -75,11 +75,11 @@ def test_invalid_repair_record_is_not_parsed_as_a_repair(version):
 def test_unreadable_record_file_differs_from_a_missing_one(version):
     (version.folder / "chain").mkdir()
     assert record_bytes(version.storage, 1) is None
-    assert RecordsDigest().read(version.storage, 1) is None
+    assert read_record(version.storage, 1) is None
     (version.folder / record_name(1)).mkdir()
     with pytest.raises(Corrupt, match="expected a regular file"):
         record_bytes(version.storage, 1)
-    assert RecordsDigest().read(version.storage, 1) == NO_FILE
+    assert read_record(version.storage, 1) == NO_FILE
 
 
 def test_new_repair_is_reported_once_and_found_with_one_read(version, monkeypatch):
