@@ -65,12 +65,7 @@ class MissingLibrary(BadInput):
 
 @contextmanager
 def needed(subject: str, extra: str = "") -> Iterator[None]:
-    """Raise MissingLibrary with the install command if the block's import of an extra's library fails.
-
-    Args:
-        subject: What needs the library, such as "a signature".
-        extra: The extra to name, if a smaller one than the library's own suffices.
-    """
+    """Raise MissingLibrary with the install command if the block's import of a library fails; see install_hint()."""
     try:
         yield
     except ImportError as error:

@@ -11,11 +11,10 @@ from typing import Any
 def lazy_names(package: str, names: dict[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a subpackage (PEP 562).
 
-    A module of the subpackage must not have the name of what it exports: once it is loaded, it would hide it.
+    A module must not have the name of what it exports: once it is loaded, it would hide it.
 
     Args:
-        package: Dotted name of the subpackage.
-        names: What it exports, separated by spaces, by the module that defines it, relative to the subpackage.
+        names: What each module exports, separated by spaces.
     """
     module_of = {name: module for module, exported in names.items() for name in exported.split()}
 

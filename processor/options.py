@@ -3,7 +3,7 @@
     sessions: int = field(default=0, metadata=option("Sessions a process", between(0, 1024, "one per core")))
 
 Checks of one value, the command line and the documentation are derived from it; a check across options stays with
-their dataclass. An option that repr() does not show is shown by no message either.
+their dataclass. An option that repr() hides is shown by no message either.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ TYPE_NAMES: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values that an option may have.
-
-    Attributes:
-        words: Description of the values.
-        holds: Reports whether a value is one of them.
-        names: All of them, if they are names.
-    """
+    """The values that an option may have, described by `words`; `names` are all of them, if they are names."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -83,38 +77,18 @@ def option(
     empty: str = "",
     folded: bool = False,
 ) -> Mapping[str, Option]:
-    """Return the metadata of a field that is an option.
-
-    Args:
-        help: See Option.
-        values: See Option.
-        unit: See Option.
-        heading: See Option.
-        empty: See Option.
-        folded: See Option.
-    """
+    """Return the metadata of a field that is an option; see Option."""
     return {"option": Option(help, values, unit, heading, empty, folded)}
 
 
 def between(least: float, most: float, zero: str = "") -> Values:
-    """Return the values from `least` to `most`, both included.
-
-    Args:
-        least: The smallest value.
-        most: The largest value.
-        zero: Meaning of 0.
-    """
+    """Return the values from `least` to `most`, both included; `zero` is the meaning of 0."""
     meaning = f" ({zero})" if zero else ""
     return Values(f"{least}{meaning} to {most}", lambda value: least <= value <= most)
 
 
 def above(bound: float, most: float) -> Values:
-    """Return the values above `bound`, up to `most`.
-
-    Args:
-        bound: The exclusive lower bound.
-        most: The largest value.
-    """
+    """Return the values above `bound`, up to `most`."""
     return Values(f"more than {bound}, at most {most}", lambda value: bound < value <= most)
 
 
@@ -147,7 +121,6 @@ def check(config: Any, where: str = "") -> None:
     """Raise BadInput for the first option of a dataclass's instance whose value is not allowed.
 
     Args:
-        config: The instance.
         where: Prefix of the option's name in the message.
     """
     for field, option in options_of(config):
