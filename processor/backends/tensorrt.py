@@ -224,7 +224,7 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run, on a stream of its own. `buffers` are on the device: its inputs and outputs, and shared weights."""
+    """One prepared run, on a stream of its own. `buffers` on the device are its tensors and shared weights."""
 
     cuda: Cuda
     context: Any

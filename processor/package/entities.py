@@ -1,8 +1,7 @@
 """Entities: features by key that are part of a version, one record a key in a table of records.
 
-An entity (an item) fills inputs that a request leaves out. Its records are rows of an ordinary table whose type is
-RECORD, so index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings; only what a row
-holds differs.
+An entity (an item) fills inputs that a request leaves out. Its records are rows of an ordinary table of type RECORD, so
+index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings.
 
 Records may hold further columns, which no feature reads and no request sends: those of filters (extensions.top_items),
 and the texts of keys that are strings, by which replies name items.

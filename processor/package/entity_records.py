@@ -16,7 +16,7 @@ What is given is read for filters, for recordings and for clients that ask for v
 text_nbytes is below 0 were published without.
 
 Invariants
-- A record is whole: it has a value for each source, and its bits depend on the values alone.
+- A record has a value for each source, and its bits depend on the values alone.
 - A list is stored as far as features read it; a list beyond the capacity is refused, never cut, unless no feature reads
   what is cut.
 - Records that filters read have all of their texts: what does not fit is refused.
@@ -108,30 +108,26 @@ def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
 
 
 def names_keys(entity: EntityEntry) -> bool:
-    """Return True if records hold the texts of their keys."""
+    """Report whether records hold the texts of their keys."""
     return any(spec.name == entity.key for spec in entity.filters)
 
 
 def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
-    """Return the transforms that are made of an entity's inputs alone, in order.
-
-    Raises:
-        BadInput: A transform reads other inputs as well.
-    """
-    names, found = set(entity.inputs), []
+    """Return the transforms of an entity's inputs alone, in order; raise BadInput if one reads other inputs as well."""
+    names, transforms = set(entity.inputs), []
     for transform in manifest.transforms:
-        mine = [name for name in transform.inputs if name in names]
-        if not mine:
+        from_entity = [name for name in transform.inputs if name in names]
+        if not from_entity:
             continue
-        if len(mine) < len(transform.inputs):
+        if len(from_entity) < len(transform.inputs):
             others = ", ".join(name for name in transform.inputs if name not in names)[:120]
             raise BadInput(
-                f"entities.{entity.name}.columns: {mine[0]!r} is combined with {others}, which the entity does not "
-                "have: send it with requests, or give the entity all of them"
+                f"entities.{entity.name}.columns: {from_entity[0]!r} is combined with {others}, which the entity does "
+                "not have: send it with requests, or give the entity all of them"
             )
         names.add(transform.name)
-        found.append(transform)
-    return found
+        transforms.append(transform)
+    return transforms
 
 
 def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordField]:
@@ -151,7 +147,6 @@ def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordFiel
 
 
 def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
-    """Return the layout of an entity's records."""
     sources = record_fields(manifest, entity)
     bound_words = _even(sum(f.words for f in sources))
     if entity.text_nbytes < 0:
@@ -175,9 +170,9 @@ def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
 
 def _placed(fields: list[RecordField], offset: int) -> list[RecordField]:
     placed = []
-    for one in sorted(fields, key=lambda f: (f.floats, f.ragged)):
-        placed.append(replace(one, offset=offset))
-        offset += one.words
+    for field in sorted(fields, key=lambda f: (f.floats, f.ragged)):
+        placed.append(replace(field, offset=offset))
+        offset += field.words
     return placed
 
 
@@ -200,7 +195,6 @@ def pack_records(
     Args:
         sources: Its columns, and those of the transforms derived of its inputs, by name; the keys by the key's name if
             records hold their texts.
-        rows: Number of keys.
 
     Raises:
         BadInput: A column has another shape or type than the manifest says, or a list is too long.
@@ -220,10 +214,10 @@ def pack_records(
         if isinstance(column, Ragged):
             raise BadInput(f"{where}: expected one value for each key, got lists")
         values: NDArray[Any] = hash_strings(column, f.seed) if isinstance(column, Strings) else column
-        wanted = np.float32 if f.floats else np.int64
-        if values.dtype != wanted or values.size != rows * f.count:
+        dtype = np.float32 if f.floats else np.int64
+        if values.dtype != dtype or values.size != rows * f.count:
             got = f"{values.size} of {values.dtype.name}"
-            raise BadInput(f"{where}: expected {rows * f.count} values of {np.dtype(wanted).name}, got {got}")
+            raise BadInput(f"{where}: expected {rows * f.count} values of {np.dtype(dtype).name}, got {got}")
         if f.floats and np.isinf(values).any():
             raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
         part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
@@ -239,20 +233,15 @@ def pack_records(
 def unpack_records(
     manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
-    """Return columns of records as they were given, as far as all of the records hold them.
+    """Return those of the named columns that all records, int32 [n, words], hold as they were given.
 
-    Args:
-        records: int32 [n, words].
-        names: Columns to return, as far as they are the entity's.
-
-    Raises:
-        BadInput: The records are none that pack_records() makes.
+    Raises BadInput for records that pack_records() does not make.
     """
     layout = record_layout(manifest, entity)
     if entity.text_nbytes < 0:
         return {}
     check_records(manifest, entity.table, records)
-    found: dict[str, Column] = {}
+    unpacked: dict[str, Column] = {}
     fields = {f.source: f for f in (*layout.sources, *layout.given) if f.source in names}
     for spec in column_specs(manifest, entity):
         f = fields.get(spec.name)
@@ -262,13 +251,13 @@ def unpack_records(
         values: NDArray[Any] = part.view(np.float32 if f.floats else np.int64)
         if f.ragged:
             used = np.arange(f.count) < values[:, :1]
-            found[spec.name] = Ragged(values[:, 1:][used], np.append(0, np.cumsum(values[:, 0])))
+            unpacked[spec.name] = Ragged(values[:, 1:][used], np.append(0, np.cumsum(values[:, 0])))
         else:
-            found[spec.name] = values if spec.columns else values[:, 0].copy()
+            unpacked[spec.name] = values if spec.columns else values[:, 0].copy()
     if any(column.name in names for column in layout.texts):
         texts = unpack_texts(records[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
-        found |= {c.name: strings for c, strings in zip(layout.texts, texts or ()) if c.name in names}
-    return found
+        unpacked |= {c.name: strings for c, strings in zip(layout.texts, texts or ()) if c.name in names}
+    return unpacked
 
 
 def _lists(
@@ -295,12 +284,7 @@ def _lists(
 
 
 def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
-    """Raise BadInput if records from a file are none that pack_records() makes.
-
-    Args:
-        table: The entity's table.
-        rows: The records, int32 [n, words].
-    """
+    """Raise BadInput for records from a file, int32 [n, words], that pack_records() does not make."""
     entity = first_of(e for e in manifest.entities if e.table == table)
     layout = record_layout(manifest, entity)
     for f in (*layout.sources, *layout.given):
@@ -320,7 +304,6 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
 
 
 def _check_kept(entity: EntityEntry, layout: RecordLayout, words: Records) -> None:
-    """Raise BadInput if records that filters read lack texts."""
     if entity.filters and (words[:, layout.text_offset] == NOT_KEPT).any():
         names = ", ".join(column.name for column in layout.texts)
         raise BadInput(
@@ -361,8 +344,8 @@ def validate_entities(m: EntityModel) -> None:
             floats = inputs[name].ragged and inputs[name].dtype == "float32"
             _want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
             filled.add(name)
-        few = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
-        _want(few, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
+        bounded = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
+        _want(bounded, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
         layout = record_layout(m, e)
         least = 4 * sum(1 + column.strings for column in layout.texts)
         _want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")

@@ -75,18 +75,18 @@ def to_format_1(document: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest's JSON with the keys of format 1, in its order, so that its signature can be checked."""
     graphs = document["graphs"]
     roles = {SCORE: "candidate", USER: "user", WHOLE: "whole"} if graphs else {SCORE: "whole"}
-    found: dict[str, Any] = {}
+    old: dict[str, Any] = {}
     for key, value in document.items():
         if key == "graphs":
-            found["user_width"] = graphs[USER]["outputs"][0]["dims"][1] if graphs else 0
+            old["user_width"] = graphs[USER]["outputs"][0]["dims"][1] if graphs else 0
         elif key == "executables":
-            found[key] = [
+            old[key] = [
                 {"role" if k == "subgraph" else k: roles[v] if k == "subgraph" else v for k, v in entry.items()}
                 for entry in value
             ]
         else:
-            found[key] = value
-    return found
+            old[key] = value
+    return old
 
 
 def side_columns(manifest: _Compiled) -> int:

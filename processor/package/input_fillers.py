@@ -66,13 +66,7 @@ def input_fillers(
 def missing_input(
     name: str, fillers: Mapping[str, InputFiller], sent: Collection[str], sequences: Sequence[SequenceEntry] = ()
 ) -> BadInput:
-    """Return the error of a request that lacks an input.
-
-    Args:
-        name: The input.
-        fillers: The model's fillers.
-        sent: The inputs that the request has.
-    """
+    """Return the error of a request that lacks an input; `sent` are those that it has."""
     filler = fillers.get(name)
     if filler is None:
         return BadInput(f"input {name!r} is missing{expected_lists(name, sequences)}")

@@ -79,11 +79,7 @@ def validate_stage_lookups(
     shapes: Mapping[str, ColumnShape],
     tables: Collection[str],
 ) -> None:
-    """Raise BadInput unless a stage's lookups agree with inputs and tables.
-
-    Args:
-        shapes: Shapes of the request's inputs and the transforms, by name.
-    """
+    """Raise BadInput unless a stage's lookups agree with tables, and with the shapes of inputs and transforms."""
     names = [lookup.name for lookup in lookups]
     floats = all(output.dtype == "float32" for output in outputs)
     want(not lookups or floats, "manifest.stage.outputs: expected float32 of a stage with lookups")

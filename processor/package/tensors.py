@@ -1,14 +1,12 @@
 """Safetensors files, read as views over an mmap and written as a stream, both without copying a tensor.
 
-The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), and
-files written here load there. This is our own implementation because the library copies every tensor into Python bytes
-when writing and gives numpy no mmap views when reading: a table of 20 million rows must load without being read.
+The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), which
+loads files written here. The library copies every tensor into Python bytes when writing and gives numpy no mmap views
+when reading: a table of 20 million rows must load without being read.
 
 Invariants of reading: header and offsets are checked before any view exists; tensors tile the data section without hole
 or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with it every tensor
 whose predecessors are multiples of 64 bytes, is aligned to a cache line.
-
-Row types are the types that a table's rows may be stored as, each with the float32 values that it can hold.
 
 numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file's tag is BF16.
 """
@@ -40,7 +38,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """One row type.
+    """A type that a table's rows may be stored as.
 
     Attributes:
         code: Its code in kernels; from SCALED on a row has a float32 scale, max |x| / 127.
@@ -74,12 +72,7 @@ STORED_TYPES = {**ROW_TYPES, RECORD: RowType(0, "I32", np.dtype("<i4"), np.inf, 
 
 
 def all_below(array: NDArray[np.float32], limit: float) -> bool:
-    """Report whether every element is a number with a magnitude below `limit`; in blocks, so that no copy is needed.
-
-    Args:
-        array: float32 of any shape.
-        limit: The exclusive bound.
-    """
+    """Report whether every element is a number with a magnitude below `limit`; in blocks, so that no copy is needed."""
     flat = array.reshape(-1)
     return all(bool((np.abs(flat[at : at + CHECK_ROWS]) < limit).all()) for at in range(0, flat.size, CHECK_ROWS))
 
@@ -109,12 +102,7 @@ POLYNOMIAL = 0xEDB88320
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The content of one safetensors file.
-
-    Attributes:
-        metadata: str -> str.
-        arrays: The tensors as read-only views.
-    """
+    """The content of one safetensors file; the arrays are read-only views."""
 
     metadata: dict[str, str]
     arrays: dict[str, NDArray[Any]]
@@ -130,25 +118,12 @@ def crc32(data: Any) -> str:
 
 
 def file_crc32(fd: int, nbytes: int, max_workers: int = MAX_WORKERS) -> str:
-    """Return the checksum of the first bytes of an open file, read by system calls.
-
-    Args:
-        fd: Its descriptor.
-        max_workers: Largest number of threads.
-
-    Raises:
-        Corrupt: If the file is shorter.
-    """
+    """Return the checksum of the first bytes of an open file, read by system calls; raise Corrupt if it is shorter."""
     return _in_parts(nbytes, max_workers, lambda start, stop: _read_crc32(fd, start, stop))
 
 
 def _in_parts(nbytes: int, max_workers: int, crc_of: Callable[[int, int], int]) -> str:
-    """Combine the checksum of `nbytes` bytes from those of parts.
-
-    Args:
-        max_workers: Largest number of threads.
-        crc_of: Returns the checksum from a first byte to the byte after the last.
-    """
+    """Combine the checksum of `nbytes` bytes from those of parts; `crc_of` returns that of bytes [start, stop)."""
     workers = min(max_workers, nbytes // PARALLEL_NBYTES)
     if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
         return f"{crc_of(0, nbytes):08x}"
@@ -218,9 +193,6 @@ def array_crc32(array: NDArray[Any]) -> str:
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     """Stream a safetensors file; tensors are laid out in the order given.
 
-    Args:
-        arrays: The tensors by name.
-
     Raises:
         BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
     """
@@ -245,7 +217,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return the file's bytes as a read-only mmap; raises Corrupt if it is empty, unreadable or not a regular file."""
+    """Return the file's bytes as a read-only mmap; raise Corrupt if it is empty, unreadable or not a regular file."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
@@ -258,14 +230,10 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
-    """Return views over a whole safetensors file in memory.
+    """Return views over a whole safetensors file in memory; raise Corrupt if anything is malformed.
 
     Args:
-        data: uint8 [nbytes], the file.
-        what: Its name in messages.
-
-    Raises:
-        Corrupt: If anything is malformed.
+        what: The file's name in messages.
     """
     nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
@@ -339,12 +307,7 @@ def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tupl
 
 
 def header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and shape.
-
-    Args:
-        metadata: The metadata; an existing `checksum` is ignored.
-        arrays: The tensors by name.
-    """
+    """Return a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and shape."""
     rest = {k: v for k, v in metadata.items() if k != "checksum"}
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     return crc32(json.dumps([rest, shapes], sort_keys=True).encode())
