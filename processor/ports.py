@@ -217,7 +217,7 @@ class Extensions(Generic[E]):
         """Take a package of extensions, which need not exist; `below` are extensions that they may require too."""
         self._package, self._below = package, below
         self._lock = threading.Lock()
-        self._loaded: dict[str, E] | None = None
+        self._known: dict[str, E] | None = None
 
     def all(self) -> Mapping[str, E]:
         """Return what each extension offers, by its name.
@@ -226,9 +226,9 @@ class Extensions(Generic[E]):
             BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names an unknown one.
         """
         with self._lock:
-            if self._loaded is None:
-                self._loaded = _load(self._package, self._below.all() if self._below else ())
-        return self._loaded
+            if self._known is None:
+                self._known = _load(self._package, self._below.all() if self._below else ())
+        return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
         """Return what all extensions offer of one part that is a mapping, by name."""

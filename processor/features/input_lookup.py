@@ -6,8 +6,8 @@ Invariants
   it; fill() may wait for a store, and belongs on another thread.
 - What a request sends wins: a lookup adds absent inputs only.
 
-The extension that has the stores implements it (processor.ports.InputStores); without one nothing is looked up, and
-who configures a store is refused by name.
+The extension that has the stores implements it (processor.ports.InputStores); without one, configuring a store is
+refused by name.
 """
 
 from __future__ import annotations
@@ -45,31 +45,18 @@ class InputLookup(Protocol):
     def find(self, inputs: Mapping[str, Column]) -> Any:
         """Return what a request leaves out, for peek() and fill().
 
-        Args:
-            inputs: The inputs that it sends.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
+        Raises BadInput if a key is not one, or this server does not have the store.
         """
 
     def peek(self, inputs: Mapping[str, Column], left_out: Any) -> FilledInputs | None:
-        """Add what a request leaves out, from memory; return None if a store would have to be asked.
-
-        Args:
-            inputs: The inputs that it sends.
-            left_out: What find() returned for them.
-        """
+        """Add what find() returned, from memory; return None if a store would have to be asked."""
 
     def fill(self, inputs: Mapping[str, Column], end_s: float = ..., left_out: Any = None) -> FilledInputs:
-        """Add what a request leaves out.
+        """Add what a request leaves out; errors as of find().
 
         Args:
-            inputs: The inputs that it sends.
             end_s: The request's deadline, on the clock's now_s().
             left_out: What find() of any lookup returned for them, if it was called.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
         """
 
     def counted(self) -> Snapshot:
@@ -90,7 +77,6 @@ class NoLookups:
     """The lookups of a process without stores."""
 
     def of(self, manifest: Manifest) -> InputLookup | None:
-        """Return None."""
         return None
 
     def close(self) -> None:
@@ -107,13 +93,9 @@ def input_stores() -> InputStores | None:
 
 
 def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
-    """Return the settings of stores.
+    """Return the settings of stores, by name an address or a section of the server's file.
 
-    Args:
-        sections: By the store's name, its address, or its section of the server's file.
-
-    Raises:
-        BadInput: An option does not fit, or nothing here has online stores.
+    Raises BadInput if an option does not fit, or nothing here has online stores.
     """
     if not sections:
         return []
@@ -126,12 +108,8 @@ def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
 def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
     """Return the addresses of stores by name, from NAME=ADDRESS each.
 
-    Args:
-        texts: The texts; one without a name is a further host of the address before it, which has commas itself.
-        option: What has them, for the message.
-
-    Raises:
-        BadInput: A name is missing, or there twice.
+    A text without a name is a further host of the address before it, which has commas itself. Raises BadInput, naming
+    the option, if a name is missing or there twice.
     """
     addresses: dict[str, str] = {}
     for text in texts:
@@ -148,13 +126,9 @@ def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:
-    """Open a process' stores; returns at once, also if they cannot be reached.
+    """Open a process' stores, from parse_stores() or mappings of such fields; returns at once, reachable or not.
 
-    Args:
-        settings: What parse_stores() returned, or mappings of the fields of it.
-
-    Raises:
-        BadInput: A library is not installed, two stores have one name, or nothing here has online stores.
+    Raises BadInput if a library is not installed, two stores have one name, or nothing here has online stores.
     """
     stores = input_stores()
     if stores is not None:

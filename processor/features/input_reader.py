@@ -32,11 +32,7 @@ class BoundInput(NamedTuple):
 
 
 def bound_input(spec: Input, words: list[int]) -> BoundInput:
-    """Return an input as the kernel reads it from memory; the memory must outlive it.
-
-    Args:
-        words: The input's INPUT_FIELDS (kernels.pool).
-    """
+    """Return an input as the kernel reads it from its INPUT_FIELDS (kernels.pool); the memory must outlive it."""
     values, rows, stride, splits, _ = words
     bounds = _at(splits, rows + 1, np.int64) if splits else None
     count = int(bounds[-1]) if bounds is not None else (rows - 1) * stride + (spec.columns or 1)
@@ -137,7 +133,6 @@ def _ids(spec: Input, values: NDArray[Any] | Strings, seed: int, where: str) -> 
 
 
 def _floats(values: NDArray[Any] | Strings, where: str) -> NDArray[Any]:
-    """Return the values of lists of floats."""
     if isinstance(values, np.ndarray) and not values.size:
         # An empty list has no type of its own.
         return np.empty(0, np.float32)
@@ -158,9 +153,6 @@ def with_blank_row(manifest: Manifest, inputs: Mapping[str, Column]) -> dict[str
     """Return the inputs of a request for no candidates with a blank row for these; None for any other request.
 
     What the request leaves out, for others to fill, is blank as well.
-
-    Args:
-        inputs: The request's inputs.
     """
     rows = {i.name: size_of(inputs[i.name], i.columns or 1)[0] for i in manifest.inputs if i.name in inputs}
     if 0 not in rows.values() or max(rows.values()) > 1:

@@ -28,8 +28,7 @@ class ListWriter(Protocol):
     def begin(self) -> str:
         """Connect where it is not connected; return what changes once the store may have lost what was written.
 
-        Raises:
-            NotReady: The store cannot be reached.
+        Raises NotReady if the store cannot be reached.
         """
 
     def write(
@@ -53,22 +52,13 @@ class ListWriter(Protocol):
         """
 
     def erase(self, keys: Column) -> int:
-        """Remove the lists of entities; return how many had any. Raises NotReady.
-
-        Args:
-            keys: The key of each entity.
-        """
+        """Remove the lists of entities; return how many had any. Raises NotReady."""
 
 
 def list_writer(settings: Any, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
-    """Return what writes inputs to a store; connects to nothing yet.
+    """Return what writes inputs to a store of parse_stores(); connects to nothing yet.
 
-    Args:
-        settings: One of what parse_stores() returned.
-        manifest: The manifest of the version that reads them.
-
-    Raises:
-        BadInput: The version does not read them from this store.
+    Raises BadInput if the version of this manifest does not read them from this store.
     """
     stores = input_stores()
     if stores is None:

@@ -42,11 +42,7 @@ class Sources(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Manifest, stage_runs: bool) -> Sources:
-        """Return the sources of a manifest.
-
-        Args:
-            stage_runs: True if requests are bound with the manifest's stage.
-        """
+        """Return the sources of a manifest; `stage_runs` if requests are bound with its stage."""
         lookups, transforms = manifest.lookups, manifest.transforms
         read = {f.input for f in lookups} | {s.time for s in manifest.sequences}
         unread = {t.name for t in transforms} - read
@@ -100,8 +96,7 @@ def _numbers(manifest: Manifest, specs: dict[str, Input]) -> dict[tuple[str, int
 def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return all lookups of a manifest as kernels read them: features, then columns of sequences, then the stage's.
 
-    Returns:
-        int64 [L, PLAN_FIELDS] and, float32 [L, SCALING_FIELDS], their scaling (kernels.pool).
+    They are int64 [L, PLAN_FIELDS] and their scaling float32 [L, SCALING_FIELDS] (kernels.pool).
     """
     tables = {t.name: (number, t.hash_seed) for number, t in enumerate(manifest.tables)}
     staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()

@@ -89,14 +89,7 @@ class EndableStage(Protocol):
         """As Stage.run(); raise EndedRun at the limit, TooLarge if memory is bounded and does not suffice."""
 
     def traced(self, data: bytes) -> TracedStage:
-        """Return a twin that counts.
-
-        Args:
-            data: The stage's bytes.
-
-        Raises:
-            OSError: It needs a temporary folder, and there is none.
-        """
+        """Return a twin that counts, from the stage's bytes; raise OSError if there is no temporary folder."""
 
 
 class Stage(Protocol):
@@ -152,14 +145,7 @@ class StageRuntime(Protocol):
 
 
 def load_stage(manifest: Manifest, data: bytes) -> Stage:
-    """Return the loaded stage of a manifest; see growth_meter.growth_of() for how much it computes.
-
-    Args:
-        data: The stage's bytes.
-
-    Raises:
-        BadInput: Its runtime is not installed here.
-    """
+    """Return the loaded stage of a manifest from its bytes; raise BadInput if its runtime is not installed."""
     spec = manifest.stage
     assert spec is not None, "the manifest has a stage"
     for point in entry_points(group=GROUP, name=spec.runtime):

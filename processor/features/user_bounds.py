@@ -1,4 +1,4 @@
-"""Bounds of how much older than its reply the user's part may be that a request is answered with, and its type.
+"""Bounds of how much older than its reply the user's part may be, and its type.
 
 Loaded with the first model that has any: [model.NAME] user_state. Without bounds the part is that of the reply's
 generation; without a type it is kept as it was computed, as float32.
@@ -48,12 +48,7 @@ class OldestUsers:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> OldestUsers:
-        """Parse a section with a bound, both, or a type; raise BadInput.
-
-        Args:
-            raw: The parsed JSON or TOML.
-            where: Its name, for messages.
-        """
+        """Parse a section with a bound, both, or a type; raise BadInput that names `where`."""
         if not isinstance(raw, dict) or not raw or not raw.keys() <= {"steps", "age_s", "dtype"}:
             raise BadInput(
                 f"{where}: expected 'exact', or a section of 'steps', 'age_s', 'dtype' or several of them, "
@@ -82,21 +77,11 @@ class UserBounds:
     __slots__ = ("_whole", "oldest", "step")
 
     def __init__(self, oldest: OldestUsers, whole: UserBounds | None = None) -> None:
-        """Take the bounds.
-
-        Args:
-            oldest: See UserBounds.
-            whole: Those of a request that this one is a part of; what is used here is used there.
-        """
+        """Take the bounds; of a part of a request, what is used is noted in the bounds of the `whole` as well."""
         self.oldest, self._whole = oldest, whole
         self.step: int | None = None
 
     def used(self, step: int) -> None:
-        """Note what the user's part is.
-
-        Args:
-            step: See UserBounds.
-        """
         self.step = step
         if self._whole is not None:
             self._whole.step = step

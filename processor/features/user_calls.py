@@ -69,12 +69,9 @@ class KeptUsers(Protocol):
     def complete(
         self, call: UserCall, manifest: Manifest, inputs: Mapping[str, Column], ranks: bool
     ) -> CompletedInputs:
-        """Make a call's change, and complete a request's inputs.
+        """Make a call's change, set its version, and complete a request's inputs.
 
         Args:
-            call: The call; its version is set.
-            manifest: The manifest of the version that answers.
-            inputs: The inputs that the request sends.
             ranks: True if it asks for the best items, so that it is scored without candidates.
 
         Raises:
@@ -118,7 +115,6 @@ def sides_of(manifest: Manifest, features: Iterable[Feature]) -> dict[str, set[s
 
 
 def roles_of(manifest: Manifest) -> InputRoles:
-    """Return what a model's inputs describe."""
     sides = sides_of(manifest, manifest.features)
     entity_keys = {entity.key for entity in manifest.entities}
     filled_by_entities = {name for entity in manifest.entities for name in entity.inputs}
@@ -138,8 +134,6 @@ def not_kept(manifest: Manifest, inputs: Collection[str], ranks: bool) -> BadInp
     """Return the error of a request about a kept user where nothing is kept; None if it is whole.
 
     Args:
-        manifest: The manifest of the version that answers.
-        inputs: The inputs that the request sends.
         ranks: True if it asks for the best items, so that candidates may be missing.
     """
     missing = [i.name for i in manifest.inputs if i.name not in inputs and i.name not in manifest.fillers]
