@@ -17,7 +17,7 @@ def cheapest_bucket_plans(buckets, cost_s, best_s, last):
     Args:
         buckets: int64 [B], sizes of 1 or more.
         cost_s: float64 [B], seconds of one execution of each bucket.
-        best_s: float64 [n], the least total cost; written.
+        best_s: float64 [n]; written.
         last: int64 [n], one bucket of the cheapest plan, 0 for no rows; written.
     """
     best_s[0], last[0] = 0.0, 0

@@ -124,12 +124,9 @@ def add_rows(dtype, target, rows, stride, count, width, more):
     """Add up rows of a type, one after another.
 
     Args:
-        dtype: Code of the rows' type.
-        target: Address of `width` float32.
         rows: Address of the first row's address; that of its scale is SCALE bytes after it.
         stride: Bytes from one row's address to the next row's.
         count: Number of rows, at least 1 without `more`.
-        width: Elements per row.
         more: 1 to add to what the target holds, 0 to replace it.
     """
     if dtype == FLOAT32:
