@@ -200,12 +200,7 @@ def _nbytes(column: Column) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """A plain column inside a buffer.
-
-    Attributes:
-        columns: Values per row; 0 for shape [rows].
-        offset: Byte of the first value.
-    """
+    """A plain column of shape [rows] (`columns` 0) or [rows, columns], from byte `offset` of a buffer on."""
 
     name: str
     dtype: np.dtype[Any]
@@ -218,10 +213,7 @@ class ColumnLayout:
 class BufferLayout:
     """The positions of columns after a header, made once for a header and shared by all its requests.
 
-    Equal only to itself, so that it can be a key for what is derived from it.
-
-    Attributes:
-        nbytes: Bytes of all columns together.
+    Equal only to itself, so that it can be a key for what is derived from it. `nbytes` is of all columns together.
     """
 
     columns: tuple[ColumnLayout, ...]

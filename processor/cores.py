@@ -35,11 +35,7 @@ MAX_CPU = 1 << 16
 
 
 def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
-    """Return the cores of a list such as "0-3,8", as Linux writes it.
-
-    Args:
-        where: The option's name, for messages.
-    """
+    """Return the cores of a list such as "0-3,8", as Linux writes it; `where` is the option's name, for messages."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -53,11 +49,7 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
 
 
 def parse_cpusets(text: str, where: str = "cpus") -> tuple[frozenset[int], ...]:
-    """Parse a group's cpus: one set of cores per session, separated by semicolons; "" for none.
-
-    Args:
-        where: The option's name, for messages.
-    """
+    """Parse a group's cpus: one set of cores per session, separated by semicolons; "" for none. See parse_cpus()."""
     return tuple(parse_cpus(part, where) for part in text.split(";")) if text.strip() else ()
 
 

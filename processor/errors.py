@@ -219,8 +219,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 def option_hint(name: str, names: Collection[str], section: str = "") -> str:
     """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
 
-    Args:
-        section: Section of the training file that it is in, or key whose value it is; "" for an option or flag.
+    A key's `section` is that of the training file, or the key whose value it is; "" for an option or flag.
     """
     now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
     return f" (ended: {now})" if now else nearest(name, names)

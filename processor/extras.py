@@ -47,9 +47,7 @@ def how_to_install(extra: str) -> str:
 def install_hint(subject: str, error: ImportError, extra: str = "") -> str | None:
     """Return the message for a failed import; None if it is not of an extra's library.
 
-    Args:
-        subject: What needs the library, such as "record".
-        extra: The extra to name, if a smaller one than the library's own suffices.
+    `subject` needs the library; `extra` is named in place of the library's own where a smaller one suffices.
     """
     library = (error.name or "").partition(".")[0]
     if library not in EXTRA_OF:

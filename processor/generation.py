@@ -66,11 +66,7 @@ class Position:
     undoable: list[int] = field(default_factory=list)
 
     def check_parent(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
-        """Raise BadInput or Conflict unless such a delta continues the change log here.
-
-        Args:
-            compacted: Whether it replaces the run parent_step + 1 .. step.
-        """
+        """Raise BadInput or Conflict unless a delta, compacted or not, continues the change log here."""
         if model != self.model:
             raise BadInput(f"delta: expected model {self.model!r}, got {model[:64]!r}")
         if version != self.version:

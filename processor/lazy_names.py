@@ -9,12 +9,9 @@ from typing import Any
 
 
 def lazy_names(package: str, names: dict[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a subpackage (PEP 562).
+    """Return the `__getattr__` of a subpackage (PEP 562), from what each module exports, separated by spaces.
 
     A module must not have the name of what it exports: once it is loaded, it would hide it.
-
-    Args:
-        names: What each module exports, separated by spaces.
     """
     module_of = {name: module for module, exported in names.items() for name in exported.split()}
 

@@ -85,10 +85,9 @@ def this_machine() -> Machine:
 
 
 def parse(cpuinfo: str, instruction_set: str) -> Machine:
-    """Return the machine that the text of /proc/cpuinfo describes. Cores may differ: only features that all have count.
+    """Return the machine that /proc/cpuinfo describes, of an instruction set of platform.machine().
 
-    Args:
-        instruction_set: As platform.machine() names it.
+    Cores may differ: only features that all have count.
     """
     instruction_set = {"amd64": "x86_64", "arm64": "aarch64"}.get(instruction_set, instruction_set)
     flags: frozenset[str] | None = None

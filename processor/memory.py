@@ -76,12 +76,7 @@ class ArrayHandle:
 
 
 def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -> NDArray[np.uint8]:
-    """Return a writable, page-aligned buffer, resident only where it has been written.
-
-    Args:
-        name: Its name in the system.
-        content: Pieces that it begins with; the rest is zeros.
-    """
+    """Return a writable, page-aligned buffer that begins with `content`, resident only where it has been written."""
     nbytes, at = max(nbytes, mmap.PAGESIZE), 0
     if sys.platform != "linux":
         mapped = mmap.mmap(-1, nbytes)

@@ -44,7 +44,6 @@ class Option:
         help: Its purpose, without a full stop.
         values: The values that it may have; None for any.
         unit: The unit of a number; "" if the help names what is counted.
-        heading: Its heading in the help.
         empty: Meaning of an empty default: "", 0 or nothing.
         folded: True if few users need it: --help omits it, --help-all and the documentation have it.
     """
@@ -118,11 +117,7 @@ def default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def check(config: Any, where: str = "") -> None:
-    """Raise BadInput for the first option of a dataclass's instance whose value is not allowed.
-
-    Args:
-        where: Prefix of the option's name in the message.
-    """
+    """Raise BadInput for the first option of a dataclass's instance whose value is not allowed; `where` is a prefix."""
     for field, option in options_of(config):
         value, values = getattr(config, field.name), option.values
         if values is not None and not values.holds(value):

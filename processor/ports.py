@@ -220,11 +220,7 @@ class Extensions(Generic[E]):
         self._known: dict[str, E] | None = None
 
     def all(self) -> Mapping[str, E]:
-        """Return what each extension offers, by its name.
-
-        Raises:
-            BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names an unknown one.
-        """
+        """Return what each extension offers, by its name; raise BadInput as the module's head says."""
         with self._lock:
             if self._known is None:
                 self._known = _load(self._package, self._below.all() if self._below else ())

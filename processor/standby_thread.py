@@ -31,10 +31,7 @@ COME_S = 10.0
 
 
 def spawn(run: Callable[[], object]) -> None:
-    """Run a function in a new thread without waiting for it to begin; the caller must tolerate that it never begins.
-
-    Raises NotReady if no thread can be created.
-    """
+    """Run a function in a new thread, which may never begin: the caller must bear that. NotReady if there is none."""
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:
@@ -45,7 +42,6 @@ def standing_pool(threads: int, name: str, initializer: Callable[[], object] | N
     """Return a pool whose threads have all begun: submit() never has to create one. The caller shuts it down.
 
     Args:
-        name: Prefix of their names.
         initializer: Called first by each thread.
     """
     pool = ThreadPoolExecutor(threads, name, initializer)

@@ -45,11 +45,7 @@ class IoSpec:
 
     @classmethod
     def of_matrix(cls, width: int, columns: Mapping[str, int]) -> IoSpec:
-        """Return the spec of a graph whose only input is the matrix of features, `width` wide.
-
-        Args:
-            columns: Columns of each output, by name.
-        """
+        """Return the spec of a graph of the matrix of features, `width` wide, from the columns of each output."""
         return cls({MATRIX: (None, width)}, {name: (None, n) for name, n in columns.items()})
 
     def input_shapes(self, bucket: int) -> dict[str, tuple[int, ...]]:
@@ -99,10 +95,9 @@ class EndableRun:
 
 
 class PartialRun:
-    """A bound run that copies its inputs to a device, and of the next run only the rows that count.
+    """A bound run that copies its inputs to a device, and of the next run only the first `rows` rows.
 
-    Attributes:
-        rows: Rows of the next run that count, the first ones; all those of the bucket unless set before each run.
+    All those of the bucket count unless `rows` is set before each run.
     """
 
     rows: int

@@ -19,11 +19,7 @@ CODE = "executable"
 
 
 def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """Return the bytes of a capsule.
-
-    Args:
-        source: Hash of what the code was compiled from.
-    """
+    """Return the bytes of a capsule; `source` is the hash of what the code was compiled from."""
     file = io.BytesIO()
     metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
     write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)

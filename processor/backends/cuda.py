@@ -50,11 +50,7 @@ class Cuda:
         return results[0] if results else None
 
     def copy(self, to: int, source: int, nbytes: int, kind: Any) -> None:
-        """Copy between addresses of host and device, and wait; copies of several threads run side by side.
-
-        Args:
-            kind: `to_device` or `to_host`.
-        """
+        """Copy between addresses, `to_device` or `to_host`, and wait; copies of several threads run side by side."""
         stream = self._runtime.cudaStreamPerThread
         self.call("cudaMemcpyAsync", to, source, nbytes, kind, stream)
         self.call("cudaStreamSynchronize", stream)

@@ -73,13 +73,9 @@ class EngineBuilder:
         return [f"cuda-sm_{name[2:]}" for name in getattr(kinds, "__members__", {}) if name.startswith("SM")]
 
     def build(self, model: bytes, bucket: int, spec: IoSpec, target: str = "") -> bytes:
-        """Build an engine for exactly `bucket` rows from an ONNX model whose weights are inputs.
+        """Build an engine for `bucket` rows from an ONNX model whose weights are inputs; `target` as of config().
 
-        Args:
-            target: One of targets(); "" for the GPU that is here.
-
-        Raises:
-            BadInput: The library cannot compile the model, or it has other inputs or outputs.
+        Raises BadInput if the library cannot compile the model, or it has other inputs or outputs.
         """
         library = self.module
         self._said.clear()

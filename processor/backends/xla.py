@@ -166,11 +166,7 @@ Refill = Callable[[int], Any]
 
 
 class Device(Protocol):
-    """A PJRT client and the one device of it that is used.
-
-    Attributes:
-        target: Kind of device that its machine code runs on; for a CPU the manifest's features specify it.
-    """
+    """A PJRT client and the one device of it that is used; for a CPU the manifest's features specify the target."""
 
     client: Any
     places: Any
@@ -193,11 +189,7 @@ class Device(Protocol):
 
 
 def device(target: str, threads: int) -> Device:
-    """Return the device of a target, created once per process; raise BadInput if there is none.
-
-    Args:
-        threads: Threads of a CPU client.
-    """
+    """Return the device of a target, created once per process; a CPU client has `threads`. BadInput if missing."""
     kind = "cuda" if target.startswith("cuda") else "cpu"
     key = (kind, threads if kind == "cpu" else 0)
     with _making:
@@ -493,8 +485,7 @@ class _Run:
 class _SendingRun(_Run, PartialRun):
     """A run whose inputs are copied.
 
-    Attributes:
-        refills: Number of an argument, what makes it before each run, and its rows; 0 for those of the run.
+    `refills` are the number of an argument, what makes it before each run, and its rows (0 for those of the run).
     """
 
     refills: Sequence[tuple[int, Refill, int]]

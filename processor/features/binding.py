@@ -60,7 +60,6 @@ class EntityShare(NamedTuple):
     Attributes:
         sources: Numbers of the sources that it fills.
         ids: Ids that a row of the key leads to.
-        of_user: True if one of the inputs is the user's.
         unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
     """
 
@@ -78,7 +77,6 @@ class LeftOut(NamedTuple):
     Attributes:
         reads: The inputs that they have, in the order of their sources.
         transforms: The transforms that are computed for them, in that order.
-        names: The inputs and transforms that are left out.
         sent: Numbers of the sources of `reads` and `transforms`.
         words: int64 [S, INPUT_FIELDS], what the kernel reads (kernels.pool) with stand-ins for what is left out.
         plain: Whether the row count gives the size of what they have.

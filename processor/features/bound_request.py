@@ -87,7 +87,7 @@ class BoundRequest(NamedTuple):
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
         cells: What a stage computes for it (package.stage_entries).
-        user_bounds: How old the user's part may be, and whether it may be rounded; None if it has to be exact.
+        user_bounds: Of the user's part; None if that has to be exact.
     """
 
     rows: int
@@ -122,7 +122,6 @@ class BatchView(NamedTuple):
 
     Attributes:
         tables: Table descriptors (kernels.rows), int64 [T, TABLE_FIELDS].
-        epoch: The epoch to read rows at.
         bound: The requests, in the order of their rows.
         spans: int64 [R, 2], first row and number of rows of each request.
         counts: Lookups and misses by table, int64 [T, 2], to add to. No other thread adds to it meanwhile.
@@ -153,7 +152,7 @@ class BoundLayout(NamedTuple):
 
     Attributes:
         sources: Offset of the values, rows, stride and FILLED_BY of each source.
-        left_out: The records of the inputs that the requests leave out, to be copied for each; None if they leave none.
+        left_out: The records of the inputs that the requests leave out, copied for each; None if they leave none.
     """
 
     rows: int

@@ -42,15 +42,9 @@ class PairCrosses(NamedTuple):
     def run(
         self, pair: Sequence[FlatColumn], crossed: int, limits: RequestLimits | None
     ) -> tuple[list[FlatColumn], int]:
-        """Return the columns of the crosses, and the ids that crosses with lists have made up to them.
+        """Return the crosses' columns, and the ids that crosses with lists have made up to them, from `crossed` on.
 
-        Args:
-            crossed: Ids that earlier crosses have made.
-            limits: Limits of a request, or None.
-
-        Raises:
-            BadInput: A column would exceed its limit.
-            TooLarge: The crosses make more ids than a request may have.
+        Raises BadInput if a column, TooLarge if the ids of a request exceed their limit.
         """
         t, (first, second) = self.first, pair
         rows, ragged = rows_of(t, pair), first.splits is not None or second.splits is not None
@@ -152,10 +146,7 @@ def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    """Return how many values of a row's list are the row's value of the other column, as a number of bits.
-
-    It takes the time of sorting one list, or of reading each row's.
-    """
+    """Return how many values of a row's list are the row's value of the other column, as a number of bits."""
     (listed, one), rows = given, rows_of(t, given)
     events, value = _hashed(listed), _hashed(one)
     if listed.rows == 1:

@@ -42,10 +42,7 @@ from freshet_serving.processor.package import (
 
 
 def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> Records:
-    """Return the records of n keys, int32 [n, words], from the entity's columns as a request would send them.
-
-    Raises BadInput if a column is missing or does not fit.
-    """
+    """Return the records of n keys, int32 [n, words]; raise BadInput if a column is missing or does not fit."""
     for spec in column_specs(manifest, entity):
         if spec.name not in columns:
             raise BadInput(f"entity {entity.name!r}: {spec.name!r} is missing")
@@ -71,8 +68,6 @@ class EntityRecords:
     """One entity of a plan.
 
     Attributes:
-        inputs: The inputs that it fills.
-        key: The input with its key.
         unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
         counts: Values of a row by source: of its inputs and of the transforms derived of them.
         ids: Ids of a row by source, strings once a seed.

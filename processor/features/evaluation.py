@@ -42,15 +42,11 @@ class Transforms:
     ) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
 
-        Events that only crosses read are no column of their own.
-
-        Args:
-            left_out: Names of inputs that are left out, and of the transforms of them, which are not computed.
-            limits: Limits of a request; None for inputs that are not a request.
+        Events that only crosses read are no column of their own. Transforms that are left out are not computed.
 
         Raises:
             BadInput: A column would exceed its limit.
-            TooLarge: The crosses make more ids than a request may have.
+            TooLarge: The crosses make more ids than `limits` allow.
         """
         crossed = 0
         sent = {name: width for name, width in self._read.items() if name in inputs}

@@ -43,16 +43,13 @@ IDS = (0, 1, LENGTH)
 
 
 def growth_of(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth:
-    """Return a loaded stage's growth: the manifest's, else measured, else assumed.
-
-    Raises TooLarge if it grows faster than a product of small powers of rows and length.
-    """
+    """Return a loaded stage's growth: the manifest's, else measured (see `measured`), else assumed."""
     assert manifest.stage is not None, "the manifest has a stage"
     return manifest.stage.growth or _measured(manifest, stage, data) or assumed(manifest)
 
 
 def with_growth(manifest: Manifest, data: bytes) -> Manifest:
-    """Return a manifest whose stage, if it has one, says how much it computes; raise TooLarge as growth_of() does."""
+    """Return a manifest whose stage, if it has one, says how much it computes (see `measured`)."""
     if manifest.stage is None:
         return manifest
     growth = _measured(manifest, load_stage(manifest, data), data)
@@ -82,10 +79,7 @@ def _measured(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth | No
 
 
 def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGrowth:
-    """Return the growth of a manifest's traced stage, which is used up.
-
-    Args:
-        value: What integers are; LENGTH for the length of lists.
+    """Return the growth of a manifest's traced stage, which is used up; `value` is what integers are, perhaps LENGTH.
 
     Raises:
         BadInput: The model refuses the values that it is measured with.

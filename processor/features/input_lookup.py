@@ -29,7 +29,6 @@ class FilledInputs(NamedTuple):
     """A request's inputs after the lookup.
 
     Attributes:
-        inputs: All inputs, those that were sent and those that were looked up.
         looked_up: Those that were looked up, as they are used.
         defaulted: Those of them with a default in at least one row, and why, in lower case.
     """
@@ -43,21 +42,13 @@ class InputLookup(Protocol):
     """Fills inputs of one version's requests. Thread-safe."""
 
     def find(self, inputs: Mapping[str, Column]) -> Any:
-        """Return what a request leaves out, for peek() and fill().
-
-        Raises BadInput if a key is not one, or this server does not have the store.
-        """
+        """Return what a request leaves out, for peek() and fill(); raise BadInput for a bad key or a missing store."""
 
     def peek(self, inputs: Mapping[str, Column], left_out: Any) -> FilledInputs | None:
         """Add what find() returned, from memory; return None if a store would have to be asked."""
 
     def fill(self, inputs: Mapping[str, Column], end_s: float = ..., left_out: Any = None) -> FilledInputs:
-        """Add what a request leaves out; errors as of find().
-
-        Args:
-            end_s: The request's deadline, on the clock's now_s().
-            left_out: What find() of any lookup returned for them, if it was called.
-        """
+        """Add what any lookup's find() returned, or finds, by end_s on the clock's now_s(); errors as of find()."""
 
     def counted(self) -> Snapshot:
         """Return the counters since the version was loaded."""
@@ -93,10 +84,7 @@ def input_stores() -> InputStores | None:
 
 
 def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
-    """Return the settings of stores, by name an address or a section of the server's file.
-
-    Raises BadInput if an option does not fit, or nothing here has online stores.
-    """
+    """Return the settings of stores, by name an address or a section of the server's file; raise BadInput."""
     if not sections:
         return []
     stores = input_stores()
@@ -106,10 +94,9 @@ def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
 
 
 def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return the addresses of stores by name, from NAME=ADDRESS each.
+    """Return the addresses of stores by name, from NAME=ADDRESS each; raise BadInput that names the option.
 
-    A text without a name is a further host of the address before it, which has commas itself. Raises BadInput, naming
-    the option, if a name is missing or there twice.
+    A text without a name is a further host of the address before it, which has commas itself.
     """
     addresses: dict[str, str] = {}
     for text in texts:

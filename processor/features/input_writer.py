@@ -26,10 +26,7 @@ class ListWriter(Protocol):
         """The inputs that are written."""
 
     def begin(self) -> str:
-        """Connect where it is not connected; return what changes once the store may have lost what was written.
-
-        Raises NotReady if the store cannot be reached.
-        """
+        """Connect, or raise NotReady; return what changes once the store may have lost what was written."""
 
     def write(
         self,
@@ -56,10 +53,7 @@ class ListWriter(Protocol):
 
 
 def list_writer(settings: Any, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
-    """Return what writes inputs to a store of parse_stores(); connects to nothing yet.
-
-    Raises BadInput if the version of this manifest does not read them from this store.
-    """
+    """Return what writes inputs to a store of parse_stores(), not connected; BadInput if the version reads others."""
     stores = input_stores()
     if stores is None:
         raise missing(ONLINE_STORES, EXTENSION)

@@ -28,8 +28,7 @@ class LateFill(NamedTuple):
 
     Attributes:
         kept: What holds the values; it must outlive their use.
-        refusal: The error of a request whose values are refused, or were not computed in time: they are NaN; None
-            without one.
+        refusal: The error of a request whose values were refused, or not computed in time: they are NaN.
     """
 
     kept: Sequence[Any] = ()
@@ -43,11 +42,7 @@ class LateValues(Protocol):
         """Report whether it fills one of these sources."""
 
     def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
-        """Replace left-out sources by values; those that it fills become SENT.
-
-        Args:
-            inputs: The view's inputs, int64 [R, S, INPUT_FIELDS] (kernels.pool), to write to.
-        """
+        """Replace left-out sources of the view's `inputs`, int64 [R, S, INPUT_FIELDS] (kernels.pool), and mark them SENT."""
 
 
 class LateInputs(LateValues, Protocol):
@@ -59,11 +54,7 @@ class LateInputs(LateValues, Protocol):
 
 
 def late_inputs(manifest: Manifest, sources: Mapping[tuple[str, int], int]) -> list[LateInputs]:
-    """Return what extensions fill with each batch, by the sections of a manifest.
-
-    `sources` are the numbers of the plan's sources, by name and seed. Raises BadInput for an input that cannot be
-    filled so.
-    """
+    """Return what extensions fill with each batch, by the sections of a manifest; BadInput for an unfit input."""
     late: list[LateInputs] = []
     if not manifest.sections:
         return late

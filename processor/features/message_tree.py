@@ -31,10 +31,7 @@ class MessageTree:
     """A protobuf message type, with all that it may contain."""
 
     def __init__(self, descriptor: Any) -> None:
-        """Build the tree from the protobuf runtime's descriptor of a message.
-
-        Its fields that hold messages or repeated values have numbers below FIELDS.
-        """
+        """Build the tree from a protobuf descriptor, whose fields of messages or repeated values are below FIELDS."""
         kinds, rows = [descriptor], []
         # The list grows while it is iterated.
         for kind in kinds:

@@ -100,21 +100,16 @@ class PoolingStep(NamedTuple):
     divisor: np.float32 = np.float32(1)
 
     def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-        """Fill this step's columns of a row, float32 [1, width], in which earlier steps have written.
-
-        See BatchView for the other arguments. Raises NonFiniteInput if a float is infinite, or becomes so when scaled.
-        """
+        """Fill this step's columns of a row, float32 [1, width], in which earlier steps have written; see BatchView."""
         self.pooling.fill(BatchView(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), counts), out)
         if self.divisor != 1:
             out[0, self.columns] /= self.divisor
 
 
 class RowInvariants(NamedTuple):
-    """The features of a request that are the same in all of its rows.
+    """The features of a request that are the same in all of its rows, as steps to run one after another.
 
-    Attributes:
-        parts: Steps to run one after another.
-        varying: The features that differ between rows, in the columns that SparsePlan.fill() writes them to.
+    `varying` are the others, in the columns that SparsePlan.fill() writes them to.
     """
 
     ids: int
@@ -129,17 +124,11 @@ class SparsePlan:
         plan: The features' plan (kernels.pool), and `scaling` their scaling.
         lookups: `plan`, followed by the columns of sequences.
         sequences: The sequences that are inputs of the dense graph, by name.
-        stage: The stage's runs; None without a stage.
         late: What fills sources with each batch: entities, a stage that reads rows, extensions.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None, growth: StageGrowth | None = None) -> None:
-        """Make the plan.
-
-        Args:
-            stage: The loaded stage of a manifest that names one.
-            growth: How much it computes; None for what is assumed of a stage that was not measured.
-        """
+        """Make the plan, with the loaded stage of a manifest that names one; without a growth, one is assumed."""
         self.width = manifest.width
         self._sources = sources = Sources.of(manifest, stage is not None)
         self.lookups, self._scaling = lookup_plan(manifest, sources)
@@ -167,24 +156,17 @@ class SparsePlan:
     ) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
 
-        Inputs of one row are broadcast to the rows of the others.
-
-        Args:
-            limits: Limits of a request; None for inputs that are not a request.
-            limit: The time that a stage may take; None for any.
+        Inputs of one row are broadcast to the rows of the others. Inputs that are not a request have no limits.
 
         Raises:
             BadInput: An input is wrong; the message names it, with what was expected and received.
             TooLarge: The request is beyond its limits.
-            EndedRun: A stage was not done in time.
+            EndedRun: A stage was not done within `limit`.
         """
         return self._binder.bind(inputs, limits, limit)
 
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Return a request's inputs as they are bound: each sequence as lists of equal lengths, cut to its max_length.
-
-        Raises BadInput if a sequence's columns do not belong together.
-        """
+        """Return a request's inputs as they are bound: each sequence as lists of one length, cut to its max_length."""
         return self._binder.aligned(inputs)
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
@@ -195,10 +177,7 @@ class SparsePlan:
             raise next(filter(None, map(self.non_finite_error, view.bound)), error) from None
 
     def filled(self, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BoundRequest:
-        """Return a request with the values of its left-out sources, as of an epoch.
-
-        Raises FreshetError if the stage refuses the request, or was not done in time.
-        """
+        """Return a request with the values of its left-out sources, as of an epoch; FreshetError if the stage fails."""
         view = BatchView.of(tables, epoch, bound)
         inputs = view.inputs()
         filled, refusal = fill_left_out(self.late, view, inputs)
@@ -283,10 +262,7 @@ class SparsePlan:
 def row_invariants(
     whole: Pooling, some: Callable[[Any], Pooling], bound: BoundRequest, max_ids: int
 ) -> RowInvariants | None:
-    """Return the features of a request that are the same in all rows, in steps of max_ids; None if all may differ.
-
-    `some` returns the pooling of some features of `whole`, by number, in the same columns.
-    """
+    """See SparsePlan.row_invariants(); `some` returns the pooling of some features of `whole`, in the same columns."""
     words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
     sources, tables = whole.plan[:, pool.SOURCE], whole.plan[:, pool.TABLE]
     invariant = words[sources, pool.ROWS] == 1

@@ -104,10 +104,7 @@ def is_sound(column: Ragged) -> bool:
 
 
 def unpack(columns: dict[str, Column], s: SequenceEntry) -> None:
-    """Replace a sequence's columns, in place, by lists if they came with one row_splits or lengths for all of them.
-
-    Raises BadInput if the columns do not belong together.
-    """
+    """Replace a sequence's columns, in place, by lists if they came with one row_splits or lengths for all of them."""
     splits, lengths = columns.pop(s.name + ROW_SPLITS, None), columns.pop(s.name + LENGTHS, None)
     if splits is not None and lengths is not None:
         raise BadInput(f"input {s.name + ROW_SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
@@ -132,16 +129,9 @@ def unpack(columns: dict[str, Column], s: SequenceEntry) -> None:
 
 
 def unpadded(values: NDArray[np.int64] | Strings, places: int, counts: Int64s, where: str) -> Ragged:
-    """Return a padded matrix as lists: the first values of each row.
+    """Return a padded matrix, its values in row-major order, as lists: the first counts[i] values of row i.
 
-    Args:
-        values: The matrix's values in row-major order, [rows * places].
-        places: Values of a row, the padding included.
-        counts: int64 [rows], how many of them count.
-        where: Name of the counts, for the error message.
-
-    Raises:
-        BadInput: A row is said to have fewer than 0 or more than `places` values.
+    Raises BadInput, which names `where`, if a row has fewer than 0 or more than `places` values.
     """
     if not len(counts):
         # A matrix without rows has any number of places.

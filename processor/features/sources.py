@@ -25,9 +25,7 @@ class Sources(NamedTuple):
     Attributes:
         numbers: Number of each source, by name and seed: first the request's inputs, then the stage's outputs, then the
             transforms.
-        specs: The inputs that are sources, by name.
         sent: What the request sends, in the order of the numbers.
-        computed: Results of transforms.
         keys: Inputs that nothing reads here, checked if they are sent: keys of online features.
         user: Names of the inputs that depend on the user alone, in a model that is divided.
     """

@@ -41,12 +41,7 @@ class StageRows:
     def __init__(
         self, manifest: Manifest, stage: StageRuns, sources: Mapping[str, int], lookups: NDArray[np.int64]
     ) -> None:
-        """Lay out the stage of a manifest that has lookups.
-
-        Args:
-            sources: Number of the source of each of its outputs.
-            lookups: Plan (kernels.pool) of all that it looks up, in the order of the manifest's lookups.
-        """
+        """Lay out the stage, from the sources of its outputs and the plan of its lookups (kernels.pool), in order."""
         assert manifest.stage is not None, "the manifest has a stage"
         self._stage = stage
         self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]

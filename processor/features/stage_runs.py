@@ -34,9 +34,7 @@ _alone = threading.Lock()
 class StageRuns:
     """The stage of one plan.
 
-    Attributes:
-        reads: Names of the inputs that it reads.
-        single: Those whose one row it takes for all rows of the others, so that it need not be repeated.
+    `single` are the inputs whose one row it takes for all rows of the others, so that it need not be repeated.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage, growth: StageGrowth) -> None:
@@ -50,12 +48,7 @@ class StageRuns:
         self.single: Collection[str] = getattr(stage, "single", ())
 
     def check(self, inputs: Mapping[str, Column], rows: int, limits: RequestLimits | None) -> int:
-        """Refuse a request by its shape, and by values that the model refuses in any row; return its cells.
-
-        Raises:
-            BadInput: The model cannot accept the values.
-            TooLarge: It would compute too much; never if limits is None.
-        """
+        """Return a request's cells; refuse it by its shape (TooLarge, with limits) or a row's values (BadInput)."""
         computed_rows = 1 if self.shared(inputs) else rows
         length = self._length(inputs)
         cells = self._growth.cells(computed_rows, length)
@@ -78,9 +71,7 @@ class StageRuns:
     def run(self, inputs: Mapping[str, Column], rows: int, limit: Limit | None) -> Mapping[str, Column]:
         """Return the stage's outputs for a request, computed in pieces; of one row if all that it reads has one.
 
-        Raises:
-            BadInput: The model refuses the inputs.
-            EndedRun: It was not done within the limit.
+        Raises BadInput if the model refuses the inputs, EndedRun at the limit.
         """
         read = {name: inputs[name] for name in self.reads}
         rows = 1 if self.shared(read) else rows

@@ -133,8 +133,7 @@ def roles_of(manifest: Manifest) -> InputRoles:
 def not_kept(manifest: Manifest, inputs: Collection[str], ranks: bool) -> BadInput | None:
     """Return the error of a request about a kept user where nothing is kept; None if it is whole.
 
-    Args:
-        ranks: True if it asks for the best items, so that candidates may be missing.
+    A request for the best items (`ranks`) may lack candidates.
     """
     missing = [i.name for i in manifest.inputs if i.name not in inputs and i.name not in manifest.fillers]
     if missing and ranks:

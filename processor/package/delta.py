@@ -89,7 +89,6 @@ class Delta:
         dense: The dense tensors that changed, whole.
         published_at: Unix seconds.
         event_time: First and last training event that it carries, in Unix seconds.
-        events: Number of training events that it carries.
         compacted: Whether it replaces the run parent_step + 1 .. step.
         checksum: Checksum of the whole header, and through it of every tensor; identifies the delta.
         restores: The earlier step that all of its rows and tensors come from; None if they are new.
@@ -254,12 +253,7 @@ def read_delta(path: Path) -> Delta:
 
 
 def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
-    """Return the bytes of a delta file.
-
-    Raises:
-        Corrupt: If it is larger than max_nbytes, not a regular file or unreadable.
-        NotReady: If it cannot be read for now.
-    """
+    """Return the bytes of a delta file; Corrupt if it is too large or unreadable, NotReady if only for now."""
     try:
         return read_file(path, max_nbytes)
     except OSError as error:

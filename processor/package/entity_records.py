@@ -63,7 +63,6 @@ class RecordField:
     """One source of features in a record.
 
     Attributes:
-        source: Name of the input or transform.
         seed: Seed of its strings' hashes; 0 for other types.
         floats: True for float32, False for int64.
         ragged: True for a list, which begins with its length.
@@ -87,9 +86,8 @@ class RecordLayout(NamedTuple):
     """The words of an entity's records.
 
     Attributes:
-        bound_words: Words of them, an even number: all that scoring reads.
+        bound_words: Words that scoring reads, an even number.
         given: Fields of columns as they were given.
-        texts: The columns of strings as they were given.
         text_offset: First word of the texts.
         words: All words, an even number.
     """
@@ -190,14 +188,10 @@ def longest_read(manifest: EntityModel, source: str) -> int:
 def pack_records(
     manifest: EntityModel, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
 ) -> Records:
-    """Return the records of n keys, int32 [n, words].
+    """Return the records of n keys, int32 [n, words], from its columns and the transforms derived of its inputs.
 
-    Args:
-        sources: Its columns, and those of the transforms derived of its inputs, by name; the keys by the key's name if
-            records hold their texts.
-
-    Raises:
-        BadInput: A column has another shape or type than the manifest says, or a list is too long.
+    The texts of keys are under the key's name. Raises BadInput for another shape or type than the manifest says, or a
+    list that is too long.
     """
     layout = record_layout(manifest, entity)
     words = np.zeros((rows, layout.words), np.int32)

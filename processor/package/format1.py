@@ -38,11 +38,7 @@ class _Compiled(Described, Protocol):
 
 
 def to_format_2(raw: dict[str, Any]) -> int:
-    """Give a manifest's JSON the keys of format 2, in place, and return its user_width.
-
-    Raises:
-        BadInput: A role or the user_width is invalid.
-    """
+    """Give a manifest's JSON the keys of format 2, in place, and return its user_width; raise BadInput."""
     user_width = raw.pop("user_width", 0)
     if type(user_width) is not int or not 0 <= user_width <= MAX_USER_WIDTH:
         raise BadInput(f"manifest.user_width: expected 0 to {MAX_USER_WIDTH}, got {str(user_width)[:40]}")

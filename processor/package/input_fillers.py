@@ -44,12 +44,7 @@ def input_fillers(
     read: Collection[str],
     sequences: Sequence[SequenceEntry] = (),
 ) -> dict[str, InputFiller]:
-    """Return the filler of each input that a request may leave out.
-
-    Args:
-        filled: What extensions fill, by input.
-        read: The inputs that the model reads, those of sequences apart.
-    """
+    """Return the filler of each input that a request may leave out; `read` has no inputs of sequences."""
     events = {s.time for s in sequences} | {c.input for s in sequences for c in s.columns}
     unread = [name for s in sequences for name in s.inputs if name not in events and name not in read]
     fillers = dict.fromkeys(unread, InputFiller(UNREAD, "", ()))

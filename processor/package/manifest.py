@@ -68,11 +68,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class TrustedRecordPrefix:
-    """Records that a manifest's signature vouches for, whatever key signed them.
-
-    Attributes:
-        sha256: SHA-256 of the last such record, which names all before it.
-    """
+    """Records that a manifest's signature vouches for; the SHA-256 of the last one names all before it."""
 
     number: int
     sha256: str
@@ -86,7 +82,6 @@ class Manifest:
         created_at: Unix seconds.
         width: Columns of the dense input.
         dense: Shape of every dense tensor (float32), by name.
-        files: Files of the package, by path.
         executables: For each subgraph and bucket, the preferred one first, then its replacements.
         event_time: [first, last] event of the training data in Unix seconds, or [].
         format: FORMAT_2, or FORMAT_1 for a version that an older server wrote.
@@ -100,10 +95,9 @@ class Manifest:
         own_names: Inputs by the names that an imported model's signature gives them, where names here cannot be those.
         key: Id of the key that signed to_sign(), "" if unsigned.
         edition: Number of times it was signed again.
-        fillers: What fills the inputs that a request may leave out, by input; not part of the file.
-        texts: Labels by output of strings, as replies take them; not part of the file.
-        plain: Whether all outputs are float32 [n, columns], as the engine computes them, and there is one signature;
-            not part of the file.
+        fillers: What fills the inputs that a request may leave out, by input; not part of the file, as those below.
+        texts: Labels by output of strings, as replies take them.
+        plain: Whether all outputs are float32 [n, columns], as the engine computes them, and there is one signature.
     """
 
     model: str
@@ -262,10 +256,9 @@ class Manifest:
         return manifest
 
     def replies(self, signature: str = "") -> dict[str, Output]:
-        """Return the outputs that a signature replies with, by their names in replies; "" is the default signature.
+        """Return the outputs that a signature ("" for the default) replies with, by their names in replies.
 
-        Raises:
-            BadInput: There is no such signature; the message has TensorFlow Serving's words.
+        Raises BadInput, in TensorFlow Serving's words, if there is no such signature.
         """
         name_asked = signature or DEFAULT_SIGNATURE
         if not self.signatures and name_asked == DEFAULT_SIGNATURE:

@@ -151,12 +151,7 @@ def _validate_graph_input(m: GraphModel, where: str, i: GraphInput, length: int)
 def validate_features(
     features: Sequence[Feature], sources: Sequence[Input], rows: Sequence[TableEntry], width: int
 ) -> None:
-    """Raise BadInput unless the features agree with what they read, and fill the dense input without holes.
-
-    Args:
-        sources: All inputs of features (Manifest.sources).
-        width: Columns of the dense input.
-    """
+    """Raise BadInput unless the features agree with what they read, and fill the dense input without holes."""
     inputs, tables = {i.name: i for i in sources}, {t.name: t for t in rows}
     for f in features:
         where = f"manifest.features[{f.name}]"

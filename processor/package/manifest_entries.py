@@ -129,7 +129,6 @@ class StageEntry:
 
     Attributes:
         runtime: Name of the runtime that runs it (processor.features.stage).
-        file: The file that it runs.
         outputs: What it computes from a request's inputs; inputs of features like any other.
         lookups: Rows that it reads. With any, it is run under the state of each batch (processor.features.stage_rows),
             and its outputs are floats: rows never decide which rows are read.
@@ -173,8 +172,7 @@ class Output:
 class File:
     """A file of the package; its key is its path relative to the version's folder.
 
-    Attributes:
-        sha256: Its SHA-256 if the manifest is signed, because another file with the same crc32 is easily made.
+    The SHA-256 is there if the manifest is signed: another file with the same crc32 is easily made.
     """
 
     nbytes: int
@@ -198,7 +196,6 @@ class ExecutableEntry:
         origin: The file from which it can be recompiled without TensorFlow.
         cost_us: Median microseconds of one run on one thread, on the machine measured_on.
         error: Distance of its outputs from TensorFlow's (compiler.building.calibrate).
-        subgraph: The subgraph that it computes (processor.package.subgraphs).
         max_error: Largest error allowed to a lower precision.
         rows: File of rows on which the error is checked again with new dense weights (processor.running.bounded).
     """

@@ -30,13 +30,7 @@ def validate_sequences(
     sources: Mapping[str, Input],
     dims: Mapping[str, int],
 ) -> None:
-    """Raise BadInput unless each sequence agrees with inputs and tables.
-
-    Args:
-        inputs: Inputs of the request by name.
-        sources: The request's inputs and all tensors computed from them, by name.
-        dims: Elements per row by table.
-    """
+    """Raise BadInput unless each sequence agrees with the inputs, what is computed from them, and the tables' dims."""
     names = [s.name for s in sequences]
     for s in sequences:
         where = f"manifest.sequences[{s.name[:64]}]"

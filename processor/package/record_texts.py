@@ -50,11 +50,7 @@ def text_nbytes(columns: Sequence[Column], described: Sequence[TextColumn], rows
 
 
 def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words: Words) -> None:
-    """Write the texts of all rows, as far as they fit, into zeros, int32 [rows, words].
-
-    Args:
-        described: The columns in the order of the record.
-    """
+    """Write the texts of all rows, as far as they fit, into zeros, int32 [rows, words]."""
     capacity = 4 * words.shape[1]
     for first in range(0, len(words), BLOCK_ROWS):
         block = np.zeros(words[first : first + BLOCK_ROWS].shape, np.int32)
@@ -74,11 +70,7 @@ def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words
 
 
 def check_texts(words: Words, described: Sequence[TextColumn], where: str) -> None:
-    """Raise BadInput for texts, int32 [rows, words], that pack_texts() does not write.
-
-    Args:
-        where: The entity, for the message.
-    """
+    """Raise BadInput, which names `where`, for texts, int32 [rows, words], that pack_texts() does not write."""
     for first in range(0, len(words), BLOCK_ROWS):
         _check_block(words[first : first + BLOCK_ROWS], described, where)
 
@@ -105,10 +97,7 @@ def _check_block(words: Words, described: Sequence[TextColumn], where: str) -> N
 
 
 def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> list[Column] | None:
-    """Return the columns of texts, int32 [rows, words]; None if a record's texts are not kept.
-
-    Raises BadInput for texts that pack_texts() does not write; `where` is the entity, for the message.
-    """
+    """Return the columns of texts, int32 [rows, words]; None if a record's are not kept. Raises as check_texts()."""
     words = np.ascontiguousarray(words)
     check_texts(words, described, where)
     if (words[:, 0] == NOT_KEPT).any():

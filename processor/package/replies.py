@@ -33,11 +33,9 @@ MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServingSignature:
-    """One signature of a version that has several.
+    """One signature of a version that has several: the model's outputs by the names that they have in replies.
 
-    Attributes:
-        method: PREDICT, CLASSIFY or REGRESS, as the model declares it.
-        outputs: The model's output by the name that it has in replies.
+    The method is PREDICT, CLASSIFY or REGRESS, as the model declares it.
     """
 
     name: str

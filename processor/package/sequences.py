@@ -40,7 +40,6 @@ class SequenceColumn:
     """One column of a sequence: looked up in a table, or floats.
 
     Attributes:
-        name: Its name, `<sequence>.<column>`.
         kind: ids | strings | floats.
         input: Name of the tensor that it reads: an input of the request or, except for floats, a transform.
         table: Its embedding table; "" for floats.
@@ -71,7 +70,6 @@ class SequenceEntry:
     Attributes:
         columns: Its columns; none if only features read it.
         max_length: Most events.
-        width: Columns of its input.
         keep: Events of a longer list that are kept: newest | oldest.
         time: Input of the request with the events' times, int64; "" without one.
         time_unit: Unit of these times: s | ms.

@@ -92,11 +92,7 @@ class Signer:
 
 
 def new_key(name: str) -> tuple[Path, Path, str]:
-    """Create NAME.key and NAME.pub; return the two files and the key's id.
-
-    Raises:
-        Conflict: If either file exists; neither is ever replaced.
-    """
+    """Create NAME.key and NAME.pub; return the two files and the key's id. Raises Conflict if either exists."""
     with needed(SUBJECT):
         from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -67,9 +67,8 @@ class GrowthTerm:
 class StageGrowth:
     """The cells of a run of a stage.
 
-    Attributes:
-        sized_by: Inputs whose values count as lengths, because the graph makes tensors as long: integers by their
-            value, strings by their bytes.
+    `sized_by` are inputs whose values count as lengths, because the graph makes tensors as long: integers by their
+    value, strings by their bytes.
 
     Example:
         >>> growth = StageGrowth([GrowthTerm(1, 1, 10.0), GrowthTerm(1, 2, 2.0)])

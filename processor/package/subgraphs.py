@@ -39,12 +39,9 @@ MATRIX = "x"
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """One input of a subgraph.
+    """One input of a subgraph; its dims are numbers or symbols, and `source` fills it.
 
-    Attributes:
-        dims: Numbers or symbols.
-        source: What fills it.
-        features: For FEATURES, the features whose columns lie side by side in it, in this order.
+    From FEATURES it has the columns of `features` side by side, in this order.
     """
 
     name: str

@@ -193,8 +193,7 @@ def array_crc32(array: NDArray[Any]) -> str:
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     """Stream a safetensors file; tensors are laid out in the order given.
 
-    Raises:
-        BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
+    Raises BadInput, before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
@@ -230,11 +229,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
-    """Return views over a whole safetensors file in memory; raise Corrupt if anything is malformed.
-
-    Args:
-        what: The file's name in messages.
-    """
+    """Return views over a whole safetensors file in memory, named `what`; raise Corrupt if anything is malformed."""
     nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
         raise Corrupt(f"{what}: not a safetensors file: expected at least 8 bytes, got {nbytes}")

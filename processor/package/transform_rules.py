@@ -30,11 +30,7 @@ ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
 
 def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape:
-    """Return the shape of a transform's column, from those of its inputs.
-
-    Raises:
-        BadInput: If the op is unknown or cannot process these inputs.
-    """
+    """Return the shape of a transform's column, from those of its inputs; BadInput if it cannot process them."""
     where = f"manifest.transforms[{transform.name}]"
     if transform.op not in OPS:
         raise BadInput(f"{where}.op: expected one of {', '.join(OPS)}, got {transform.op[:40]!r}")

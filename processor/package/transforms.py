@@ -88,8 +88,5 @@ class Transform:
 
 
 def codes_a_value(transform: Transform) -> int:
-    """Return the number of keys that a transform makes of each value, one after another.
-
-    1 except for transforms of a hashed table, where the rows of these keys add up to the value's.
-    """
+    """Return how many keys a transform of a hashed table makes of each value; 1 for other transforms."""
     return {"quotient_remainder": 2}.get(transform.op) or (transform.integers[2] if transform.op in HASHES else 1)

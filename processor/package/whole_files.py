@@ -74,11 +74,7 @@ def followed(root: Path, relative: str) -> Path:
 
 
 def open_regular(path: Path, name: str = "") -> FileIO:
-    """Open a regular file for reading; raise Corrupt for any other kind, or OSError.
-
-    Args:
-        name: Its name in messages; by default its last part.
-    """
+    """Open a regular file, by default named by its last part; raise Corrupt for any other kind, or OSError."""
     _check_kind(name or path.name, os.stat(path).st_mode)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -90,11 +86,7 @@ def open_regular(path: Path, name: str = "") -> FileIO:
 
 
 def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
-    """Return the file's bytes; raise Corrupt if it is larger than max_nbytes or not a regular file, or OSError.
-
-    Args:
-        name: Its name in messages; by default its last part.
-    """
+    """Return the file's bytes; raise Corrupt if it is larger than max_nbytes or not a regular file, or OSError."""
     name = name or path.name
     with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size

@@ -21,12 +21,7 @@ MOST_NONFINITE = 0.01
 
 
 class Figure(NamedTuple):
-    """One figure of a delta.
-
-    Attributes:
-        kind: Name of the figure, which its judge defines.
-        what: The table or output, "" for all together.
-    """
+    """One figure of a delta, of a kind that its judge defines; `what` is the table or output, "" for all together."""
 
     kind: str
     what: str
@@ -37,8 +32,7 @@ class Figure(NamedTuple):
 class Verdict:
     """A verdict against a canary or a delta, with a reason for people.
 
-    Attributes:
-        kind: errors | nonfinite | shift; for a delta also the kind of a figure, drift or calibration.
+    Its kind is errors, nonfinite or shift; for a delta also that of a figure, drift or calibration.
     """
 
     kind: str
@@ -138,11 +132,7 @@ class CanaryBounds:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> CanaryBounds:
-        """Read bounds from a section of JSON or TOML; raise BadInput for unknown keys or values out of range.
-
-        Args:
-            where: The section's name, for messages.
-        """
+        """Read bounds from a section of JSON or TOML, named `where`; raise BadInput."""
         return cls(**_read(cls, raw, where, _extent_of_canary))
 
 

@@ -63,7 +63,6 @@ class Scores:
     Attributes:
         lost: Number of NaN or infinite scores.
         bins: int64 [SCORE_BINS], counts of the finite scores.
-        total: Sum of the finite scores.
     """
 
     lost: int

@@ -30,7 +30,6 @@ class SessionStats:
 
     Attributes:
         padded_rows: Rows computed only to fill a bucket.
-        failed: Requests whose computation failed.
         expired: Requests dropped from the queue because their deadline passed or could not be met.
         refused_full: Requests not admitted because the queue was full.
         refused_late: Requests not admitted because they would have been late.
@@ -182,7 +181,6 @@ class Histogram:
     Attributes:
         bounds: Ascending upper bounds.
         counts: One per bound, of values up to it and above the previous one, and one of values above them all.
-        total: Sum of the values.
     """
 
     __slots__ = ("bounds", "counts", "total")

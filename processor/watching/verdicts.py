@@ -16,8 +16,7 @@ from freshet_serving.processor.watching.sketch import Sketch
 def weigh(bounds: CanaryBounds, baseline: Sketch, canary: Sketch, traffic: bool = False) -> Verdict | None:
     """Return a verdict if the canary is out of bounds, measured by the baseline.
 
-    Args:
-        traffic: True if scores may have moved because the requests are different ones; their shift is then ignored.
+    With `traffic` scores may have moved because the requests are different ones; their shift is then ignored.
     """
     verdict = _errors(bounds, baseline, canary) or _nonfinite(bounds, baseline, canary)
     return verdict if verdict or traffic else _shift(bounds, baseline, canary)
