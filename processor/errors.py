@@ -63,19 +63,18 @@ class NotFound(FreshetError):
     http_status = 404
     grpc_code = "NOT_FOUND"
 
-
-class UnknownModel(NotFound):
     def __init__(self, message: str, known: str = "") -> None:
-        """Create the error; `known` are the names of the known models, for another message about the same error."""
+        """Create the error; `known` are the names that exist, for another message about the same error."""
         super().__init__(message)
         self.known = known
+
+
+class UnknownModel(NotFound):
+    """A model that does not exist; `known` names those that do."""
 
 
 class UnknownVersion(NotFound):
-    def __init__(self, message: str, known: str = "") -> None:
-        """Create the error; `known` are the model's versions or labels, for another message about the same error."""
-        super().__init__(message)
-        self.known = known
+    """A version or label that does not exist; `known` names those of the model."""
 
 
 class UserGone(NotFound):

@@ -136,11 +136,6 @@ class _Program:
         return loaded
 
     def _session(self, artefact: Artefact, weights: Weights) -> _Session:
-        device = "cpu" if artefact.target == "cpu" else "cuda"
-        session = self._open(artefact, weights)
-        return _Session(self._backend.module, session, device, device == "cpu" and LOOP in artefact.data)
-
-    def _open(self, artefact: Artefact, weights: Weights) -> Any:
         library = self._backend.module
         options = library.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -165,7 +160,8 @@ class _Program:
             raise refused(artefact.bucket, self._backend.library, error) from error
         if session.get_providers()[0] != provider:
             raise BadInput(f"backend onnxruntime: this machine has no usable device for {artefact.target}")
-        return session
+        device = "cpu" if artefact.target == "cpu" else "cuda"
+        return _Session(library, session, device, device == "cpu" and LOOP in artefact.data)
 
 
 def _check_signature(session: Any, bucket: int, spec: IoSpec) -> None:

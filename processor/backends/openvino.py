@@ -34,6 +34,7 @@ from freshet_serving.processor.backends.base import (
     Program,
     Weights,
     check_buffers,
+    check_weights,
     failed,
     missing,
     refused,
@@ -144,8 +145,9 @@ class OpenVinoProgram(Program):
             for parameter in list(model.get_parameters()):
                 name = parameter.get_friendly_name()
                 if name.startswith(WEIGHT_PREFIX):
-                    weight = _weight(weights, name.removeprefix(WEIGHT_PREFIX), parameter)
-                    constant = library.op.Constant(np.asarray(weight, order="C"))
+                    name = name.removeprefix(WEIGHT_PREFIX)
+                    check_weights(weights, {name: tuple(parameter.get_output_shape(0))})
+                    constant = library.op.Constant(np.asarray(weights[name], order="C"))
                     parameter.output(0).replace(constant.output(0))
                     model.remove_parameter(parameter)
             model.reshape({name: list(shape) for name, shape in self._spec.input_shapes(artefact.bucket).items()})
@@ -177,17 +179,6 @@ class OpenVinoProgram(Program):
         for name, shape in outputs.items():
             if ends.get(name) != shape:
                 raise BadInput(f"executable b{bucket}: expected output {shapes_text({name: shape})}")
-
-
-def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
-    shape = tuple(parameter.get_output_shape(0))
-    if name not in weights:
-        raise BadInput(f"dense weight {name[:64]!r} is missing")
-    array = weights[name]
-    if array.dtype != np.float32 or array.shape != shape:
-        got = f"{array.dtype} {list(array.shape)}"
-        raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {got}")
-    return array
 
 
 class _Executable:

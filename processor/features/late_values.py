@@ -42,7 +42,7 @@ class LateValues(Protocol):
         """Report whether it fills one of these sources."""
 
     def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
-        """Replace left-out sources of the view's `inputs`, int64 [R, S, INPUT_FIELDS] (kernels.pool), and mark them SENT."""
+        """Replace left-out sources of the view's `inputs`, int64 [R, S, INPUT_FIELDS]; they become SENT."""
 
 
 class LateInputs(LateValues, Protocol):

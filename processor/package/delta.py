@@ -37,7 +37,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.tensors import (
-    CHECK_ROWS,
     RECORD,
     STORED_TYPES,
     Tensors,
@@ -162,7 +161,7 @@ class Delta:
 
                 check_records(manifest, name, table.rows)
             elif not all_below(table.rows, below):
-                if not all_finite(table.rows):
+                if not all_below(table.rows, np.inf):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
                 largest = float(np.abs(table.rows).max())
                 range_text = f"numbers below {below:g} for {dtype}"
@@ -177,7 +176,7 @@ class Delta:
             if list(tensor.shape) != manifest.dense[name]:
                 expected, shape = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"delta: dense tensor {name!r}: expected shape {expected}, got {shape}")
-            if not all_finite(tensor):
+            if not all_below(tensor, np.inf):
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
 
     def _check_copy(self, manifest: Manifest, table: str) -> None:
@@ -200,12 +199,6 @@ def check_time(name: str, time_s: float, least_s: float) -> None:
     if not least_s <= time_s < MAX_TIME_S:
         hint = "; milliseconds?" if MAX_TIME_S <= time_s < 1e3 * MAX_TIME_S else ""
         raise BadInput(f"delta: {name}: expected seconds since 1970, got {str(time_s)[:24]}{hint}")
-
-
-def all_finite(array: NDArray[np.float32]) -> bool:
-    """Report whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
-    flat = array.reshape(-1)
-    return all(bool(np.isfinite(flat[at : at + CHECK_ROWS]).all()) for at in range(0, flat.size, CHECK_ROWS))
 
 
 def write_delta(path: Path, delta: Delta) -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +40,8 @@ from freshet_serving.processor.package.entities import (
     NOT_GIVEN,
     UNKNOWN,
     EntityEntry,
-    EntityModel,
 )
+from freshet_serving.processor.package.manifest_checks import want
 from freshet_serving.processor.package.manifest_entries import DTYPES, Input
 from freshet_serving.processor.package.record_texts import (
     NOT_KEPT,
@@ -52,6 +52,9 @@ from freshet_serving.processor.package.record_texts import (
 )
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package.manifest import Manifest
 
 Int64s = NDArray[np.int64]
 Records = NDArray[np.int32]
@@ -100,7 +103,7 @@ class RecordLayout(NamedTuple):
     words: int
 
 
-def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
+def column_specs(manifest: Manifest, entity: EntityEntry) -> list[Input]:
     """Return the columns of an entity's records, in their order there."""
     return [*(spec for spec in manifest.inputs if spec.name in entity.inputs), *entity.further]
 
@@ -110,7 +113,7 @@ def names_keys(entity: EntityEntry) -> bool:
     return any(spec.name == entity.key for spec in entity.filters)
 
 
-def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
+def derived(manifest: Manifest, entity: EntityEntry) -> list[Transform]:
     """Return the transforms of an entity's inputs alone, in order; raise BadInput if one reads other inputs as well."""
     names, transforms = set(entity.inputs), []
     for transform in manifest.transforms:
@@ -128,7 +131,7 @@ def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
     return transforms
 
 
-def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordField]:
+def record_fields(manifest: Manifest, entity: EntityEntry) -> list[RecordField]:
     """Return the fields of an entity's records, in the order of their words."""
     names = {*entity.inputs, *(t.name for t in derived(manifest, entity))}
     seeds = {t.name: t.hash_seed for t in manifest.tables}
@@ -144,7 +147,7 @@ def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordFiel
     return _placed(fields, 0)
 
 
-def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
+def record_layout(manifest: Manifest, entity: EntityEntry) -> RecordLayout:
     sources = record_fields(manifest, entity)
     bound_words = _even(sum(f.words for f in sources))
     if entity.text_nbytes < 0:
@@ -178,7 +181,7 @@ def _even(words: int) -> int:
     return words + words % 2
 
 
-def longest_read(manifest: EntityModel, source: str) -> int:
+def longest_read(manifest: Manifest, source: str) -> int:
     """Return how many of a ragged source's first values features read; 0 for all of them."""
     codes = next((codes_a_value(t) for t in manifest.transforms if t.name == source), 1)
     most = [f.max_length * codes for f in manifest.features if f.input == source]
@@ -186,7 +189,7 @@ def longest_read(manifest: EntityModel, source: str) -> int:
 
 
 def pack_records(
-    manifest: EntityModel, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
+    manifest: Manifest, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
 ) -> Records:
     """Return the records of n keys, int32 [n, words], from its columns and the transforms derived of its inputs.
 
@@ -225,7 +228,7 @@ def pack_records(
 
 
 def unpack_records(
-    manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
+    manifest: Manifest, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
     """Return those of the named columns that all records, int32 [n, words], hold as they were given.
 
@@ -277,7 +280,7 @@ def _lists(
     return records
 
 
-def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
+def check_records(manifest: Manifest, table: str, rows: Records) -> None:
     """Raise BadInput for records from a file, int32 [n, words], that pack_records() does not make."""
     entity = first_of(e for e in manifest.entities if e.table == table)
     layout = record_layout(manifest, entity)
@@ -306,65 +309,60 @@ def _check_kept(entity: EntityEntry, layout: RecordLayout, words: Records) -> No
         )
 
 
-def validate_entities(m: EntityModel) -> None:
+def validate_entities(m: Manifest) -> None:
     """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
     inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
     records = {t.name for t in m.tables if t.dtype == RECORD}
-    _want(len(m.entities) <= MAX_ENTITIES, f"manifest.entities: expected at most {MAX_ENTITIES}")
+    want(len(m.entities) <= MAX_ENTITIES, f"manifest.entities: expected at most {MAX_ENTITIES}")
     owned = {e.table for e in m.entities}
-    _want(len(owned) == len(m.entities), "manifest.entities: expected distinct names")
-    _want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
-    _want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
-    _want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
+    want(len(owned) == len(m.entities), "manifest.entities: expected distinct names")
+    want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
+    want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
+    want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
     before = m.filled
     filled = set(before)
     keys = {e.key for e in m.entities} | {key for filler in before.values() for key in filler.keys}
     for e in m.entities:
         where = f"manifest.entities[{e.name[:64]}]"
-        _want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
+        want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
         key = inputs.get(e.key)
-        _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
+        want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
         plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"
-        _want(plain, f"{where}.key: expected one int64 or string a row")
+        want(plain, f"{where}.key: expected one int64 or string a row")
         by = before[e.key].kind if e.key in before else "an entity"
-        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
+        want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
         distinct = bool(e.inputs or e.filters) and len(set(e.inputs)) == len(e.inputs)
-        _want(distinct, f"{where}.inputs: expected distinct inputs")
+        want(distinct, f"{where}.inputs: expected distinct inputs")
         _validate_filters(e, key, where)
         for name in e.inputs:
-            _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
-            _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
-            _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
+            want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
+            want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
+            want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
             floats = inputs[name].ragged and inputs[name].dtype == "float32"
-            _want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
+            want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
             filled.add(name)
         bounded = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
-        _want(bounded, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
+        want(bounded, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
         layout = record_layout(m, e)
         least = 4 * sum(1 + column.strings for column in layout.texts)
-        _want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
-        _want(bool(layout.sources) or not e.inputs, f"{where}.inputs: expected one that a feature reads")
+        want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
+        want(bool(layout.sources) or not e.inputs, f"{where}.inputs: expected one that a feature reads")
         ragged = {f.source for f in (*layout.sources, *layout.given) if f.ragged}
         good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())
-        _want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
+        want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
         words, table = layout.words, tables[e.table]
-        _want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
-        _want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
-        _want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
+        want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
+        want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
+        want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
 
 
 def _validate_filters(e: EntityEntry, key: Any, where: str) -> None:
-    _want(len({spec.name for spec in e.filters}) == len(e.filters), f"{where}.filters: expected distinct names")
-    _want(not e.filters or e.text_nbytes >= 0, f"{where}.text_nbytes: expected 0 or more with filters")
-    _want(bool(e.inputs) or e.unknown == DEFAULT, f"{where}.unknown: expected {DEFAULT!r} without inputs")
+    want(len({spec.name for spec in e.filters}) == len(e.filters), f"{where}.filters: expected distinct names")
+    want(not e.filters or e.text_nbytes >= 0, f"{where}.text_nbytes: expected 0 or more with filters")
+    want(bool(e.inputs) or e.unknown == DEFAULT, f"{where}.unknown: expected {DEFAULT!r} without inputs")
     for spec in e.filters:
-        _want(0 < len(spec.name) <= 1024, f"{where}.filters: expected names of 1 to 1024 characters")
+        want(0 < len(spec.name) <= 1024, f"{where}.filters: expected names of 1 to 1024 characters")
         plain = spec.dtype in DTYPES and not spec.columns and not (spec.ragged and spec.dtype == "float32")
-        _want(plain, f"{where}.filters[{spec.name[:64]}]: expected one value or a list of ids or strings a key")
+        want(plain, f"{where}.filters[{spec.name[:64]}]: expected one value or a list of ids or strings a key")
         text = spec.dtype == "string" and not spec.ragged and key is not None and key.dtype == "string"
-        _want(spec.name != e.key or text, f"{where}.filters[{spec.name[:64]}]: expected the texts of keys of strings")
-
-
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)
+        want(spec.name != e.key or text, f"{where}.filters[{spec.name[:64]}]: expected the texts of keys of strings")

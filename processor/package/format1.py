@@ -9,32 +9,18 @@ executable the two inputs that a version of format 2 has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import FORMAT_1
-from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Described, Subgraph, divided
+from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Subgraph, divided
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.package.manifest import Manifest
 
 ROLES = ("whole", "user", "candidate")
 USER_VECTOR = "u"
 MAX_USER_WIDTH = 1 << 16
-
-
-class _Executable(Protocol):
-    @property
-    def bucket(self) -> int: ...
-    @property
-    def subgraph(self) -> str: ...
-
-
-class _Compiled(Described, Protocol):
-    """A manifest of any format, with its executables."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def executables(self) -> Sequence[_Executable]: ...
 
 
 def to_format_2(raw: dict[str, Any]) -> int:
@@ -62,7 +48,7 @@ def to_format_2(raw: dict[str, Any]) -> int:
     return user_width
 
 
-def graphs_of(manifest: Described, user_width: int) -> dict[str, Subgraph]:
+def graphs_of(manifest: Manifest, user_width: int) -> dict[str, Subgraph]:
     """Return the subgraphs of a manifest of format 1."""
     return divided(manifest, [(USER_VECTOR, user_width)]) if user_width else {}
 
@@ -85,7 +71,7 @@ def to_format_1(document: dict[str, Any]) -> dict[str, Any]:
     return old
 
 
-def side_columns(manifest: _Compiled) -> int:
+def side_columns(manifest: Manifest) -> int:
     """Return how many side columns the executables of `score` have; 0 if they have inputs of their own.
 
     Every bucket has as many: those that the smallest needs to hold u.

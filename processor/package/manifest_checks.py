@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.combiners import COMBINERS
@@ -27,7 +27,6 @@ from freshet_serving.processor.package.subgraphs import (
     USER,
     USER_TENSOR,
     WHOLE,
-    Described,
     GraphInput,
     GraphOutput,
     batch_symbol,
@@ -40,14 +39,10 @@ from freshet_serving.processor.package.subgraphs import (
     user_features,
 )
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.package.manifest import Manifest
+
 MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
-
-
-class GraphModel(Described, Protocol):
-    """A manifest (processor.package.manifest), as far as its subgraphs go."""
-
-    @property
-    def executables(self) -> Sequence[Any]: ...
 
 
 def want(condition: bool, message: str) -> None:
@@ -70,7 +65,7 @@ def fills(dims: list[int], columns: int) -> bool:
     return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
-def validate_graphs(m: GraphModel) -> None:
+def validate_graphs(m: Manifest) -> None:
     """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
     graphs = subgraphs(m)
     names = set(graphs)
@@ -134,7 +129,7 @@ def validate_graphs(m: GraphModel) -> None:
     )
 
 
-def _validate_graph_input(m: GraphModel, where: str, i: GraphInput, length: int) -> None:
+def _validate_graph_input(m: Manifest, where: str, i: GraphInput, length: int) -> None:
     widths = {f.name: f.width for f in m.features}
     want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
     want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
