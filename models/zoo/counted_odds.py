@@ -19,8 +19,9 @@ gradient; another has little to lose (with an open gate and both numbers AUC fel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.models.zoo.dense_input import ColumnSpan, DenseInput
@@ -66,27 +67,51 @@ def with_counted_odds(
     pairs = ops.reshape(x[:, width:], (-1, len(counted), 2))
     seen = ops.relu(pairs[:, :, 0])
     positive = ops.minimum(ops.relu(pairs[:, :, 1]), seen)
-    # Weights of one row: each of a layer's outputs is a weight of a feature.
-    one = ops.ones_like(seen[:, :1])
+
+    class FeatureWeights(keras.layers.Layer):  # type: ignore[misc]
+        """A weight of each feature, [1, features]: what is made of them alone is not computed row by row."""
+
+        def __init__(self, name: str, features: int, first: float) -> None:
+            super().__init__(name=name)
+            self._features, self._first = features, first
+
+        def build(self, input_shape: Any) -> None:
+            initial = keras.initializers.Constant(self._first)
+            self.kernel = self.add_weight(shape=(1, self._features), initializer=initial, name="kernel")
+
+        def call(self, x: Any) -> Any:
+            return ops.reshape(self.kernel, (1, self._features))
+
     first_rows, first_odds = math.log(math.expm1(PRIOR_ROWS)) / FASTER, math.log(PRIOR / (1 - PRIOR)) / FASTER
     rows, odds = (
-        FASTER
-        * keras.layers.Dense(
-            len(counted), use_bias=False, kernel_initializer=keras.initializers.Constant(first), name=name
-        )(one)
+        FASTER * FeatureWeights(name, len(counted), first)(x)
         for name, first in (("prior_rows", first_rows), ("prior_odds", first_odds))
     )
     prior_rows, prior = ops.softplus(rows), ops.sigmoid(odds)
     against = seen - positive + prior_rows * (1 - prior)
     said = ops.log((positive + prior_rows * prior + 1e-6) / (against + 1e-6)) - odds
     if gates:
-        opened = keras.layers.Dense(len(gates), use_bias=False, kernel_initializer="zeros", name="equal_gates")(one)
+        opened = GATES_FASTER * FeatureWeights("equal_gates", len(gates), 0.0)(x)
         columns = [gates.index(n) + 1 if n in gates else 0 for n in range(len(counted))]
-        said = said * ops.take(ops.concatenate([one, GATES_FASTER * opened], 1), columns, axis=1)
+        said = said * ops.take(ops.concatenate([ops.ones_like(opened[:, :1]), opened], 1), columns, axis=1)
     read = [gated(x[:, :width], plain), said]
     if known_of:
-        read.append(LOGS_SCALE * ops.log(1 + (ops.take(seen, known_of, axis=1) if gates else seen)))
+        read.append(LOGS_SCALE * ops.log(1 + _columns(seen, known_of)))
     read = ops.concatenate(read, 1)
     logits = own.logits([read, *histories] if histories else read)
     inputs = [x, *histories] if histories else x
     return Arch.of(keras.Model(inputs, logits, name=f"{own.logits.name}_counts"))
+
+
+def _columns(x: Any, numbers: Sequence[int]) -> Any:
+    """Return some columns, in ascending order: slices, which backends copy faster than they gather."""
+    from freshet_serving.compiler.frameworks import keras
+
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][1] == n:
+            runs[-1][1] = n + 1
+        else:
+            runs.append([n, n + 1])
+    parts = [x[:, start:stop] for start, stop in runs]
+    return parts[0] if len(parts) == 1 else keras.ops.concatenate(parts, 1)

@@ -23,6 +23,8 @@ from freshet_serving.processor.package import MAX_CROSSED, Transform
 
 ALL_VALUES = (0, 1 << 62)
 """The window of a column that is crossed as a whole."""
+FEW_EVENTS = 64
+"""Events of a list up to which comparing each with a row's value takes less than a search among sorted ones."""
 
 
 class PairCrosses(NamedTuple):
@@ -48,20 +50,26 @@ class PairCrosses(NamedTuple):
         """
         t, (first, second) = self.first, pair
         rows, ragged = rows_of(t, pair), first.splits is not None or second.splits is not None
-        ends = np.empty((len(self.names), rows + 1), np.int64)
         bounds = [(0 if f.splits is None else address(f.splits), f.width, f.rows) for f in pair]
-        total, most = crosses.pair_ends(*bounds[0], *bounds[1], self.windows, self.windowed, ends)
-        if limits is not None and ragged:
-            crossed = within_limit(t, crossed + total, limits)
+        if ragged:
+            ends = np.empty((len(self.names), rows + 1), np.int64)
+            total, most = crosses.pair_ends(*bounds[0], *bounds[1], self.windows, self.windowed, ends)
+            if limits is not None:
+                crossed = within_limit(t, crossed + total, limits)
+            counts: list[int] = ends[:, -1].tolist()
+        else:
+            windowed, other = pair[self.windowed].width, pair[1 - self.windowed].width
+            pairs = [min(max(windowed - skip, 0), window) * other for skip, window in self.windows.tolist()]
+            most, counts = max(pairs), [rows * count for count in pairs]
+            total = sum(counts)
         if most > MAX_CROSSED:
             raise BadInput(f"{named(t)}: expected at most {MAX_CROSSED} crossed values per row")
-        counts: list[int] = ends[:, -1].tolist()
         check_count(t, max(counts))
         values = [_hashed(f) for f in pair]
         columns = [(address(v), len(v), *bound) for v, bound in zip(values, bounds)]
         mixed, ids = np.empty(sum(map(len, values)), np.uint64), np.empty(total, np.int64)
         buckets, key = map(np.uint64, t.integers)
-        crosses.cross_pairs(*columns[0], *columns[1], self.windows, self.windowed, ends, buckets, key, mixed, ids)
+        crosses.cross_pairs(*columns[0], *columns[1], self.windows, self.windowed, rows, buckets, key, mixed, ids)
         flat, start = [], 0
         for n, count in enumerate(counts):
             part_ids = ids[start : start + count]
@@ -146,10 +154,16 @@ def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    """Return how many values of a row's list are the row's value of the other column, as a number of bits."""
+    """Return how many values of a row's list are the row's value of the other column, as a number of bits.
+
+    A list of one row is compared with each row's value if it is short, else sorted; lists of many are read once.
+    """
     (listed, one), rows = given, rows_of(t, given)
     events, value = _hashed(listed), _hashed(one)
-    if listed.rows == 1:
+    if listed.rows == 1 and len(events) <= FEW_EVENTS:
+        counts = np.empty(len(value), np.int64)
+        crosses.count_equal(events, value, counts)
+    elif listed.rows == 1:
         events = np.sort(events)
         counts = np.searchsorted(events, value, "right") - np.searchsorted(events, value, "left")
     else:

@@ -134,7 +134,7 @@ def pair_ends(first_splits, first_width, first_rows, second_splits, second_width
         *[nb.int64] * 10,
         nb.int64[:, ::1],
         nb.int64,
-        nb.int64[:, ::1],
+        nb.int64,
         nb.uint64,
         nb.uint64,
         nb.uint64[::1],
@@ -156,7 +156,7 @@ def cross_pairs(
     second_rows,
     windows,
     windowed,
-    ends,
+    rows,
     buckets,
     key,
     mixed,
@@ -170,6 +170,7 @@ def cross_pairs(
     Args:
         first: Address of the first column's hashed values, uint64.
         first_count: Their number.
+        rows: Rows of the columns together.
         mixed: uint64 [first_count + second_count]; written.
         ids: int64 [number of all pairs]; written.
     """
@@ -181,7 +182,7 @@ def cross_pairs(
     at = 0
     for p in range(len(windows)):
         skip, most = windows[p, 0], windows[p, 1]
-        for row in range(ends.shape[1] - 1):
+        for row in range(rows):
             a, a_end = (
                 _begin(first_splits, first_width, first_rows, row),
                 _end(first_splits, first_width, first_rows, row),
@@ -207,3 +208,19 @@ def cross_pairs(
                     for j in range(b_end - b):
                         ids[at + j] = bucket(cat_mixed(half, mixed[first_count + b + j]), buckets, share)
                     at += b_end - b
+
+
+@kernel(nb.void(nb.uint64[::1], nb.uint64[::1], nb.int64[::1]), boundscheck=False, error_model="numpy")
+def count_equal(events, values, counts):
+    """Write how many of a few events equal each value: every pair is compared.
+
+    Args:
+        events: uint64 [m].
+        values: uint64 [n].
+        counts: int64 [n]; written.
+    """
+    for row in range(len(values)):
+        value, count = values[row], np.int64(0)
+        for event in events:
+            count += event == value
+        counts[row] = count
