@@ -2,14 +2,11 @@
 
 Pure, except run_on(), on(), ResourceLimits.here() and Occupancy.
 
-The limits of a process are the cores' worth of time and the memory it may use. They are read, never set. The cores are
-those of its affinity, limited by the quota of its control groups (a quota of 1.5 is one core that runs all the time).
-A limit applies wherever it is set: at the process's own group or at any above it. Both versions of control groups are
-read. The paths of /proc/self/cgroup need not exist: in a container they name folders of the host, and the root of
-/sys/fs/cgroup is the container's own group.
+A process may run on the cores of its affinity, limited by the quota of its control groups (a quota of 1.5 is one core
+that runs all the time): its own group and any above it, of both versions. The paths of /proc/self/cgroup need not
+exist: in a container they name folders of the host, and the root of /sys/fs/cgroup is the container's own group.
 
-Occupancy tracks how many of the shared cores are computing, and each process's heartbeat. Each process has two words,
-which it alone writes and all processes read, without a lock:
+Occupancy: each process has two words, which it alone writes and all processes read, without a lock:
 
 computing    number of its threads that are computing. A hint: if two processes take the last core, one batch takes
 longer and nothing else goes wrong.

@@ -1,22 +1,19 @@
 """Counters in one block of slots: the owner lays them out with their metrics; all others read them by name.
 
-A slot is one number and describes its metric family itself, so that a counter is added in one place: where it is
-counted. A block holds the numbers of one owner (an observer, the remote tables of a version), a snapshot copies them.
-Snapshots of several owners and processes add up by slot (`merged`).
+A slot is one number and describes its metric family itself, so that a counter is added in one place. A block holds the
+numbers of one owner (an observer, the remote tables of a version); snapshots of several owners and processes add up by
+slot (`merged`).
 
 Invariants
-- A block's slots are laid out once, when its owner is created, and never change.
+- A block's slots never change.
 - A cell is written by its owner only: by one thread, or under the owner's lock. A snapshot is of one moment if it is
   taken under that lock.
-- Slots are equal across processes, so snapshots with different slots (another extension, another version) add up, and
-  a slot that only one of them has stays as it is.
-- Adding is associative and has no order: integers stay integers; only slots of seconds have fractions.
+- Slots are equal across processes; a slot that only one process has is kept.
 
-Costs: to count is an addition to a cell of a list; a snapshot builds a dict of all slots, for a scrape or a report.
+Costs: to count is an addition to a cell of a list; a snapshot builds a dict of all slots.
 
-Rejected: one array for a process (extensions come and go with versions, and each would need a range of its own); an
-array of NumPy (an addition to a cell takes four times as long); help texts beside the extension's other offers (a
-second place for each counter).
+Rejected: one array for a process (extensions come and go with versions); an array of NumPy (an addition to a cell takes
+four times as long); help texts beside the extension's other offers (a second place for each counter).
 """
 
 from __future__ import annotations

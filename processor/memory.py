@@ -1,12 +1,11 @@
 """Shared memory: buffers that grow by being touched, and handles by which another process maps the very same bytes.
 
 One reservation is one memfd (Linux) of its final size. Address space is reserved at once, pages only when written: an
-arena needs no growth protocol and no copy, and does not depend on /dev/shm. On other systems it is an anonymous
-mapping, which behaves the same within one process.
+arena needs no growth protocol and no copy, and does not depend on /dev/shm. Elsewhere it is an anonymous mapping.
 
-A SharedMap keeps a descriptor of its file. share() finds it below any view and names the bytes by (descriptor, offset,
-dtype, shape); attach() maps them in the process that received the descriptor. So another process reads the inode that
-was verified here, even if its path has been replaced since.
+share() finds the SharedMap below any view, which keeps a descriptor of its file, and names the bytes by (descriptor,
+offset, dtype, shape); attach() maps them in the process that received the descriptor. So another process reads the
+inode that was verified here, even if its path has been replaced since.
 """
 
 from __future__ import annotations

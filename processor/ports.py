@@ -10,15 +10,13 @@ Invariants
 - The core imports no extension: it asks ENGINE (or serving.ports.SERVER) for what is offered under a name, and has a
   default for what nobody offers.
 - What needs a missing extension is refused by a line that names it (`missing`), never ignored.
-- Two extensions that offer the same name are refused when they are found.
-- Extensions are found once in a process, at the first question, and do not change after that. FRESHET_EXTENSIONS
-  names the only ones to use, separated by commas; "none" leaves out all. An unknown name is refused, also by the
-  engine alone: a misspelt one would be left out silently.
+- Two extensions that offer the same name are refused when they are found: once in a process, at the first question.
+- FRESHET_EXTENSIONS names the only ones to use, separated by commas; "none" leaves out all. An unknown name is
+  refused, also by the engine alone: a misspelt one would be left out silently.
 
 Costs: finding imports the `__init__.py` of every extension, so an extension imports the rest of itself when it is used.
 
-Rejected: entry points (the engine works from a checkout, and no code runs because it is installed); a list of
-extensions in the core (a new one would change the core).
+Rejected: entry points (no code should run because it is installed); a list of extensions in the core.
 """
 
 from __future__ import annotations

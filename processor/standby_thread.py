@@ -8,8 +8,7 @@ Ownership: a caller of try_run() owns the thread until wait() has returned, and 
 (try_run_detached()) owns it until the work ends. Other callers get False meanwhile.
 
 Must never happen
-- Work that continues after wait() has returned, or a wait() for work that never began: wait() checks every second
-  whether the thread is alive.
+- Work that continues after wait() has returned, or a wait() for work that never began.
 - A thread that dies of its work, or of a shortage: whatever the work raises is kept for wait().
 - A shortage of memory that blocks a caller: existing locks are acquired and released, and nothing is created.
 """

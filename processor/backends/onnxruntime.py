@@ -1,23 +1,20 @@
 """Run dense graphs on ONNX Runtime, from the files that compiler/backends/onnxruntime.py writes.
 
-The artefact holds the graph and, for every weight, only name and shape. The values are passed from memory as constants
-when the session is created, so that ONNX Runtime packs them for its matrix kernels: a run takes 1.5 times as long if
-they are graph inputs. New weights mean a new session (5 to 15 ms for a million parameters, nearly all of it without the
-GIL), never a new compilation. ONNX Runtime keeps its own copy: the arrays may be freed after with_weights().
+The artefact holds the graph and, for every weight, only name and shape. The values are passed as constants when the
+session is created, so that they are packed: a run takes 1.5 times as long if they are graph inputs. New weights mean a
+new session (5 to 15 ms for a million parameters, nearly all without the GIL), never a new compilation. The arrays may
+be freed after with_weights().
 
 Rows are symbolic in the artefact, because a static batch size makes no run faster at any bucket from 1 to 256. So one
-session, with one packed copy of the weights, serves all buckets. InferenceSession.run is safe from several threads; a
-binding belongs to one.
-
-On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back.
+session serves all buckets. InferenceSession.run is safe from several threads; a binding belongs to one.
 
 Where an artefact has a loop, a run has options through which it can be ended (EndableRun). These say that no CUDA graph
 is recorded: from options that do not say so, the library takes 24 microseconds to find it out.
 
 Rejected: recording runs as CUDA graphs, 80 microseconds a run of one row on an H200. The library records in CUDA's
-global mode: while a binding's first run is recorded, copies of every other thread of the process fail ("operation not
-permitted when stream is capturing"), and after a flip all bindings are new. Replays take turns as well, so four threads
-ran 0.8 times the rows of one, where XLA's ran 2.9 times (docs/reference/gpu).
+global mode: meanwhile copies of every other thread of the process fail ("operation not permitted when stream is
+capturing"), and after a flip all bindings are new. Replays take turns as well, so four threads ran 0.8 times the rows
+of one, where XLA's ran 2.9 times (docs/reference/gpu).
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Run dense graphs on OpenVINO (oneDNN), from the files that compiler/backends/openvino.py writes.
 
 An artefact is the library's own compiled model with the weights frozen inside, one per bucket: importing it takes a
-third of the time of compiling. Its origin is an ONNX model that has the weights as inputs. When the weights are not the
-frozen ones (after a delta with dense weights, in the background, before its flip) they are inserted as constants and
-the graph is compiled for the bucket: some tens of milliseconds per bucket for a million parameters.
+third of the time of compiling. Its origin is an ONNX model that has the weights as inputs. Other weights (after a
+delta, in the background, before its flip) are inserted as constants and the graph is compiled for the bucket: some tens
+of milliseconds per bucket for a million parameters.
 
 Precision bfloat16 is a hint for the compilation: weights and activations of the matrix products are rounded. Processors
-that do not multiply bfloat16 emulate it at a fiftieth of the speed, so the manifest lists the feature among those that
-the executable needs. For int8 the model itself defines where values are quantised (compiler.backends.int8), and weights
-are passed unchanged.
+without it emulate it at a fiftieth of the speed, so the manifest lists the feature. For int8 the model itself defines
+where values are quantised (compiler.backends.int8), and weights are passed unchanged.
 
-Infer requests hold the activations and take milliseconds to create. As many as there may be concurrent runs are created
-and warmed with the executable; a binding takes one while there are any, and gives it back when it is freed.
+Infer requests take milliseconds to create. As many as there may be concurrent runs are created and warmed with the
+executable; a binding takes one while there are any, and gives it back when it is freed.
 """
 
 from __future__ import annotations

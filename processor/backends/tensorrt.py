@@ -5,12 +5,9 @@ GPUs of compute capability 9.0. An artefact is one engine for one bucket and one
 model from which another version of the library builds it again while the version loads.
 
 Invariants
-- Weights are inputs of the network: an engine holds none, so none can serve old ones. New weights are copied to the
-  device once per flip, before it, and all buckets read that copy; it is freed with the last binding that reads it.
-- An engine never changes: executables of all generations share it.
-
-A binding has its own stream, execution context and device buffers: a run copies its inputs over, computes, copies the
-outputs back and waits, without the GIL.
+- Weights are inputs of the network: an engine holds none, so executables of all generations share it. New weights are
+  copied to the device once per flip, before it, for all buckets, and freed with the last binding that reads them.
+- A binding has its own stream, execution context and device buffers. A run waits for its outputs without the GIL.
 
 Rejected, with figures in docs/how-to/gpu.md: weights inside the engine that are refitted (needs a GPU to build, and a
 second copy of every engine per flip), and building the engine again for each flip.

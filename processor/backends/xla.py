@@ -1,19 +1,17 @@
 """Run dense graphs on XLA through jaxlib's PJRT client alone, from the files that compiler/backends/xla.py writes.
 
-Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays. It
-is shared by all versions of a process that have the same StableHLO, and freed with the last of them. An artefact is a
-serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which later jaxlibs can read for
-years, so that it can be compiled again for another processor or library without TensorFlow.
+Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays,
+shared by all versions of a process that have the same StableHLO. An artefact is a serialised PJRT executable in a
+capsule; its origin is a portable StableHLO artifact, from which later jaxlibs compile for another processor or library
+without TensorFlow.
 
-On a CPU a run computes in the calling thread: the client has as many threads as one run may use; with one thread it has
-none to hand work to. The session's input buffer is the argument itself, a view whose bytes each run reads again (if
-64-byte aligned; else it is copied). Outputs are copied out, a few microseconds. A run allocates its outputs inside PJRT
-and a handful of Python objects; the GIL is released while it computes.
+On a CPU a run computes in the calling thread if the client has one thread. The session's input buffer is the argument
+itself (if 64-byte aligned; else it is copied); outputs are copied out, a few microseconds. A run allocates its outputs
+inside PJRT and a handful of Python objects; the GIL is released while it computes.
 
-On a GPU inputs and outputs are copied in each run, by CUDA's runtime where cuda-python is installed: an input then has
-an array on the device that every run over it overwrites. jax's own transfers take 0.2 ms for a single row: on an H200 a
-run took 333 microseconds instead of 106 at one row, and 1,391 instead of 365 at 4,096. Machine code is for one kind of
-GPU, which the target names.
+On a GPU CUDA's runtime copies inputs and outputs where cuda-python is installed: an input has an array on the device
+that every run over it overwrites. jax's own transfers are slow: on an H200 a run took 333 microseconds instead of 106
+at one row, and 1,391 instead of 365 at 4,096. Machine code is for one kind of GPU, which the target names.
 
 Rejected: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
 jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() cost, too); the fusions of YNNPACK

@@ -4,14 +4,13 @@ Bounds are checked here and only here: kernels trust what bind() returns. The si
 alone, before strings are hashed, transforms computed or a stage run (limits). A float that is infinite is refused here
 if a transform or the stage reads it; the others are left to fill() (plan).
 
-A version's transforms (evaluation) are computed once the inputs are checked. A stage (stage) is run once on the checked
-request, and its outputs are checked as clients' inputs are. That takes as long as the stage does, so callers on an
-event loop bind such versions elsewhere. A stage that reads rows of tables runs with each batch instead (stage_rows).
+A stage is run once on the checked request, and its outputs are checked as clients' inputs are. That takes as long as
+the stage does, so callers on an event loop bind such versions elsewhere. A stage that reads rows of tables runs with
+each batch instead (stage_rows).
 
-What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
-inputs of entities are bound without values, and filled in under the state of the batch (entity_records), and so are
-those that sections of extensions fill (late_values). A key that the model does not read may be absent; one of online
-features is no source, and only checked.
+What a request leaves out (processor.package.input_fillers): online features are filled in before; inputs of entities
+and of extensions' sections are bound without values, and filled in under the state of the batch (entity_records,
+late_values). A key that the model does not read may be absent; one of online features is no source, and only checked.
 
 Threads bind at the same time: how requests of one shape are bound is cached, and may be computed twice.
 """

@@ -1,15 +1,15 @@
 """Fill the inputs that a request leaves out from the records of a version's entities.
 
-A request that leaves inputs of an entity out is bound with its key alone: the sources of these inputs get the key's
-rows, no values, and the most values of a record as stride (kernels.pool: BY_ENTITY). Whoever reads a bound request's
-values fills them in first, as of the epoch that it reads rows at; so they are part of the generation, like every row.
+Such a request is bound with the entity's key alone: the sources of these inputs get the key's rows, no values, and the
+most values of a record as stride (kernels.pool: BY_ENTITY). Whoever reads a bound request's values fills them in first,
+as of the epoch that it reads rows at; so they are part of the generation, like every row.
 
 Invariants
-- Records are copied under the state of the batch, into memory of that one call: nothing is kept between two.
+- Records are copied under the state of the batch, into memory of that one call. Values outlive it only for requests
+  that ask for them (UsedRecords): whole records, under the same state.
 - What a request sends is never replaced.
 - A record holds what bind_inputs() would have made of the same values (processor.package.entities), so a request scores
   equal to the bit with and without them.
-- Values outlive the call only for requests that ask for them (UsedRecords): whole records, under the same state.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Measure how much a stage computes, by rows and by the longest list (processor.package.stage_entries).
 
-A traced run counts the bytes that operators write, so the result does not depend on the machine. Tensors' sizes are
-products of sizes, so their sum is a polynomial, which a few runs of few rows with short lists fix. Two larger points
-check it: what grows faster than any polynomial of these powers (a loop that doubles what it carries) is refused,
-because a small request could ask for any memory.
+A traced run counts the bytes that operators write. Tensors' sizes are products of sizes, so their sum is a polynomial,
+which a few small runs fix. Two larger ones check it: what grows faster than any polynomial of these powers (a loop that
+doubles what it carries) is refused, because a small request could ask for any memory.
 
-Rejected: measuring memory or time. Both depend on the machine, the allocator and what else runs, and a bound that
-differs between two replicas makes a request that one of them refuses.
+Rejected: measuring memory or time. Both depend on the machine and what else runs, and a bound that differs between two
+replicas makes a request that one of them refuses.
 """
 
 from __future__ import annotations

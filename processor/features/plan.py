@@ -1,19 +1,17 @@
 """Evaluate a model's sparse graph: a request's named inputs in, the dense graph's input matrix out.
 
-A SparsePlan is made once from the manifest: its sources and lookups (sources), what binds requests (binding), and what
-fills with each batch what requests leave out (late_values). bind_inputs() turns a request into addresses; fill() runs
-the fused kernel over the bound requests of a batch, and trusts what was bound.
+A SparsePlan is made once from the manifest. bind_inputs() turns a request into addresses; fill() runs the fused kernel
+over the bound requests of a batch, and trusts what was bound.
 
 A large request is divided into chunks of rows (processor.sessions.split_request), and what its rows share is looked up
-in steps of bounded size before. A step reads some features, or some ids of one feature's list: a list is taken apart
-only where its combiner says how pieces are combined (package.combiners), in order, so the sum is equal to the bit.
+in steps of bounded size before. A list is taken apart only where its combiner says how pieces are combined
+(package.combiners), in order, so the sum is equal to the bit.
 
 A float that is infinite, or becomes so when scaled, is refused, because a network's output for it is meaningless; NaN
-is a missing value. fill() raises NonFiniteInput after writing all rows; non_finite_error() then finds the request and
-the position, for the code that answers the batch. Outputs of a stage are not checked for this.
+is a missing value. fill() raises NonFiniteInput after writing all rows; non_finite_error() then finds the place.
+Outputs of a stage are not checked for this.
 
-Modules for entities, sequences, transforms and stages are loaded with the first version that has them, never on a
-request.
+Modules for entities, sequences, transforms and stages are loaded with the first version that has them.
 """
 
 from __future__ import annotations

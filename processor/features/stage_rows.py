@@ -1,15 +1,13 @@
 """Run a stage that reads rows of tables: with each batch, once a request, on rows as of the batch's epoch.
 
-A stage without lookups is run when a request is bound (binding). One with lookups (package.stage_lookups) cannot be,
-because the state is not known then. Its outputs are bound as sources without values, and filled here.
+The state of its lookups (package.stage_lookups) is not known when a request is bound, so its outputs are bound as
+sources without values, and filled here.
 
 Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
-- A run has the rows of one request only: lengths and padding of other requests cannot change its results.
-- The runs of a request get the rows that this call fills, or one row if all inputs that the stage reads have one, in
-  pieces of bounded memory, and end in the time that the request has left (stage_runs).
-- What can be refused by looking at a request is refused when it is bound, all rows at once: which of them run together
-  depends on measured costs.
+- A run has the rows of one request only: lengths and padding of other requests cannot change its results. They are the
+  rows that this call fills, or one row if all inputs that the stage reads have one (stage_runs).
+- What can be refused by looking at a request is refused when it is bound, all rows at once.
 - A request that the model refuses later does not keep the others from being filled: its outputs are NaN, and whoever
   reads them raises the refusal once all rows are written.
 """

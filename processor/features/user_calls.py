@@ -1,15 +1,13 @@
 """Requests about a kept user: the seam between what a client sends and what is kept of the user's inputs.
 
-A client sends the inputs of a user once, under a sequence id, and the candidates of later requests alone. What it says
-about the user is a UserCall; what is kept completes the request's inputs before anything else looks at them, so the
-request goes the way of one that was sent whole.
+A client sends the inputs of a user once, under a sequence id, and the candidates of later requests alone. What is kept
+completes the request's inputs before anything else looks at them.
 
 Invariants
 - What a request sends wins over what is kept, and what is kept wins over what is looked up by key.
 - A sequence id is personal data: no message, log, trace or metric has it.
-- A process without kept users answers a request that is whole as if it had no sequence id, and refuses any other.
-
-The extension user_state keeps users; without it, or without memory for it, a Predictor has None in its place.
+- A process without kept users (a Predictor has None in their place, without the extension user_state or memory for it)
+  answers a request that is whole as if it had no sequence id, and refuses any other.
 """
 
 from __future__ import annotations

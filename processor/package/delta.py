@@ -11,15 +11,12 @@ Metadata (all strings)           format, model, version, step, parent_step, comp
                                  checksums (JSON: tensor -> crc32), checksum (crc32 over all the rest and over every
                                  tensor's name, dtype, shape)
 
-Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. No part of a
-delta is used before all of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
+Every bit of the file is covered: tensors by `checksums`, the rest by `checksum`. No part of a delta is used before all
+of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
 
-DeltaRun merges consecutive deltas into one (compaction). Rows are whole values, never differences, so a run leaves only
-the newest row of each id, and an id that a later delta removes is removed. A run is staged, judged and served as one
-change (processor.versions.log_applier), and takes the memory of the ids that it changes, not of all its rows.
-
-Costs: each row is sorted a constant number of times, because what has been gathered is merged only once it is twice as
-large as the last merged result.
+DeltaRun merges consecutive deltas (compaction). Rows are whole values, never differences, so the newest row of each id
+is left, or its removal. A run is staged, judged and served as one change (processor.versions.log_applier). Each row is
+sorted a constant number of times: what has been gathered is merged once it is twice as large as the last result.
 """
 
 from __future__ import annotations

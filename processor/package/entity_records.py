@@ -1,24 +1,22 @@
 """Records of entities: what a row of an entity's table holds, packed, read and checked.
 
-A record holds sources of features, not the columns they come from: int64 keys and float32 numbers as the sparse graph
-would have bound the sent columns, strings hashed with the seed of each table that looks them up, transforms applied.
-So a request that leaves its columns out reads exactly the keys that it would have sent.
+A record holds sources of features as the sparse graph would have bound the sent columns: int64 keys and float32
+numbers, strings hashed with the seed of each table that looks them up, transforms applied. So a request that leaves its
+columns out reads exactly the keys that it would have sent.
 
     words    int64 sources, 2 words a value, in the order of Manifest.sources and, within one, of seeds
              ragged sources, the length and then `capacity` values, 2 words each; unused places are 0
              float32 sources, 1 word a value; NaN is a missing number
              one word of padding if the number is odd
-    given    the columns as they were given, as far as the sources do not hold them: those of numbers that transforms
-             or filters read, laid out like sources; then strings (processor.package.record_texts); padded to an even
-             number
+    given    the columns as they were given, as far as the sources do not hold them: numbers that transforms or filters
+             read, laid out like sources; then strings (processor.package.record_texts); padded to an even number
 
 What is given is read for filters, for recordings and for clients that ask for values, never to score. Versions whose
 text_nbytes is below 0 were published without.
 
 Invariants
 - A record has a value for each source, and its bits depend on the values alone.
-- A list is stored as far as features read it; a list beyond the capacity is refused, never cut, unless no feature reads
-  what is cut.
+- A list beyond the capacity is refused, never cut, unless no feature reads what is cut.
 - Records that filters read have all of their texts: what does not fit is refused.
 """
 

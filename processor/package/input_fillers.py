@@ -1,10 +1,9 @@
 """The inputs that a request may leave out, and what fills each of them by a key.
 
 Invariants
-- An input that nothing fills is in every request.
-- What a request sends wins: an input that is there is never filled.
-- A key is an input of the request like any other; no key is filled by another key. A key that the model itself does
-  not read may be left out, too: it is needed only if something is to be filled by it.
+- What a request sends wins. An input that nothing fills is in every request.
+- A key is an input of the request like any other, filled by no other key. One that the model itself does not read may
+  be left out: it is needed only if something is to be filled by it.
 - What a sequence has and the network does not read, such as times, may be left out.
 
 What is looked up outside of the process fills before the request is bound to a plan (processor.features.input_lookup);

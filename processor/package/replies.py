@@ -1,9 +1,8 @@
 """Content of replies: the outputs of each signature of a version, under the names that clients know, and labels.
 
-A version of one signature, "serving_default", replies with all of its outputs. An imported model may have several
-(TensorFlow Serving's `signature_name`): all read the same inputs and are computed together; each replies with some of
-the outputs. An output of strings is computed as positions in its list of labels, and codecs write the label in place of
-each position.
+An imported model may have several signatures (TensorFlow Serving's `signature_name`): all read the same inputs and are
+computed together; each replies with some of the outputs. An output of strings is computed as positions in its list of
+labels, and codecs write the labels.
 
 float32 holds whole numbers up to 2**24. An output of larger ones that is exact is computed in PIECES columns for each
 number, piece after piece: low + middle * 2**PIECE_BITS + high * 2**(2 * PIECE_BITS), in the 64 bits of an int64.

@@ -1,14 +1,9 @@
 """An imported model's stage in a manifest: the rows of tables that it reads, and how much it computes.
 
-A stage is computed by its own library, but its embeddings need not be constants in it: the engine looks up their rows
-under the state of each batch, so that a delta reaches them, and hands them to the stage as inputs. Each lookup is a
-table and the keys to look up, and gives the stage a tensor float32 [values, dim]: the rows of all values of an input,
-in their order, in whatever shape the stage's own tensor of keys is.
-
-A weight inside the stage is a table too: its lookup names no keys and gives all rows of the version's file in their
-order, so that a delta of rows changes the weight.
-
-Rows never decide which rows are read, so a stage with lookups outputs floats alone.
+Its own library computes a stage, but the engine looks up the embeddings under the state of each batch, so that a delta
+reaches them, and hands them to the stage as inputs: for each lookup float32 [values, dim], the rows of all values of an
+input in their order. A weight inside the stage is a table whose lookup names no keys and gives all rows of the
+version's file. Rows never decide which rows are read, so a stage with lookups outputs floats alone.
 
 Limits count what a request brings as a sum, but what a graph makes of it may be a product or a power: attention over a
 history is quadratic in its length, and a list that is sent once is computed for every candidate. So a stage has a

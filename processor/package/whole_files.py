@@ -1,20 +1,19 @@
 """Read and write the files of a repository: regular and of bounded size, and whole or not at all.
 
-A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
-file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
+A repository is written by others: a file's name may lead to a pipe, which blocks its reader for ever, a device, or a
+terabyte without a byte on disk. Every file of a repository that is read is opened here.
 
 Invariants
 - Only regular files are opened. The kind is checked before opening, because opening a device may have effects, and
-  again after, because the file may have been replaced; a pipe that slips in is opened without waiting for its writer.
+  again after; a pipe that slips in is opened without waiting for its writer.
 - A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
 - Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
-- A reader sees a whole file under its name, or no file. Bytes go to a hidden temporary name in the same folder and are
-  fsynced; the file is then renamed, or linked where a name may be given only once; the folder is fsynced after. A crash
-  leaves at most a temporary file, whose name starts with a dot and which no reader opens.
+- A reader sees a whole file under its name, or no file. Bytes are fsynced under a hidden name in the same folder, then
+  renamed, or linked where a name may be given only once; then the folder is fsynced. A crash leaves a hidden file.
 
-Links are followed; the caller has checked that they do not lead outside (inside(), followed()). What remains: on a
-mount that hangs, the reader hangs too. On a file system without hard links a name is given once by O_EXCL: a kill
-between the creation and the one write leaves an empty file, which its reader must distinguish from a whole one.
+Links are followed; the caller has checked that they do not lead outside (inside(), followed()). On a mount that hangs,
+the reader hangs too. On a file system without hard links a name is given once by O_EXCL: a kill before the one write
+leaves an empty file, which its reader must distinguish from a whole one.
 """
 
 from __future__ import annotations

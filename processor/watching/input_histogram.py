@@ -1,19 +1,17 @@
 """Histograms of the inputs that a version was trained on, for its notes, and how far requests are from them. Pure.
 
-An input has one histogram of its values and, if it has lists, one of their lengths:
-
     numbers      parts of about equal mass of the training rows, with a part of their own for NaN
     ids, words   parts by a hash, so that no value of the training data is written into a package
     lengths      of lists, by powers of two
 
-The index is the population stability index of the worse one: 0 for equal distributions, above 0.25 a significant shift.
-A few hundred values differ by 0.1 by chance. Ids of another kind fall into the same parts by their hash: lookups
-without a row tell of them (freshet_model_lookup_misses_total).
+The index is the population stability index of values or of lengths, whichever is worse: 0 for equal distributions,
+above 0.25 a significant shift. A few hundred values differ by 0.1 by chance. Ids of another kind fall into the same
+parts: lookups without a row tell of them (freshet_model_lookup_misses_total).
 
 Costs: notes of about 300 bytes for each of at most MOST_INPUTS inputs.
 
-Rejected: the most frequent values (they would publish ids of people); quantile sketches that merge (the trainer has its
-newest rows in memory once, and writes their parts once).
+Rejected: the most frequent values (they would publish ids of people); quantile sketches that merge (the trainer writes
+its newest rows' parts once).
 """
 
 from __future__ import annotations
