@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.input_reader import shaped
 from freshet_serving.processor.features.late_values import LateFill
 from freshet_serving.processor.kernels import records as kernels
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -57,10 +58,7 @@ def missing_columns(specs: Iterable[Input], rows: int = 1) -> dict[str, Column]:
         count = 0 if spec.ragged else rows * (spec.columns or 1)
         flat: Any = np.full(count, np.nan, np.float32) if spec.dtype == "float32" else np.zeros(count, np.int64)
         flat = Strings.of([""] * count) if spec.dtype == "string" else flat
-        if spec.ragged:
-            columns[spec.name] = Ragged(flat, np.zeros(rows + 1, np.int64))
-        else:
-            columns[spec.name] = flat.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else flat
+        columns[spec.name] = shaped(spec, flat, rows, 0)
     return columns
 
 

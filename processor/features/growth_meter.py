@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.input_reader import shaped
 from freshet_serving.processor.features.stage import Stage, TracedStage, load_stage
 from freshet_serving.processor.package import GrowthTerm, Input, Manifest, StageGrowth, StageLookup
 
@@ -127,14 +128,6 @@ def _column(spec: Input, rows: int, length: int, sizing: bool, value: int) -> Co
         dtype = np.float32 if spec.dtype == "float32" else np.int64
         values = np.full(count, length if sizing else value if dtype is np.int64 else 0, dtype)
     return shaped(spec, values, rows, length)
-
-
-def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
-    """Return values, end to end, as the column of an input; `length` is that of each list."""
-    if spec.ragged:
-        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
-    column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values
-    return column
 
 
 def fed_shape(manifest: Manifest, lookup: StageLookup, rows: int, length: int) -> tuple[int, int]:

@@ -168,10 +168,13 @@ def blank_inputs(manifest: Manifest) -> dict[str, Column]:
     for spec in manifest.inputs:
         count = spec.columns or 1
         flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
-        if spec.ragged:
-            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
-        else:
-            inputs[spec.name] = (
-                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
-            )
+        inputs[spec.name] = shaped(spec, flat, 1, 1)
     return inputs
+
+
+def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
+    """Return the values of rows, end to end, as the column of an input; `length` is that of each list."""
+    if spec.ragged:
+        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
+    column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values
+    return column
