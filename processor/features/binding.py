@@ -93,9 +93,8 @@ class LeftOut(NamedTuple):
 class OptionalParts(NamedTuple):
     """Binders of the parts of a request that only some models have; None or empty for the others.
 
-    Attributes:
-        late_strides: By source that the stage fills with each batch, values of a row; None if it runs at once.
-        late_names: Inputs that extensions fill with each batch.
+    `late_strides` are the values of a row by source that the stage fills with each batch; None if it runs at once.
+    `late_names` are inputs that extensions fill with each batch.
     """
 
     stage: StageRuns | None

@@ -28,11 +28,9 @@ FEW_EVENTS = 64
 
 
 class PairCrosses(NamedTuple):
-    """Crosses of the same two columns, each with a window of one of them.
+    """Crosses of the same two columns, each with a window of one of them, `windowed` (0 or 1).
 
-    Attributes:
-        windowed: The column that the windows are of, 0 or 1.
-        windows: int64 [P, 2], as the integers of `newest`; of ALL_VALUES for a cross without.
+    `windows` are int64 [P, 2], as the integers of `newest`; of ALL_VALUES for a cross without.
     """
 
     first: Transform

@@ -120,12 +120,7 @@ class RequestSize:
             self._rows = rows
 
     def add(self, spec: Input, rows: int, values: int) -> None:
-        """Count an input; raise TooLarge for too many rows or ids.
-
-        Args:
-            rows: Its number of rows; 0 if they are counted elsewhere.
-            values: Its number of values in all rows.
-        """
+        """Count an input's rows (0 if they are counted elsewhere) and all their values; raise TooLarge."""
         limits = self._limits
         self.add_rows(rows, spec.name)
         if spec.dtype != "float32":

@@ -69,8 +69,7 @@ class TracedStage(Protocol):
 class EndableStage(Protocol):
     """A stage whose runs end in time, with a twin that counts: more than Stage asks of a runtime.
 
-    Attributes:
-        bounded: True if its runtime bounds the memory of a run by itself.
+    A `bounded` one bounds the memory of a run by itself.
     """
 
     bounded: bool

@@ -69,9 +69,8 @@ class OldestUsers:
 class UserBounds:
     """The bounds of one request, and what the user's part was.
 
-    Attributes:
-        step: The step of the generation that the user's part is of, where that is not the reply's or the part was kept
-            rounded; None else. Each try to answer the request writes it; it is final when the reply is there.
+    `step` is that of the part's generation, where that is not the reply's or the part was kept rounded; None else. Each
+    try to answer the request writes it; it is final when the reply is there.
     """
 
     __slots__ = ("_whole", "oldest", "step")

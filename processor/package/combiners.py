@@ -16,10 +16,9 @@ import numpy as np
 
 
 class Combiner(NamedTuple):
-    """One combiner.
+    """One combiner; `code` is its number in the plans of kernels.
 
     Attributes:
-        code: Its number in the plans of kernels.
         merge: The combiner of the pieces of a long list; "" if a list is never taken apart.
         power: The sum is divided by the number of values to this power: 0, 1 or 0.5.
     """

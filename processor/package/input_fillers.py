@@ -23,13 +23,12 @@ ENTITY, UNREAD = "features of entity", "key"
 
 
 class InputFiller(NamedTuple):
-    """The filler of an input that a request leaves out.
+    """The filler of an input that a request leaves out, by the inputs `keys`.
 
     Attributes:
         kind: What it is, in the plural, for messages: ENTITY, the word of an extension, or UNREAD for a key or another
             input that the model does not read, which nothing has to fill.
         name: The entity, or what the extension calls it; "" for what is not read.
-        keys: The inputs by which it is filled.
     """
 
     kind: str

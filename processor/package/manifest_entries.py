@@ -101,10 +101,9 @@ def feature_width(combiner: str, dim: int, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """One embedding table.
+    """One embedding table; rows of `dim` elements.
 
     Attributes:
-        dim: Elements per row.
         rows: Number of rows in the version's file.
         dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise): deltas carry float32; or
             record (processor.package.entities): deltas carry int32.
@@ -128,7 +127,6 @@ class StageEntry:
     """An imported model's stage (fallback partition), which its own library computes before the sparse graph.
 
     Attributes:
-        runtime: Name of the runtime that runs it (processor.features.stage).
         outputs: What it computes from a request's inputs; inputs of features like any other.
         lookups: Rows that it reads. With any, it is run under the state of each batch (processor.features.stage_rows),
             and its outputs are floats: rows never decide which rows are read.
@@ -150,8 +148,7 @@ class Output:
         dims: Shape of a row in replies; None for [columns], [] for replies of rank 1.
         dtype: Type in replies.
         labels: Of type string: the strings in replies, which the computed numbers are positions in
-            (processor.package.replies).
-        unknown: The string at positions outside the labels.
+            (processor.package.replies); `unknown` is the string at other positions.
         flat: Whether TensorFlow Serving's replies leave out the last dimension, of one column, if the tensors of the
             request leave it out: the model computes each number by itself, whatever the rank.
         exact: Whether its whole numbers exceed what float32 holds: PIECES columns stand for each

@@ -28,12 +28,7 @@ Words = NDArray[np.int32]
 
 
 class TextColumn(NamedTuple):
-    """A column of strings of records.
-
-    Attributes:
-        strings: Strings of a row; 0 for a list.
-        most: Strings of a list that are kept, from its first on; 0 for all.
-    """
+    """A column of records with so many strings a row; 0 for a list, of which the first `most` are kept (0: all)."""
 
     name: str
     strings: int

@@ -65,11 +65,10 @@ class SequenceColumn:
 
 @dataclass(frozen=True, slots=True)
 class SequenceEntry:
-    """One sequence.
+    """One sequence of at most max_length events.
 
     Attributes:
         columns: Its columns; none if only features read it.
-        max_length: Most events.
         keep: Events of a longer list that are kept: newest | oldest.
         time: Input of the request with the events' times, int64; "" without one.
         time_unit: Unit of these times: s | ms.

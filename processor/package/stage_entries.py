@@ -24,10 +24,9 @@ MAX_FACTOR = 1e15
 
 @dataclass(frozen=True, slots=True)
 class StageLookup:
-    """One lookup of a stage.
+    """One lookup of a stage, under a name among its inputs.
 
     Attributes:
-        name: Its name among the stage's inputs.
         input: The tensor with the keys: an input of the request or a transform; "" for a weight, whose keys are the
             numbers of the table's rows.
         columns: Columns of the input that are looked up, in this order; [] for lists and for an input of shape [n].

@@ -58,12 +58,7 @@ class StatsBlock:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The distribution of one output's scores.
-
-    Attributes:
-        lost: Number of NaN or infinite scores.
-        bins: int64 [SCORE_BINS], counts of the finite scores.
-    """
+    """The distribution of one output's scores: int64 [SCORE_BINS] and sum of the finite ones, number of the lost."""
 
     lost: int
     bins: NDArray[np.int64]

@@ -34,7 +34,6 @@ class SessionStats:
         refused_full: Requests not admitted because the queue was full.
         refused_late: Requests not admitted because they would have been late.
         wait_s: Seconds in the queue, summed over requests.
-        busy_s: Seconds spent on batches.
         user_once: Requests whose user part was computed once.
         buckets: Runs by bucket, with string keys as in JSON.
     """
@@ -94,7 +93,6 @@ class ModelStats:
         delta_nbytes: Bytes of the applied deltas.
         deltas: Histograms of seconds per delta: applying it ("apply"), from its publication ("publication") and from
             its newest event ("event") until it was served.
-        tiers: Counts of tables with a memory budget.
         counted: Counters of what serves the version beside the core, such as remote tables.
         derived_lag: Steps and seconds by which rows derived from the version's lag; None if there are none.
     """
@@ -118,10 +116,9 @@ class ModelStats:
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """The state of a version relative to its change log.
+    """The state of a version, one of CHAIN_STATES, relative to its change log.
 
     Attributes:
-        state: One of CHAIN_STATES.
         reason: Explanation, unless CURRENT.
         digest: Digest of the served generation.
         records: Records on disk, as far as known.
@@ -145,9 +142,7 @@ class VersionStats:
 
     Attributes:
         tables: Lookups, and lookups that returned the default row, by table.
-        outputs: Names of the sketch's outputs, in order.
-        scores: Scores of each output, see Trend.
-        drift: Shift of each output, see Trend.
+        outputs: Names of the sketch's outputs, in order, as that of scores and drift (see Trend).
         share: Share of the requests that the split sends to it.
         out: Reason why it was taken out of the split, or "".
         computes: Backend and precision by bucket.
