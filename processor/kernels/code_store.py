@@ -52,8 +52,7 @@ LEVELS = {"x86-64-v4": (*V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx
 class CodeStore:
     """Reads and writes the code of kernels.
 
-    Attributes:
-        recorded: (name, stamp, result) of what was compiled, while a bundle is made; else None.
+    `recorded` has (name, stamp, result) of what was compiled, while a bundle is made; else None.
     """
 
     def __init__(self, bundle: Bundle | None, folders: Sequence[Path]) -> None:
@@ -67,13 +66,7 @@ class CodeStore:
         return cls(Bundle.here(), cache_folders(os.environ))
 
     def read(self, name: str, stamp: str, target_context: Any) -> Any:
-        """Return a kernel as Numba's CompileResult, or None if its code is not stored.
-
-        Args:
-            name: The kernel's full name, with its signature.
-            stamp: Digest of what it is compiled from.
-            target_context: Numba's context for this processor.
-        """
+        """Return a kernel, by its name with its signature and its stamp, as a CompileResult; None if not stored."""
         if self.recorded is not None:
             return None
         if self._bundle is not None and (payload := self._bundle.payload(name, stamp)) is not None:
@@ -152,10 +145,9 @@ class Bundle:
     def write(
         folder: Path, level: str, object_code: bytes, bitcode: bytes, kernels: Sequence[tuple[str, str, Any]]
     ) -> None:
-        """Write a bundle.
+        """Write a bundle to a folder, which is created.
 
         Args:
-            folder: The folder, which is created.
             object_code: All kernels, as bytes of an object file.
             bitcode: The same as LLVM's bitcode, for functions that call kernels.
             kernels: (name, stamp, reduced result) of each kernel.

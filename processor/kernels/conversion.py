@@ -162,12 +162,7 @@ def store_typed(dtype, target, scale, source, width):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
-    """Store consecutive float32 rows as any type: store_typed for each.
-
-    Args:
-        row_nbytes: Bytes from one stored row to the next.
-        scales: Address of one float32 per row; used only for scaled types.
-    """
+    """Store consecutive float32 rows as any type, row_nbytes each; `scales` are used only for scaled types."""
     for i in range(rows):
         store_typed(dtype, target + i * row_nbytes, scales + 4 * i, source + 4 * width * i, width)
 

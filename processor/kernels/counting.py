@@ -90,11 +90,7 @@ def note_scores(counts, sums, output, scores, n):
 def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_s, dense_s):
     """Add a batch to a block, with the scores of its first output; arguments as of note_scores().
 
-    Args:
-        padded: Number of padding rows.
-        queue_s: Mean queueing time of the requests in seconds; each request is counted with this mean.
-        sparse_s: Seconds in the sparse graph.
-        dense_s: Seconds in the dense graph.
+    Each request is counted with the mean queueing time, queue_s; sparse_s and dense_s are seconds in the graphs.
     """
     _count(counts + 8 * REQUESTS, requests)
     _count(counts + 8 * BATCHES, 1)

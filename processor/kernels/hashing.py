@@ -171,12 +171,7 @@ def xxh3(text, length, secret, seed):
 def hash_column(data, offsets, secret, seed, hashes, longer):
     """Write the hash of each string of a column (columns.Strings); return how many were too long for this kernel.
 
-    Args:
-        data: Address of the bytes that the offsets count from.
-        offsets: int64 [n + 1].
-        secret: Address of SECRET.
-        hashes: uint64 [n]; written.
-        longer: int64 [n], positions of the strings that are left out; written.
+    `data` and `secret` are addresses; `hashes` are uint64 [n], `longer` int64 [n], the positions that are left out.
     """
     left = 0
     for i in range(len(hashes)):

@@ -1,7 +1,6 @@
 """The hash index of a table: int64 key -> ref, open addressing, linear probing, any capacity below 2**32.
 
 index: int64 [capacity, 2], entry = (key, ref). Every int64 is a valid key; the state of an entry is in its ref:
-
     EMPTY (-1)    never used: a probe ends here
     ABSENT (-2)   the key is known and has no row in any generation
     ref >= 0      location of the row (the caller defines its meaning)

@@ -124,10 +124,8 @@ def add_known(
         values: Address of int64 keys.
         splits: Address of int64 row splits.
         most: Keys of a list that count, 0 for all.
-        target: Address of the first row's sum.
         pitch: Bytes from one row's sum to the next.
-        divides: 1 to divide a sum by the number of its values.
-        root: 1 to divide by its square root instead.
+        divides: 1 to divide a sum by the number of its values, with `root` by its square root.
         codes: Keys of a value.
         block: Address of KNOWN_NBYTES.
     """

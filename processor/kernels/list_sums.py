@@ -94,11 +94,7 @@ def clear(block):
 def find_rows(block, first, count, waits, waiting, table, epoch, tally):
     """Resolve the waiting keys of one list to the addresses and scales of their rows, and prefetch the rows.
 
-    Args:
-        first: Place of the list's first key.
-        count: Number of keys.
-        waits: Place of the list's first waiting key among all that wait.
-        waiting: Number of keys that wait.
+    The list has `count` keys from place `first` on, of which `waiting` wait, from place `waits` among all that wait.
 
     Returns:
         The number of keys that have the default row, which is float32 in every table. If there are any and the table's
@@ -151,11 +147,9 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
 
 @kernel(nb.void(*[nb.int64] * 7), boundscheck=False, error_model="numpy")
 def add_list(block, first, count, dtype, target, width, more):
-    """Add up the `count` rows of one list from place `first` on, in their order.
+    """Add up the `count` rows of one list from place `first` on, in their order, to what the target holds if `more`.
 
-    Args:
-        dtype: Code of the rows' type, or -1 if the block holds each row's.
-        more: 1 if the target already holds a sum to add to.
+    `dtype` is the code of the rows' type, or -1 if the block holds each row's.
     """
     if dtype >= 0:
         add_rows(dtype, target, block + ENTRIES + KEY_NBYTES * first, KEY_NBYTES, count, width, more)
@@ -200,11 +194,9 @@ def add_up(block, tables, epoch, counts):
 
 @kernel(nb.int64(*[nb.int64] * 6), boundscheck=False, error_model="numpy")
 def take_keys(source, count, block, held, waits, table):
-    """Enter `count` keys at `source` in the block, and prefetch their rows or index lines; return how many wait now.
+    """Enter `count` keys at `source` in a block of `held` keys, of which `waits` wait; return how many wait now.
 
-    Args:
-        held: Number of keys that the block holds.
-        waits: Number of keys that wait in it.
+    Prefetches their rows or index lines.
     """
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
     numbered, changed, heads = load_i64(table + NUMBERED), load_i64(table + CHANGED), load_i64(table + HEADS)
@@ -255,8 +247,7 @@ def take_list(values, start, stop, number, target, width, more, share, root, blo
     Args:
         number: Number of the table.
         more: 1 if the target already holds a sum to add to.
-        share: Divisor of the finished sum, 0 for none.
-        root: 1 to divide by the square root of `share`.
+        share: Divisor of the finished sum, or with `root` its square; 0 for none.
     """
     table = tables + number * TABLE_NBYTES
     while start < stop:

@@ -181,11 +181,8 @@ def carry_out(count, block, tables, epoch, counts):
 def push(what, a, b, target, width, count, block, tables, epoch, counts):
     """Append an operation to a block, executing the block first if it is full; return the new number of operations.
 
-    Args:
-        what: COPY, ADD, CLEAR or REPEAT.
-        a: The table's number of COPY and ADD, the number of rows of REPEAT.
-        b: The key of COPY and ADD, the bytes between rows of REPEAT.
-        count: Number of operations that the block holds.
+    `a` is the table's number of COPY and ADD, the number of rows of REPEAT; `b` the key of COPY and ADD, the bytes
+    between rows of REPEAT.
     """
     if count == BLOCK:
         carry_out(count, block, tables, epoch, counts)
@@ -384,8 +381,7 @@ def model_value(kind, scaling, source, at):
 def find_non_finite(plan, scaling, inputs):
     """Find a float of one request, whose inputs are int64 [S, 5], that exceeds its largest magnitude.
 
-    Returns:
-        The feature, and the row and column of its input; the feature is -1 if there is no such float.
+    Returns the feature, and the row and column of its input; the feature is -1 if there is no such float.
     """
     for f in range(plan.shape[0]):
         kind, source = plan[f, KIND], plan[f, SOURCE]

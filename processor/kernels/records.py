@@ -76,8 +76,6 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
     Args:
         number: Number of the entity's table.
         key: The source with the keys.
-        fields: int64 [F, 4].
-        inputs: int64 [R, S, 5]; left-out sources are replaced.
         spans: int64 [R, 2], first row and rows of each request.
         default: Address of the record of unknown keys.
         words: Words of a record.
@@ -165,13 +163,7 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
     error_model="numpy",
 )
 def copy_records(tables, number, keys, stride, rows, epoch, default, words, out):
-    """Copy the whole records of `rows` keys; arguments as of fill_inputs().
-
-    Args:
-        keys: Address of the first key.
-        stride: Keys from one row to the next.
-        out: Address of room for a record a key.
-    """
+    """Copy the records of `rows` keys, `stride` apart, to room at `out`; arguments as of fill_inputs()."""
     table = np.int64(tables.ctypes.data) + number * TABLE_NBYTES
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
     base_rows, meta = load_i64(table + BASE_ROWS), load_i64(table + META)

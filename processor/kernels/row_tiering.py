@@ -50,16 +50,10 @@ from freshet_serving.processor.package import SCALED
     nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1])
 )
 def promote(table, keys, counts, slots, slot_keys, settled, hits):
-    """Copy the cold rows among `keys` into slots, in order; return the number of slots used.
+    """Copy the cold rows among `keys` into free slots, in order; return the number of slots used.
 
-    A key whose head is a version or a settled slot is skipped.
-
-    Args:
-        counts: uint8 [n], the number of recent reads of each key.
-        slots: int64, free slots.
-        slot_keys: int64 [all slots], the key of each slot; written.
-        settled: bool [all slots], True for settled slots; written.
-        hits: uint8 [all slots], recent reads of each slot; written.
+    A key whose head is a version or a settled slot is skipped. Of all slots, slot_keys (int64), settled (bool) and hits
+    (uint8, from `counts` of the keys' recent reads) are written.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8]
@@ -86,10 +80,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]))
 def record(table, keys, refs, number, written):
-    """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet.
-
-    Their refs in the log are written to `written`, int64 [n].
-    """
+    """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet."""
     at = np.int64(table.ctypes.data)
     nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]

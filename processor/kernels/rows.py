@@ -82,12 +82,7 @@ def visible(ref, base_rows, meta, epoch):
 
 @inlined
 def unchanged(numbered, changed, key):
-    """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read.
-
-    Args:
-        numbered: The table's number of keys that are row numbers.
-        changed: Address of the table's bits.
-    """
+    """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read."""
     if np.uint64(key) >= np.uint64(numbered):
         return False
     return (load_acquire(changed + 8 * (key >> 6)) >> (key & 63)) & 1 == 0
@@ -190,7 +185,6 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
 
     Args:
         rows: Address of float32 [m, dim]; the rows are stored as the table's type.
-        slots: int64 [m].
         tally: int64 [2], increased by the number of entries claimed for new ids, and by the number of keys that had no
             row. It is the table's own array, so that a writer that fails after this call has nothing left to count.
     """
@@ -294,15 +288,10 @@ def holder(table, key, ref):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]))
 def plan_vacuum(table, slots, rows, replaced, dead):
-    """Compute what vacuum() of these versions will leave behind; changes nothing, so that memory can be reserved first.
+    """Compute what vacuum() of these slots will leave behind; changes nothing, so that memory can be reserved first.
 
-    The slots and records written to `replaced` and `dead` are unreachable once the version is settled.
-
-    Args:
-        slots: int64 [m], the versions.
-        rows: bool [m], False for a tombstone; written.
-        replaced: int64 [m], the settled slot that version i has replaced, -1 if none; written.
-        dead: int64 [m], the record of the log that version i has replaced, -1 if none; written.
+    Writes, per version: rows, False for a tombstone; `replaced`, the settled slot that it has replaced, and `dead`, the
+    record of the log, -1 if none. These are unreachable once the version is settled.
     """
     meta = table[META // 8]
     for first in range(0, len(slots), BLOCK):
@@ -354,10 +343,7 @@ def vacuum(table, keys, slots):
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
-    """Write every key with a row as of an epoch, and the row's ref; return their number.
-
-    `keys` and `refs` are int64 [capacity of the index].
-    """
+    """Write every key with a row as of an epoch, and the row's ref; return their number."""
     at = np.int64(table.ctypes.data)
     index, capacity = table[INDEX // 8], table[CAPACITY // 8]
     count = 0

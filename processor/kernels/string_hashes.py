@@ -211,12 +211,7 @@ def _column(how, data, offsets, key_0, key_1, hashes):
 
 
 def fingerprints(strings: Strings, how: int = FARM, key: tuple[int, int] = (0, 0)) -> np.ndarray:
-    """Return uint64 [n]: the hash of each string's bytes.
-
-    Args:
-        how: FARM, MURMUR or SIP.
-        key: The key of SIP, in two halves.
-    """
+    """Return uint64 [n]: the hash of each string's bytes by FARM, MURMUR or SIP, whose key is in two halves."""
     hashes = np.empty(len(strings), np.uint64)
     _column(how, strings.data.ctypes.data, strings.offsets, U(key[0]), U(key[1]), hashes)
     return hashes
