@@ -80,7 +80,10 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]))
 def record(table, keys, refs, number, written):
-    """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet."""
+    """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet.
+
+    The refs of these records are written to `written`, int64 [n].
+    """
     at = np.int64(table.ctypes.data)
     nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
     to = table[LOG // 8] + number * table[RECORD_NBYTES // 8]

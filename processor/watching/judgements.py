@@ -1,4 +1,4 @@
-"""Values of judging: the bounds that an operator sets, and what judges and those who act on them exchange. Values."""
+"""The bounds that an operator sets, and what judges and those who act on their verdicts exchange. Values."""
 
 from __future__ import annotations
 

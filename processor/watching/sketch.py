@@ -1,7 +1,7 @@
 """Mergeable sketches of a version's batches: counts and sums that add up over sessions and processes. Values.
 
-A Sketch is the sum of the blocks that sessions write (kernels.counting). The difference of two sketches of one version
-is what happened between them. Scores is one output of a sketch: a histogram fine enough for means, quantiles (within a
+A Sketch is the sum of the blocks that sessions write (kernels.counting); the difference of two sketches of one version
+is what happened between them. Scores has one output as a histogram, fine enough for means, quantiles (within a
 sixteenth of an octave) and comparisons.
 """
 
