@@ -112,7 +112,7 @@ class ResourceLimits:
     Attributes:
         affinity: Number of cores that it may run on.
         quota: Cores' worth of time, None for all of them.
-        memory_nbytes: Bytes of memory, None if the system does not report them.
+        memory_nbytes: None if the system does not report them.
     """
 
     affinity: int
@@ -219,13 +219,7 @@ class Occupancy:
         slot: int = 0,
         beats: NDArray[np.int64] | None = None,
     ) -> None:
-        """Attach to the shared words.
-
-        Args:
-            words: Computing threads of each process, int64 [processes], shared by all; None for a process alone.
-            slot: Index of this process's words.
-            beats: Heartbeats of each process, int64 [processes], shared by all; None for a process alone.
-        """
+        """Attach to the shared words, int64 [processes], of which `slot` is its own; None for a process alone."""
         # Reading an item of a memoryview costs a fraction of reading one of an array.
         self._words, self._beats = (
             memoryview((np.zeros(slot + 1, np.int64) if shared is None else shared).data) for shared in (words, beats)

@@ -1,7 +1,7 @@
 """Optional libraries: report which extra installs a library that is missing.
 
-The core serves packages on a CPU. Code that needs another library imports it inside `needed`, or lets the ImportError
-propagate to the command line, which calls `install_hint`: either way the user sees one line, never a traceback.
+Code that needs one imports it inside `needed`, or lets the ImportError propagate to the command line, which calls
+`install_hint`: either way the user sees one line, never a traceback.
 """
 
 from __future__ import annotations

@@ -52,11 +52,9 @@ class Generation:
 
 @dataclass(slots=True)
 class Position:
-    """Position of a version in memory in its change log.
+    """Position of a version in memory in its change log; at most undo_depth deltas can be undone.
 
-    Attributes:
-        undo_depth: Largest number of deltas that can be undone.
-        undoable: Steps that can be gone back to without reading files, oldest first.
+    `undoable` are the steps that can be gone back to without reading files, oldest first.
     """
 
     model: str

@@ -38,11 +38,7 @@ def spawn(run: Callable[[], object]) -> None:
 
 
 def standing_pool(threads: int, name: str, initializer: Callable[[], object] | None = None) -> ThreadPoolExecutor:
-    """Return a pool whose threads have all begun: submit() never has to create one. The caller shuts it down.
-
-    Args:
-        initializer: Called first by each thread.
-    """
+    """Return a pool of threads that have begun, with `initializer`: submit() creates none. The caller shuts it down."""
     pool = ThreadPoolExecutor(threads, name, initializer)
     together = threading.Barrier(threads + 1)
     for _ in range(threads):

@@ -130,9 +130,7 @@ class OpenVinoProgram(Program):
     def compile(self, artefact: Artefact, weights: Weights) -> Any:
         """Compile the artefact's portable form with the weights inside, for its bucket and precision.
 
-        Raises:
-            Corrupt: There is no portable form, or the library refuses it.
-            BadInput: A weight is missing or does not fit.
+        Raises Corrupt if there is none or the library refuses it, BadInput if a weight is missing or does not fit.
         """
         library = self._backend.module
         if not artefact.origin:

@@ -18,11 +18,7 @@ from freshet_serving.processor.package import Input, Manifest
 class BoundInput(NamedTuple):
     """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
 
-    Attributes:
-        values: int64 (strings hashed) or float32, contiguous.
-        rows: Number of rows; one row is broadcast.
-        stride: Values per row.
-        splits: Row splits of a ragged input; None for a dense one.
+    The values are contiguous int64 (strings hashed) or float32; one row is broadcast; a dense input has no splits.
     """
 
     values: NDArray[Any]

@@ -35,11 +35,9 @@ class ListWriter(Protocol):
         newest_s: NDArray[np.int64],
         left_s: NDArray[np.float64] | None,
     ) -> None:
-        """Write the lists of entities; an entity without values has no lists afterwards.
+        """Write the lists of entities, of one length an entity; one without values has no lists afterwards.
 
         Args:
-            keys: The key of each entity.
-            lists: For each of `inputs`, a list for each entity; all of an entity have one length.
             newest_s: Unix seconds of each entity's newest value.
             left_s: Seconds after which each entity's lists are no longer there; None for never.
 

@@ -1,12 +1,11 @@
 """Fill in, under the state of a batch, the values that a bound request leaves out.
 
-Three kinds fill sources, and a source names the one that fills it (kernels.pool: FILLED_BY): records of entities
-(entity_records), a stage that reads rows (stage_rows), and extensions by sections of the manifest. What they fill in
-lives as long as the call that reads it, so every value belongs to the generation of its batch.
+A source names what fills it (kernels.pool: FILLED_BY): records of entities (entity_records), a stage that reads rows
+(stage_rows), or an extension by a section of the manifest. Values live as long as the call that reads them, so each
+belongs to the generation of its batch.
 
-An extension fills an input as the sparse graph reads it, with one row for all rows of a request, and not counted among
-its ids. Inputs that are read before the batch (by transforms, by a stage), and lists, which the limits of a request
-have to measure, cannot be filled so; late_inputs() refuses them.
+An extension fills an input with one row for all rows of a request, not counted among its ids. Inputs that are read
+before the batch, and lists, which limits have to measure, cannot be filled so: late_inputs() refuses them.
 """
 
 from __future__ import annotations

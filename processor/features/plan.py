@@ -61,12 +61,9 @@ if TYPE_CHECKING:
 
 
 class Pooling(NamedTuple):
-    """Some features of a plan and the matrix columns they fill.
+    """Some features of a plan and the matrix columns they fill; `late` fills some of their inputs with each batch.
 
-    Attributes:
-        plan: int64 [F, PLAN_FIELDS] (kernels.pool).
-        scaling: float32 [F, SCALING_FIELDS].
-        late: What fills some of their inputs with each batch.
+    The plan is int64 [F, PLAN_FIELDS] and the scaling float32 [F, SCALING_FIELDS] (kernels.pool).
     """
 
     plan: NDArray[np.int64]

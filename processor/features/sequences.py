@@ -31,9 +31,7 @@ Int64s = NDArray[np.int64]
 class SequenceColumns:
     """Aligns the sequences of one model's requests.
 
-    Attributes:
-        cut: Lists that were longer than max_length, since the version was loaded. A count for people: threads may lose
-            one of each other's.
+    `cut` counts, for people, lists that were longer than max_length: threads may lose one of each other's.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -42,10 +40,9 @@ class SequenceColumns:
         self.cut = 0
 
     def check_limit(self, limits: RequestLimits, rows: int) -> None:
-        """Raise TooLarge if computing the histories of so many rows would cost more than the limit on ids allows.
+        """Raise TooLarge if the histories of so many rows cost more than the limit on ids allows.
 
-        Each row costs all places of the model's sequences, however short its histories are; one user that asks for all
-        candidates has one row.
+        A row costs all places of the model's sequences; one user that asks for all candidates has one row.
         """
         if rows * self._places > limits.max_ids:
             raise TooLarge(

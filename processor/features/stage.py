@@ -1,8 +1,8 @@
 """Define the interface to runtimes of a stage: the part of an imported model that is neither lookups nor dense graph.
 
-A stage's runtime is a plug-in, found under the entry point group "freshet.stages" by the name in the manifest: the
-engine imports no framework, and a server without that plug-in, or without its library, refuses such a version with one
-line and serves the others. Only installed runtimes can be named; a package contains data, never code.
+A runtime is a plug-in, found under the entry point group "freshet.stages" by the name in the manifest: the engine
+imports no framework, and a server without that plug-in or its library refuses such a version with one line and serves
+the others. Only installed runtimes can be named; a package contains data, never code.
 """
 
 from __future__ import annotations

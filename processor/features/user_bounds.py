@@ -17,13 +17,12 @@ DTYPES = FLOAT32, FLOAT16 = "float32", "float16"
 
 @dataclass(frozen=True, slots=True)
 class OldestUsers:
-    """A model's bounds.
+    """A model's bounds; without the first two the user's part is that of the reply's generation.
 
     Attributes:
         steps: Most steps by which the generation of the user's part may be older than that of the reply; None for any.
         age_s: Most seconds since it was computed; None for as long as it is kept.
-        dtype: One of DTYPES, the type that user parts are kept in; None for FLOAT32. With neither of the bounds the
-            part is that of the reply's generation.
+        dtype: One of DTYPES, the type that user parts are kept in; None for FLOAT32.
     """
 
     steps: int | None = None

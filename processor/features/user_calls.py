@@ -51,9 +51,8 @@ class UserCall:
 class CompletedInputs(NamedTuple):
     """A request's inputs with those of the kept user.
 
-    Attributes:
-        scores: True if the reply has a row for each candidate, False if it has none.
-        computes: True if the user's part is computed; it is not if the request only changes or forgets what is kept.
+    `scores` if the reply has a row for each candidate; `computes` if the user's part is computed, which a request that
+    only changes or forgets what is kept does not need.
     """
 
     inputs: Mapping[str, Column]
@@ -67,10 +66,7 @@ class KeptUsers(Protocol):
     def complete(
         self, call: UserCall, manifest: Manifest, inputs: Mapping[str, Column], ranks: bool
     ) -> CompletedInputs:
-        """Make a call's change, set its version, and complete a request's inputs.
-
-        Args:
-            ranks: True if it asks for the best items, so that it is scored without candidates.
+        """Make a call's change, set its version, and complete a request's inputs; `ranks` asks for the best items.
 
         Raises:
             UserGone: Nothing is kept of the user, and the request needs it.
@@ -81,22 +77,16 @@ class KeptUsers(Protocol):
         """
 
     def release(self, call: UserCall, model: str) -> None:
-        """Forget a user.
-
-        Raises:
-            Conflict: The request only releases the user, and expects another version than they have.
-            NotReady: Another request changes the user for too long.
-        """
+        """Forget a user; errors as of complete(). A call that expects a version raises Conflict for another."""
 
 
 class InputRoles(NamedTuple):
     """The roles of a model's inputs.
 
     Attributes:
-        user: Inputs of the user alone: all columns of sequences, what features of side "user" alone read, and the keys
-            that only fill such inputs.
-        candidates: Inputs of the candidates: what features of side "item" read, and keys of entities; where there are
-            none, all that are not the user's.
+        user: All columns of sequences, what features of side "user" alone read, and the keys that only fill such
+        inputs.
+        candidates: What features of side "item" read, and keys of entities; else all that are not the user's.
     """
 
     user: frozenset[str]

@@ -64,12 +64,9 @@ DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """Changes of one table.
+    """Changes of one table: ids upserted, int64 [m], with their rows, and ids removed, int64 [r].
 
-    Attributes:
-        keys: int64 [m], ids upserted.
-        rows: float32 [m, dim], their rows; int32 records of an entity's table.
-        removed: int64 [r].
+    The rows are float32 [m, dim], or int32 records of an entity's table.
     """
 
     keys: NDArray[np.int64]

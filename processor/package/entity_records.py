@@ -61,14 +61,13 @@ HashStrings = Callable[[Strings, int], Int64s]
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """One source of features in a record.
+    """One source of features in a record, at word `offset`.
 
     Attributes:
         seed: Seed of its strings' hashes; 0 for other types.
         floats: True for float32, False for int64.
         ragged: True for a list, which begins with its length.
         count: Values of a row; of a list the most.
-        offset: Its first word.
     """
 
     source: str
@@ -84,13 +83,9 @@ class RecordField:
 
 
 class RecordLayout(NamedTuple):
-    """The words of an entity's records.
+    """The words of an entity's records, an even number.
 
-    Attributes:
-        bound_words: Words that scoring reads, an even number.
-        given: Fields of columns as they were given.
-        text_offset: First word of the texts.
-        words: All words, an even number.
+    Scoring reads the first bound_words, an even number, alone; `given` and texts are columns as they were given.
     """
 
     sources: list[RecordField]

@@ -38,12 +38,11 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """A type that a table's rows may be stored as.
+    """A type that a table's rows may be stored as; its name is `tag` in a safetensors file.
 
     Attributes:
         code: Its code in kernels; from SCALED on a row has a float32 scale, max |x| / 127.
-        tag: Name of its elements in a safetensors file.
-        dtype: Their type in memory, unique to the tag.
+        dtype: Its type in memory, unique to the tag.
         below: Magnitudes from here on would round to infinity.
         carried: The type of such a table's rows in deltas.
     """
