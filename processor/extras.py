@@ -45,10 +45,7 @@ def how_to_install(extra: str) -> str:
 
 
 def install_hint(subject: str, error: ImportError, extra: str = "") -> str | None:
-    """Return the message for a failed import; None if it is not of an extra's library.
-
-    `subject` needs the library; `extra` is named in place of the library's own where a smaller one suffices.
-    """
+    """Return the message for a failed import of an extra's library, or None; `extra` replaces the library's own."""
     library = (error.name or "").partition(".")[0]
     if library not in EXTRA_OF:
         return None

@@ -52,10 +52,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Position:
-    """Position of a version in memory in its change log; at most undo_depth deltas can be undone.
-
-    `undoable` are the steps that can be gone back to without reading files, oldest first.
-    """
+    """Position of a version in its change log; `undoable` are the steps to go back to without files, oldest first."""
 
     model: str
     version: int

@@ -85,10 +85,7 @@ def this_machine() -> Machine:
 
 
 def parse(cpuinfo: str, instruction_set: str) -> Machine:
-    """Return the machine that /proc/cpuinfo describes, of an instruction set of platform.machine().
-
-    Cores may differ: only features that all have count.
-    """
+    """Return the machine of /proc/cpuinfo's text and platform.machine(), with the features that all cores have."""
     instruction_set = {"amd64": "x86_64", "arm64": "aarch64"}.get(instruction_set, instruction_set)
     flags: frozenset[str] | None = None
     name = ""

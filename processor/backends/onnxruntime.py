@@ -80,10 +80,7 @@ class OnnxRuntime:
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
     def load_device(self) -> None:
-        """Load CUDA's libraries from NVIDIA's packages, where only the library's own call looks for them.
-
-        The library would print what it misses for each session; here a session that gets no device raises.
-        """
+        """Load CUDA's libraries from NVIDIA's packages; what the library prints of missing ones is dropped."""
         self.module.set_default_logger_severity(FATAL)
         with redirect_stdout(io.StringIO()):
             self.module.preload_dlls()

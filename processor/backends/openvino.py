@@ -128,10 +128,7 @@ class OpenVinoProgram(Program):
         return loaded
 
     def compile(self, artefact: Artefact, weights: Weights) -> Any:
-        """Compile the artefact's portable form with the weights inside, for its bucket and precision.
-
-        Raises Corrupt if there is none or the library refuses it, BadInput if a weight is missing or does not fit.
-        """
+        """Compile the portable form with these weights inside; Corrupt without one, BadInput for unfit weights."""
         library = self._backend.module
         if not artefact.origin:
             raise Corrupt(

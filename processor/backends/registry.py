@@ -63,10 +63,7 @@ def load_backend(name: str) -> Backend:
 
 
 def allocator(targets: Iterable[str], load: Callable[[str], Cuda] | None = None) -> Callable[[tuple[int, ...]], Matrix]:
-    """Return the allocator of buffers for executables of these targets.
-
-    It is of page-locked memory if a target is a GPU and cuda-python is there (`load` opens it), else of plain memory.
-    """
+    """Return the allocator of buffers: page-locked if a target is a GPU and `load` opens CUDA, else plain."""
     if any(target.startswith(GPU_TARGETS) for target in targets):
         # Loaded for a GPU alone.
         from freshet_serving.processor.backends.cuda import Cuda

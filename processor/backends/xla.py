@@ -481,10 +481,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _SendingRun(_Run, PartialRun):
-    """A run whose inputs are copied.
-
-    `refills` are the number of an argument, what makes it before each run, and its rows (0 for those of the run).
-    """
+    """A run whose inputs are copied; `refills` are an argument's number, its maker and its rows (0: the run's)."""
 
     refills: Sequence[tuple[int, Refill, int]]
     rows: int

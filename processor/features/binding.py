@@ -210,10 +210,7 @@ class RequestBinder:
             self._events.check_limit(limits, 1 if user_split else rows)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
-        """Return how requests with these inputs are read; None if nothing that the plan reads is left out.
-
-        Raises BadInput for an unknown input, and for a missing one that no entity fills.
-        """
+        """Return how requests with these inputs are read; None if nothing is left out. Raises BadInput."""
         if inputs.keys() == self._inputs.keys():
             return None
         names = frozenset(inputs)
@@ -277,11 +274,7 @@ class RequestBinder:
         words: list[int],
         keep: list[BoundInput],
     ) -> tuple[int, int, bool]:
-        """Add the sources of these inputs.
-
-        Returns the rows of all inputs so far, the ids of these, and whether all of the user's inputs among them have
-        one row.
-        """
+        """Add the sources of inputs; return all rows so far, these ids, and whether the user's inputs have one row."""
         user, sent = self._sources.user, pool.SENT
         # As address() has it: a call for each source costs a twentieth of what binding does.
         word_at, head = read_word, object.__basicsize__

@@ -42,10 +42,7 @@ class PairCrosses(NamedTuple):
     def run(
         self, pair: Sequence[FlatColumn], crossed: int, limits: RequestLimits | None
     ) -> tuple[list[FlatColumn], int]:
-        """Return the crosses' columns, and the ids that crosses with lists have made up to them, from `crossed` on.
-
-        Raises BadInput if a column, TooLarge if the ids of a request exceed their limit.
-        """
+        """Return the crosses' columns, and `crossed` with the ids that they make of lists; BadInput or TooLarge."""
         t, (first, second) = self.first, pair
         rows, ragged = rows_of(t, pair), first.splits is not None or second.splits is not None
         bounds = [(0 if f.splits is None else address(f.splits), f.width, f.rows) for f in pair]

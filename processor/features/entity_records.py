@@ -110,10 +110,7 @@ class EntityRecords:
         return not self._sources.isdisjoint(sources.tolist())
 
     def left_out(self, inputs: Collection[str]) -> frozenset[str]:
-        """Return which of its inputs, and of the transforms derived of them, it fills for a request.
-
-        Raises BadInput if a transform would combine what is sent with what is not.
-        """
+        """Return the inputs and derived transforms that it fills; BadInput if a transform would mix sent and filled ones."""
         left = {name for name in self.inputs if name not in inputs}
         if self.key not in inputs:
             return frozenset()

@@ -113,10 +113,7 @@ def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:
-    """Open a process' stores, from parse_stores() or mappings of such fields; returns at once, reachable or not.
-
-    Raises BadInput if a library is not installed, two stores have one name, or nothing here has online stores.
-    """
+    """Open a process' stores, from parse_stores() or mappings of such fields; returns at once. Raises BadInput."""
     stores = input_stores()
     if stores is not None:
         lookups: InputLookups = stores.open(settings, clock)

@@ -92,10 +92,7 @@ def _numbers(manifest: Manifest, specs: dict[str, Input]) -> dict[tuple[str, int
 
 
 def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return all lookups of a manifest as kernels read them: features, then columns of sequences, then the stage's.
-
-    They are int64 [L, PLAN_FIELDS] and their scaling float32 [L, SCALING_FIELDS] (kernels.pool).
-    """
+    """Return the plan and scaling (kernels.pool) of features, then of columns of sequences, then of the stage."""
     tables = {t.name: (number, t.hash_seed) for number, t in enumerate(manifest.tables)}
     staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
     hashed = {t.name: codes_a_value(t) for t in manifest.transforms}

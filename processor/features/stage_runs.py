@@ -69,10 +69,7 @@ class StageRuns:
         return cells
 
     def run(self, inputs: Mapping[str, Column], rows: int, limit: Limit | None) -> Mapping[str, Column]:
-        """Return the stage's outputs for a request, computed in pieces; of one row if all that it reads has one.
-
-        Raises BadInput if the model refuses the inputs, EndedRun at the limit.
-        """
+        """Return the stage's outputs, computed in pieces, of one row if all inputs have one; BadInput or EndedRun."""
         read = {name: inputs[name] for name in self.reads}
         rows = 1 if self.shared(read) else rows
         pieces = [

@@ -64,10 +64,7 @@ DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """Changes of one table: ids upserted, int64 [m], with their rows, and ids removed, int64 [r].
-
-    The rows are float32 [m, dim], or int32 records of an entity's table.
-    """
+    """Ids upserted, int64 [m], their rows, [m, dim] of float32 (records: int32), and ids removed, int64 [r]."""
 
     keys: NDArray[np.int64]
     rows: NDArray[Any]

@@ -223,10 +223,7 @@ def pack_records(
 def unpack_records(
     manifest: Manifest, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
-    """Return those of the named columns that all records, int32 [n, words], hold as they were given.
-
-    Raises BadInput for records that pack_records() does not make.
-    """
+    """Return the named columns that all records, int32 [n, words], hold as given; BadInput for bad records."""
     layout = record_layout(manifest, entity)
     if entity.text_nbytes < 0:
         return {}

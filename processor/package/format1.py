@@ -72,10 +72,7 @@ def to_format_1(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def side_columns(manifest: Manifest) -> int:
-    """Return how many side columns the executables of `score` have; 0 if they have inputs of their own.
-
-    Every bucket has as many: those that the smallest needs to hold u.
-    """
+    """Return the side columns of `score`, those that its smallest bucket needs to hold u; 0 without."""
     if manifest.format != FORMAT_1 or not manifest.graphs:
         return 0
     user_width = int(manifest.graphs[USER].outputs[0].dims[1])

@@ -256,10 +256,7 @@ class Manifest:
         return manifest
 
     def replies(self, signature: str = "") -> dict[str, Output]:
-        """Return the outputs that a signature ("" for the default) replies with, by their names in replies.
-
-        Raises BadInput, in TensorFlow Serving's words, if there is no such signature.
-        """
+        """Return the outputs that a signature ("": the default) replies with, by their names there; raise BadInput."""
         name_asked = signature or DEFAULT_SIGNATURE
         if not self.signatures and name_asked == DEFAULT_SIGNATURE:
             return {o.name: o for o in self.outputs}

@@ -167,10 +167,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the package; its key is its path relative to the version's folder.
-
-    The SHA-256 is there if the manifest is signed: another file with the same crc32 is easily made.
-    """
+    """A file of the version's folder; sha256 if the manifest is signed: another file of one crc32 is easily made."""
 
     nbytes: int
     crc32: str

@@ -32,10 +32,7 @@ MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServingSignature:
-    """One signature of a version that has several: the model's outputs by the names that they have in replies.
-
-    The method is PREDICT, CLASSIFY or REGRESS, as the model declares it.
-    """
+    """One of several signatures: PREDICT, CLASSIFY or REGRESS, and the model's outputs by their names in replies."""
 
     name: str
     method: str = PREDICT

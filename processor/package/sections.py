@@ -17,10 +17,7 @@ Sections = Mapping[str, Any]
 
 
 def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, Any]:
-    """Take the sections, all keys but `own`, out of a manifest's JSON, in place, and return their values.
-
-    Raises BadInput for a key that nobody reads or a value that is not valid.
-    """
+    """Take all keys but `own` out of a manifest's JSON, in place, and return the sections' values; raise BadInput."""
     sections = {}
     for key in [key for key in document if key not in own]:
         # It may be a mistake as well as a section: the message has to help with both.

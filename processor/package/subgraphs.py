@@ -43,10 +43,7 @@ MATRIX = "x"
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """One input of a subgraph; its dims are numbers or symbols, and `source` fills it.
-
-    From FEATURES it has the columns of `features` side by side, in this order.
-    """
+    """One input of a subgraph: dims are numbers or symbols; from FEATURES it has `features` side by side, in order."""
 
     name: str
     dims: list[Any]

@@ -190,10 +190,7 @@ def array_crc32(array: NDArray[Any]) -> str:
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Stream a safetensors file; tensors are laid out in the order given.
-
-    Raises BadInput, before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
-    """
+    """Stream a safetensors file in the order given; BadInput, before a byte is written, for a dtype not in DTYPES."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, array in arrays.items():

@@ -30,10 +30,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict against a canary or a delta, with a reason for people.
-
-    Its kind is errors, nonfinite or shift; for a delta also that of a figure, drift or calibration.
-    """
+    """A verdict of kind errors, nonfinite or shift; of a delta also of a figure's kind, drift or calibration."""
 
     kind: str
     reason: str
