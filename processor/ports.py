@@ -158,10 +158,8 @@ class Extension:
             a process's session groups and the clock.
         stages: Makes what runs filled batches (processor.sessions.stages), by option: from the number of stages, the
             reader slots, the clock and the cores of their threads.
-        user_states: The store of user states.
         device_rows: Runs a version's graphs on rows in a device's memory (processor.running.placed_rows): from its
             files, its subgraphs, its plan, the opened programs by subgraph, and the bytes that rows may take.
-        core_planner: Plans the cores of session groups while they serve.
         descriptions: A line about a version for `freshet inspect`, by heading: from its manifest; "" for none.
         explanations: Explains a list of items, by "item" (one of them) and "items" (their columns, None for a version
             without): from a version's manifest and the id.

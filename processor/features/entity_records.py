@@ -110,7 +110,7 @@ class EntityRecords:
         return not self._sources.isdisjoint(sources.tolist())
 
     def left_out(self, inputs: Collection[str]) -> frozenset[str]:
-        """Return the inputs and derived transforms that it fills; BadInput if a transform would mix sent and filled ones."""
+        """Return the inputs and derived transforms that it fills; BadInput if a transform would mix sent and filled."""
         left = {name for name in self.inputs if name not in inputs}
         if self.key not in inputs:
             return frozenset()

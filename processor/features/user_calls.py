@@ -119,7 +119,7 @@ def roles_of(manifest: Manifest) -> InputRoles:
 
 
 def not_kept(manifest: Manifest, inputs: Collection[str], ranks: bool) -> BadInput | None:
-    """Return the error of a request about a kept user where none is kept; None if only candidates to rank lack."""
+    """Return the error of a request where no user is kept; None if it is whole, but for candidates to rank."""
     missing = [i.name for i in manifest.inputs if i.name not in inputs and i.name not in manifest.fillers]
     if missing and ranks:
         candidates = roles_of(manifest).candidates
