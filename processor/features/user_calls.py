@@ -84,8 +84,7 @@ class InputRoles(NamedTuple):
     """The roles of a model's inputs.
 
     Attributes:
-        user: All columns of sequences, what features of side "user" alone read, and the keys that only fill such
-        inputs.
+        user: All columns of sequences, what features of side "user" alone read, and keys that only fill such inputs.
         candidates: What features of side "item" read, and keys of entities; else all that are not the user's.
     """
 
