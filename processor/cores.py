@@ -213,11 +213,7 @@ class Occupancy:
     """Occupancy of a set of cores. The caller serialises writes to its own word."""
 
     def __init__(
-        self,
-        cores: int,
-        words: NDArray[np.int64] | None = None,
-        slot: int = 0,
-        beats: NDArray[np.int64] | None = None,
+        self, cores: int, words: NDArray[np.int64] | None = None, slot: int = 0, beats: NDArray[np.int64] | None = None
     ) -> None:
         """Attach to the shared words, int64 [processes], of which `slot` is its own; None for a process alone."""
         # Reading an item of a memoryview costs a fraction of reading one of an array.

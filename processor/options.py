@@ -68,13 +68,7 @@ def type_name(value: Any) -> str:
 
 
 def option(
-    help: str,
-    values: Values | None = None,
-    *,
-    unit: str = "",
-    heading: str = "",
-    empty: str = "",
-    folded: bool = False,
+    help: str, values: Values | None = None, *, unit: str = "", heading: str = "", empty: str = "", folded: bool = False
 ) -> Mapping[str, Option]:
     """Return the metadata of a field that is an option; see Option."""
     return {"option": Option(help, values, unit, heading, empty, folded)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from ctypes import c_int64
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,18 @@ from freshet_serving.processor.features.input_reader import BoundInput
 from freshet_serving.processor.kernels import pool
 
 if TYPE_CHECKING:
-    from freshet_serving.processor.features.entity_records import EntityRecords
     from freshet_serving.processor.features.stage import Limit
     from freshet_serving.processor.features.user_bounds import UserBounds
+
+
+class RecordSource(Protocol):
+    """A source of inputs that records hold (entity_records.EntityRecords)."""
+
+    def record_nbytes(self, keys: int) -> int:
+        """Return the bytes of so many records; 0 if they do not hold the columns as they were given."""
+
+    def given(self, records: NDArray[np.int32], names: Collection[str]) -> dict[str, Column]:
+        """Return columns of records as they were given."""
 
 
 class UsedRecords:
@@ -36,10 +45,10 @@ class UsedRecords:
 
     __slots__ = ("_keys", "names", "records")
 
-    def __init__(self, names: Collection[str], keys: Sequence[tuple[EntityRecords, int]]) -> None:
+    def __init__(self, names: Collection[str], keys: Sequence[tuple[RecordSource, int]]) -> None:
         """Describe what a request leaves out; `keys` are the entities that fill it, with the number of keys."""
         self.names, self._keys = names, keys
-        self.records: dict[EntityRecords, NDArray[np.int32]] = {}
+        self.records: dict[RecordSource, NDArray[np.int32]] = {}
 
     def again(self) -> UsedRecords:
         """Return an object without records for another request that leaves out the same inputs."""

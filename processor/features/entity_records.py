@@ -90,12 +90,7 @@ class EntityRecords:
             self.ids[f.source] += 0 if f.floats else f.count
         self._fields = np.array(
             [
-                (
-                    sources[f.source, f.seed],
-                    4 * f.offset,
-                    words if f.floats else words // 2,
-                    f.count if f.ragged else 0,
-                )
+                (sources[f.source, f.seed], 4 * f.offset, words if f.floats else words // 2, f.count if f.ragged else 0)
                 for f in fields
             ],
             np.int64,

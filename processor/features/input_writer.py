@@ -29,11 +29,7 @@ class ListWriter(Protocol):
         """Connect, or raise NotReady; return what changes once the store may have lost what was written."""
 
     def write(
-        self,
-        keys: Column,
-        lists: Mapping[str, Ragged],
-        newest_s: NDArray[np.int64],
-        left_s: NDArray[np.float64] | None,
+        self, keys: Column, lists: Mapping[str, Ragged], newest_s: NDArray[np.int64], left_s: NDArray[np.float64] | None
     ) -> None:
         """Write the lists of entities, of one length an entity; one without values has no lists afterwards.
 

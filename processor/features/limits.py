@@ -75,10 +75,7 @@ class RequestLimits:
     max_body_bytes: int = field(
         default=64 << 20,
         metadata=option(
-            "Largest request body; before and after decompression",
-            between(1, 1 << 32),
-            unit="bytes",
-            heading=REQUESTS,
+            "Largest request body; before and after decompression", between(1, 1 << 32), unit="bytes", heading=REQUESTS
         ),
     )
     max_inflation: int = 100

@@ -257,7 +257,7 @@ class SparsePlan:
 def row_invariants(
     whole: Pooling, some: Callable[[Any], Pooling], bound: BoundRequest, max_ids: int
 ) -> RowInvariants | None:
-    """See SparsePlan.row_invariants(); `some` returns the pooling of some features of `whole`, in the same columns."""
+    """Divide as SparsePlan.row_invariants() says; `some` returns features of `whole` in the same columns."""
     words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
     sources, tables = whole.plan[:, pool.SOURCE], whole.plan[:, pool.TABLE]
     invariant = words[sources, pool.ROWS] == 1

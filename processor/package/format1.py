@@ -9,14 +9,11 @@ executable the two inputs that a version of format 2 has.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import FORMAT_1
-from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Subgraph, divided
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.package.manifest import Manifest
+from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Described, Subgraph, divided
 
 ROLES = ("whole", "user", "candidate")
 USER_VECTOR = "u"
@@ -48,7 +45,7 @@ def to_format_2(raw: dict[str, Any]) -> int:
     return user_width
 
 
-def graphs_of(manifest: Manifest, user_width: int) -> dict[str, Subgraph]:
+def graphs_of(manifest: Described, user_width: int) -> dict[str, Subgraph]:
     """Return the subgraphs of a manifest of format 1."""
     return divided(manifest, [(USER_VECTOR, user_width)]) if user_width else {}
 
@@ -71,7 +68,7 @@ def to_format_1(document: dict[str, Any]) -> dict[str, Any]:
     return old
 
 
-def side_columns(manifest: Manifest) -> int:
+def side_columns(manifest: Described) -> int:
     """Return the side columns of `score`, those that its smallest bucket needs to hold u; 0 without."""
     if manifest.format != FORMAT_1 or not manifest.graphs:
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.combiners import COMBINERS
@@ -27,6 +26,7 @@ from freshet_serving.processor.package.subgraphs import (
     USER,
     USER_TENSOR,
     WHOLE,
+    Described,
     GraphInput,
     GraphOutput,
     batch_symbol,
@@ -38,9 +38,6 @@ from freshet_serving.processor.package.subgraphs import (
     undivided,
     user_features,
 )
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.package.manifest import Manifest
 
 MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
 
@@ -65,7 +62,7 @@ def fills(dims: list[int], columns: int) -> bool:
     return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
-def validate_graphs(m: Manifest) -> None:
+def validate_graphs(m: Described) -> None:
     """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
     graphs = subgraphs(m)
     names = set(graphs)
@@ -129,7 +126,7 @@ def validate_graphs(m: Manifest) -> None:
     )
 
 
-def _validate_graph_input(m: Manifest, where: str, i: GraphInput, length: int) -> None:
+def _validate_graph_input(m: Described, where: str, i: GraphInput, length: int) -> None:
     widths = {f.name: f.width for f in m.features}
     want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
     want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")

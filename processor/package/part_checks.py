@@ -10,13 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from freshet_serving.processor.package.manifest_checks import want
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.package.sequences import KEEPS, LISTS, MAX_EVENTS, TIME_UNITS, SequenceEntry
-from freshet_serving.processor.package.stage_entries import (
-    MAX_FACTOR,
-    MAX_POWER,
-    MAX_TERMS,
-    StageGrowth,
-    StageLookup,
-)
+from freshet_serving.processor.package.stage_entries import MAX_FACTOR, MAX_POWER, MAX_TERMS, StageGrowth, StageLookup
 from freshet_serving.processor.package.transforms import ColumnShape
 
 PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
@@ -68,10 +62,7 @@ def validate_sequences(
 
 
 def validate_stage_lookups(
-    lookups: Sequence[StageLookup],
-    outputs: Sequence[Input],
-    shapes: Mapping[str, ColumnShape],
-    tables: Collection[str],
+    lookups: Sequence[StageLookup], outputs: Sequence[Input], shapes: Mapping[str, ColumnShape], tables: Collection[str]
 ) -> None:
     """Raise BadInput unless a stage's lookups agree with tables, and with the shapes of inputs and transforms."""
     names = [lookup.name for lookup in lookups]

@@ -20,13 +20,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
-from freshet_serving.processor.package.sequences import SEQUENCE
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.package.manifest import Manifest
-    from freshet_serving.processor.package.manifest_entries import Feature
+from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry
 
 SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
 ROWS, REQUESTS = "rows", "requests"
@@ -73,7 +69,53 @@ class Subgraph:
         return [name for i in self.inputs if i.source == FEATURES for name in i.features]
 
 
-def subgraphs(manifest: Manifest) -> dict[str, Subgraph]:
+class FeatureColumns(Protocol):
+    """A feature as far as its columns go (processor.package.manifest.Feature)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def input(self) -> str: ...
+    @property
+    def side(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+
+
+class OutputColumns(Protocol):
+    """An output as far as its columns go (processor.package.manifest.Output)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def columns(self) -> int: ...
+
+
+class Described(Protocol):
+    """A manifest (processor.package.manifest.Manifest) as far as its dense graph goes."""
+
+    @property
+    def features(self) -> Sequence[FeatureColumns]: ...
+    @property
+    def outputs(self) -> Sequence[OutputColumns]: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def graphs(self) -> Mapping[str, Subgraph]: ...
+    @property
+    def sequences(self) -> Sequence[SequenceEntry]: ...
+    @property
+    def executables(self) -> Sequence[Any]: ...
+    @property
+    def format(self) -> str: ...
+
+
+AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
+
+
+def subgraphs(manifest: Described) -> dict[str, Subgraph]:
     return dict(manifest.graphs) or {SCORE: undivided(manifest)}
 
 
@@ -88,7 +130,7 @@ def role(name: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (name, 0)
 
 
-def shorter_lengths(manifest: Manifest) -> list[int]:
+def shorter_lengths(manifest: Described) -> list[int]:
     """Return the lengths of histories that a version has subgraphs of their own for, ascending."""
     return sorted(length for name, length in map(role, manifest.graphs) if length and name == USER)
 
@@ -98,25 +140,25 @@ def batch_symbol(name: str) -> str:
     return REQUESTS if role(name)[0] == USER else ROWS
 
 
-def undivided_name(manifest: Manifest) -> str:
+def undivided_name(manifest: Described) -> str:
     """Return the name of the subgraph that scores rows of several requests at once."""
     return WHOLE if USER in manifest.graphs else SCORE
 
 
-def undivided(manifest: Manifest, more: Sequence[GraphInput] = ()) -> Subgraph:
+def undivided(manifest: Described, more: Sequence[GraphInput] = ()) -> Subgraph:
     """Return the subgraph of a version's whole dense graph: all features in one matrix, and further inputs."""
     named = [f.name for f in sorted(manifest.features, key=lambda f: f.offset)]
     matrix = GraphInput(MATRIX, [ROWS, manifest.width], FEATURES, named)
     return Subgraph([matrix, *more], scores_of(manifest))
 
 
-def scores_of(manifest: Manifest) -> list[GraphOutput]:
+def scores_of(manifest: Described) -> list[GraphOutput]:
     """Return the outputs of the subgraphs that compute scores."""
     return [GraphOutput(o.name, [ROWS, o.columns]) for o in manifest.outputs]
 
 
 def divided(
-    manifest: Manifest,
+    manifest: Described,
     tensors: Sequence[tuple[str, int]],
     more: Sequence[GraphInput] = (),
     shortened: Mapping[int, Sequence[tuple[str, int]]] | None = None,
@@ -136,7 +178,7 @@ def divided(
 
 
 def _parts(
-    manifest: Manifest, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput], length: int
+    manifest: Described, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput], length: int
 ) -> tuple[Subgraph, Subgraph]:
     user = user_features(manifest.features)
     user_names = {f.name for f in user}
@@ -152,17 +194,17 @@ def _parts(
     )
 
 
-def _matrix(batch: str, features: Sequence[Feature]) -> GraphInput:
+def _matrix(batch: str, features: Sequence[FeatureColumns]) -> GraphInput:
     width = sum(f.width for f in features)
     return GraphInput(MATRIX, [batch, width], FEATURES, [f.name for f in features])
 
 
-def user_features(features: Sequence[Feature]) -> list[Feature]:
+def user_features(features: Sequence[AnyFeature]) -> list[AnyFeature]:
     """Return the user's features among these, in the order of their columns."""
     mixed = {f.input for f in features if f.side != "user"}
     return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
 
 
-def columns(features: Sequence[Feature]) -> list[int]:
+def columns(features: Sequence[FeatureColumns]) -> list[int]:
     """Return the columns of the whole graph's matrix that these features have, in order."""
     return [column for f in features for column in range(f.offset, f.offset + f.width)]
