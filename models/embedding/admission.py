@@ -1,25 +1,22 @@
 """Admission filters: an id gets a row only after training has met it a number of times.
 
-Until then it reads the default row, which is not trained. Occurrences count, not batches: an id that occurs twice in
-its first batch has come twice. Lookups and evaluation do not count. A removed id starts from zero, except in a filter
-that cannot forget (CountingBloom).
+Until then it reads the default row, which is not trained. Occurrences count, not batches; lookups and evaluation do
+not. A removed id starts from zero, except in a filter that cannot forget.
 
     AdmitAll       admits at once
-    ExactCounts    a counter for each waiting id; none once it has its row
-    CountingBloom  one array of counters of fixed size for all ids (Fan et al. 2000, with conservative update: Cormode
-                   and Muthukrishnan 2005): it may admit an id early, at most `error` of the ids it was sized for, and
-                   never late. It does not forget admitted ids.
+    ExactCounts    a counter for each waiting id
+    CountingBloom  counters of fixed size for all ids (Fan et al. 2000, with conservative update: Cormode and
+                   Muthukrishnan 2005): may admit `error` of the ids it was sized for early, none late
 
-A filter is part of a checkpoint: `export` returns all of it, `changes` what an increment has to contain. If several
-processes share a table, each has the filter of its own ids; ids of two shards never share a counter
-(models.embedding.id_shards), so any number of processes admits the same ids as one.
+Processes that share a table have filters of their own ids. Ids of two shards never share a counter
+(models.embedding.id_shards), so any number of processes admits the same ids.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,66 +32,43 @@ HASHES = 4
 BLOCK_COUNTERS = 4096
 LEAST_COUNTERS = 16
 DEVIATIONS = 3
-"""Extra capacity of a shard, in standard deviations of its number of ids: ids spread unevenly by chance."""
+"""Extra capacity of a shard in standard deviations of its number of ids, which varies by chance."""
 
 
-class Admission(Protocol):
-    """Filter that decides which ids get a row."""
+class Admission:
+    """Decides which ids get a row. The methods here admit all, and keep nothing."""
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        """Count ids that have no row, as they occur in a batch.
+        """Count the occurrences (`times` [n]; None for one each) of ids [n] without a row in a batch.
 
-        Args:
-            ids: int64 [n].
-            times: Occurrences of each, int64 [n]; None for one each.
-
-        Returns:
-            bool [n]: the ids that get a row now.
+        Return bool [n]: those that get a row now.
         """
-        ...
+        return np.ones(len(ids), np.bool_)
 
     def forget(self, ids: Int64s) -> None:
-        """Stop counting ids that got their rows by other means."""
-        ...
+        """Stop counting ids that got rows otherwise."""
 
-    def export(self) -> Arrays: ...
+    def export(self) -> Arrays:
+        return {}
 
     def changes(self) -> Arrays:
         """Return the changes since clear_changed()."""
-        ...
+        return {}
 
     def clear_changed(self) -> None: ...
 
     def clear(self) -> None: ...
 
     def restore(self, arrays: Arrays) -> None:
-        """Restore the output of export(), or apply the output of changes() to the current state."""
-        ...
+        """Restore export(), or apply changes() to the current state."""
 
 
-class AdmitAll:
-    """Filter that admits every id at once."""
-
-    def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
-        return np.ones(len(ids), np.bool_)
-
-    def forget(self, ids: Int64s) -> None: ...
-
-    def export(self) -> Arrays:
-        return {}
-
-    def changes(self) -> Arrays:
-        return {}
-
-    def clear_changed(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def restore(self, arrays: Arrays) -> None: ...
+class AdmitAll(Admission):
+    """Admits every id at once."""
 
 
-class ExactCounts:
-    """Filter that admits ids that have come `after` times. Memory: about 40 bytes a waiting id."""
+class ExactCounts(Admission):
+    """Admits ids that have come `after` times. Memory: about 40 bytes a waiting id."""
 
     def __init__(self, after: int) -> None:
         self._after = after
@@ -106,12 +80,12 @@ class ExactCounts:
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
         ids, places, counts = _counted(ids, times)
         refs = self._ids.find(ids)
-        known = refs >= 0
+        waiting_before = refs >= 0
         total = counts.copy()
-        total[known] += self._ids.columns["counts"][refs[known]]
+        total[waiting_before] += self._ids.columns["counts"][refs[waiting_before]]
         admitted = total >= self._after
-        self._ids.remove(ids[admitted & known])
-        new = ~admitted & ~known
+        self._ids.remove(ids[admitted & waiting_before])
+        new = ~admitted & ~waiting_before
         if new.any():
             self._ids.put(ids[new])
         waiting = ~admitted
@@ -145,33 +119,27 @@ class ExactCounts:
         return {"keys": self._ids.keys[refs], "counts": self._ids.columns["counts"][refs], "removed": removed}
 
 
-class CountingBloom:
-    """Filter that admits ids that have come `after` times, by 16-bit counters shared by the ids of a shard."""
+class CountingBloom(Admission):
+    """Admits ids that have come `after` times, by 16-bit counters shared by the ids of a shard."""
 
     def __init__(self, after: int, ids: int, error: float, shards: range = ALL) -> None:
-        """Allocate the counters.
+        """Allocate counters for this number of distinct `ids`, over all shards.
 
         Memory: -ids * ln(error) / ln(2)^2 counters of 2 bytes if HASHES is the optimal number of hashes; a tenth more
-        for a million ids.
-
-        Args:
-            after: Number of occurrences before an id is admitted.
-            ids: Number of distinct ids that may wait or be admitted, over all shards.
-            error: Fraction of new ids that may be mistaken for known ones once all of them have come.
-            shards: Shards whose ids this filter receives.
+        for a million ids. Once all ids have come, a new one is mistaken for a known one with probability `error`.
         """
         self._after, self._shards = after, shards
         share = ids / SHARDS
-        # The size at which all HASHES counters of an id are taken with that probability.
-        wanted = -HASHES * (share + DEVIATIONS * math.sqrt(share)) / math.log1p(-(error ** (1 / HASHES)))
-        each = max(LEAST_COUNTERS, math.ceil(wanted))
-        self._blocks = -(-each // BLOCK_COUNTERS)
-        self._block = -(-each // self._blocks)
+        # The size at which an id's HASHES counters are all taken with that probability.
+        counters = -HASHES * (share + DEVIATIONS * math.sqrt(share)) / math.log1p(-(error ** (1 / HASHES)))
+        shard_counters = max(LEAST_COUNTERS, math.ceil(counters))
+        self._blocks = -(-shard_counters // BLOCK_COUNTERS)
+        self._block = -(-shard_counters // self._blocks)
         self.clear()
 
     @property
     def counters(self) -> int:
-        """Number of counters of all shards."""
+        """Number of counters, over all shards."""
         return SHARDS * self._blocks * self._block
 
     def met(self, ids: Int64s, times: Int64s | None = None) -> NDArray[np.bool_]:
@@ -184,8 +152,6 @@ class CountingBloom:
         kernels.count_ids(ids, counts, HASHES, *shards, each, self._counters, self._block, self._touched, least)
         admitted: NDArray[np.bool_] = least >= self._after
         return admitted[places]
-
-    def forget(self, ids: Int64s) -> None: ...
 
     def export(self) -> Arrays:
         return {"counters": self._counters.view(np.uint8).copy()}
@@ -204,26 +170,26 @@ class CountingBloom:
         self._touched = np.zeros(blocks, np.bool_)
 
     def restore(self, arrays: Arrays) -> None:
-        """Restore the counters of the own shards; raise Corrupt for a filter of another size."""
+        """Restore the counters of the filter's shards; raise Corrupt for another size."""
         counters = np.ascontiguousarray(arrays["counters"]).view(np.uint16)
-        first, own = self._shards.start * self._blocks, self._counters.reshape(-1, self._block)
-        wanted = (self.counters,) if "blocks" not in arrays else (len(arrays["blocks"]), self._block)
-        if counters.shape != wanted:
+        first, blocks = self._shards.start * self._blocks, self._counters.reshape(-1, self._block)
+        shape = (self.counters,) if "blocks" not in arrays else (len(arrays["blocks"]), self._block)
+        if counters.shape != shape:
             raise Corrupt(
-                f"admission: expected counters {list(wanted)}, got {list(counters.shape)}: the checkpoint is older than"
+                f"admission: expected counters {list(shape)}, got {list(counters.shape)}: the checkpoint is older than"
                 " filters split by shard; --new-version --from-scratch trains anew"
             )
         if "blocks" not in arrays:
-            own[:] = counters.reshape(-1, self._block)[first : first + len(own)]
+            blocks[:] = counters.reshape(-1, self._block)[first : first + len(blocks)]
         else:
             places = arrays["blocks"] - first
-            here = (places >= 0) & (places < len(own))
-            own[places[here]] = counters[here]
+            local = (places >= 0) & (places < len(blocks))
+            blocks[places[local]] = counters[local]
         self.clear_changed()
 
 
 def _counted(ids: Int64s, times: Int64s | None) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the distinct ids, ascending, the position of each of `ids` among them, and the number of occurrences."""
+    """Return the distinct ids, ascending, the position of each of `ids` among them, and their occurrences."""
     distinct, places, counts = np.unique(ids, return_inverse=True, return_counts=True)
     if times is not None:
         counts = np.zeros(len(distinct), np.int64)

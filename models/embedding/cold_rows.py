@@ -1,18 +1,17 @@
 """Keep rows of a table in training on disk, as records of a log (processor.tables.row_log), with metadata in memory.
 
 A record is a key, the row in the place where serving's kernels expect it, and the optimizer's slots. Key, books (last
-step and count) and the changed flag are in memory by record number: 26 bytes a record.
+step and count) and the changed flag are in memory by record number: 26 bytes, beside the index entry.
 
 Invariants
-- A record is written once. A record that moves is written again, and the old one is dropped.
-- The bytes of a record stay in place until its segment is freed. Only compact() frees segments, so the thread that runs
-  compact() may read records without a lock, dropped ones too.
-- After compact() at most half of every closed segment is dead, so the log is at most twice as large as the live
-  records, plus a segment.
-- Nothing here has to survive a crash: the log is an unnamed file, and a run resumes from its checkpoints.
+- A record is written once. A row that moves gets a new record, and the old one is dropped.
+- A record's bytes stay in place until its segment is freed. Only compact() frees segments, so its thread may read
+  records, also dropped ones, without a lock.
+- After compact() at most half of every closed segment is dead, so the log is at most twice the live records, plus a
+  segment.
+- Nothing survives a crash: the log is an unnamed file, and a run resumes from its checkpoints.
 
-Cost: a read of many records goes through the log once, in its order. Records close to each other are read with the
-bytes between them, so reads of many rows become a scan. A row keeps 26 bytes of memory, beside its index entry.
+Cost: a read of many records is a scan of the log: it goes in its order, and reads gaps between close records, too.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ from freshet_serving.processor.kernels.rows import LOG_KEY, LOG_ROW
 from freshet_serving.processor.tables.row_log import SEGMENT_RECORDS, RowLog
 
 NEAR_NBYTES = 32 << 10
-"""Gap between two records below which the bytes between them are read as well.
-
-A disk reads about that much in the time that it takes to start a read.
-"""
+"""Smaller gaps between two records are read: a disk reads about that much in the time to start a read."""
 READ_NBYTES = 4 << 20
 MOVED_RECORDS = 1024
 
@@ -43,22 +39,10 @@ Move = Callable[[Int64s, Int64s], None]
 
 
 class ColdRows:
-    """Records of one table.
-
-    Not safe to run concurrently: append, drop, and reads of records that compact() may move.
-    """
+    """Records of one table. append, drop and reads of records that compact() may move must not run concurrently."""
 
     def __init__(self, table: str, dim: int, slots: int, folder: Path) -> None:
-        """Create the log.
-
-        Args:
-            dim: Width of a row, float32.
-            slots: Number of optimizer slots of a row, float32.
-            folder: Folder for the log.
-
-        Raises:
-            BadInput: The folder is not writable.
-        """
+        """Create the log of rows float32 [dim] with float32 [slots]; raise BadInput if the folder is not writable."""
         places = {
             "key": ("<i8", LOG_KEY),
             "row": (("<f4", (dim,)), LOG_ROW),
@@ -93,25 +77,13 @@ class ColdRows:
 
     @property
     def log(self) -> NDArray[np.uint8]:
-        """All records, memory-mapped, in the layout that serving's kernels read."""
+        """All records, memory-mapped, as serving's kernels read them."""
         return self._log.file.array
 
-    def forget(self) -> None:
-        """Drop the log from the page cache, for measurements of the disk."""
-        self._log.file.forget()
-
     def append(self, keys: Int64s, rows: Float32s, slots: Float32s, books: Int64s, marks: NDArray[np.bool_]) -> Int64s:
-        """Write rows.
+        """Write n rows, with books int64 [n, 2] (last step and count) and the flags of changed ones.
 
-        Args:
-            keys: int64 [n].
-            rows: float32 [n, dim].
-            slots: float32 [n, slots].
-            books: int64 [n, 2], last step and count.
-            marks: bool [n], rows that count as changed.
-
-        Returns:
-            Their record numbers; fewer than n if the disk is full.
+        Return their record numbers, fewer than n if the disk is full.
         """
         written = np.empty((len(keys), self._kind.itemsize), np.uint8)
         parts = written.view(self._kind).reshape(-1)
@@ -135,7 +107,7 @@ class ColdRows:
         return records
 
     def read(self, records: Int64s) -> tuple[Float32s, Float32s]:
-        """Return rows [n, dim] and slots [n, slots] of records in their order, read in the order of the log."""
+        """Return rows [n, dim] and slots [n, slots] of records in their order, reading in the order of the log."""
         order = np.argsort(records)
         ascending, nbytes = records[order], self._kind.itemsize
         read = np.empty((len(records), nbytes), np.uint8)
@@ -153,7 +125,6 @@ class ColdRows:
         return parts["row"][back], parts["slots"][back]
 
     def drop(self, records: Int64s) -> None:
-        """Drop records that are no longer referenced."""
         self._lives[records] = self.marks[records] = False
         self._rows -= len(records)
         self._log.drop_records(self._log.count(records))
@@ -169,10 +140,7 @@ class ColdRows:
     def compact(self, lock: AbstractContextManager[Any], move: Move) -> None:
         """Rewrite the live records of segments that are half dead, and free the segments.
 
-        Args:
-            lock: Held while records move; other threads may take it between the calls of `move`.
-            move: move(records, to) is called, with the lock held, for each few records rewritten. The old ones are
-                dropped afterwards.
+        `move` is called with old and new record numbers under the lock, which other threads may take between calls.
         """
         while True:
             with lock:
@@ -184,8 +152,8 @@ class ColdRows:
                 records = at + np.flatnonzero(self._lives[at : at + MOVED_RECORDS])
                 rows, slots = self.read(records)
                 with lock:
-                    here = self._lives[records]
-                    records, rows, slots = records[here], rows[here], slots[here]
+                    alive = self._lives[records]
+                    records, rows, slots = records[alive], rows[alive], slots[alive]
                     keys, books, marks = self.keys[records], self.books[records], self.marks[records]
                     to = self.append(keys, rows, slots, books, marks)
                     if len(to) < len(records):

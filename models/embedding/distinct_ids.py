@@ -1,4 +1,4 @@
-"""Collect distinct ids of many batches, in the order of their first occurrence."""
+"""Collect distinct ids of many batches, in the order of first occurrence."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ class DistinctIds:
 
     @property
     def ids(self) -> Int64s:
-        """The ids, int64 [n]."""
         return self._ids[: self._count]
 
     def add(self, ids: Int64s) -> None:
         if self._count + len(ids) > len(self._ids):
-            known = self.ids
+            before = self.ids
             self._make(2 * (self._count + len(ids)))
-            self._count = self._collect(known, 0)
+            self._count = self._collect(before, 0)
         self._count = self._collect(ids, self._count)
 
     def _collect(self, ids: Int64s, count: int) -> int:
-        found: int = kernels.collect(self._index.ctypes.data, len(self._index), ids, self._ids, count)
-        return found
+        distinct: int = kernels.collect(self._index.ctypes.data, len(self._index), ids, self._ids, count)
+        return distinct
 
     def _make(self, ids: int) -> None:
         self._ids = np.empty(ids, np.int64)

@@ -1,7 +1,6 @@
-"""Store rows of columns by int64 id: flat arrays that double when full, an index, and change tracking.
+"""Store rows of columns by int64 id: flat arrays that double when full, serving's index, and change tracking.
 
-Owned by one thread, the trainer's. The index is the one that serving uses (processor.kernels.index). Places of removed
-ids are reused. The caller that adds an id sets the first values of its columns.
+Owned by one thread, the trainer's. Places of removed ids are reused. The caller that adds an id sets its first values.
 """
 
 from __future__ import annotations
@@ -20,20 +19,14 @@ Int64s = NDArray[np.int64]
 
 FIRST_ROWS = 1024
 ENTRY_NBYTES = 16
-"""Of the index."""
+"""Bytes of an index entry."""
 
 Column = tuple[tuple[int, ...], Any]
 """Shape of one row's part, and its dtype."""
 
 
 class IdRows:
-    """Columns by id. The arrays are replaced when the table grows.
-
-    Attributes:
-        columns: Arrays [_, ...] by row number.
-        keys: int64 [_], the id of each row number.
-        marks: bool [_], rows that count as changed.
-    """
+    """Columns [_, ...], keys [_] and marks of changed rows [_] by row number; replaced when the table grows."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._kinds = dict(columns)
@@ -56,11 +49,7 @@ class IdRows:
         return self._bump - len(self._free)
 
     def nbytes_with(self, more: int) -> int:
-        """Return the bytes that put() of so many ids takes at most, with what it copies if the table grows.
-
-        Args:
-            more: Number of ids, those that have a row included.
-        """
+        """Return the most bytes that put() of so many ids takes, with copies if the table grows."""
         arrays = [self.keys, self.marks, *self.columns.values()]
         rows, index = sum(array.nbytes for array in arrays), self.index.nbytes
         copied = 0
@@ -96,7 +85,7 @@ class IdRows:
         return refs, new
 
     def remove(self, ids: Int64s) -> int:
-        """Remove the rows of `ids`; return the number of rows removed."""
+        """Remove the rows of `ids`; return their number."""
         refs = self.find(ids)
         gone = np.unique(refs[refs >= 0])
         self._unlink(self.keys[gone])
@@ -105,7 +94,6 @@ class IdRows:
         return len(gone)
 
     def touch(self, refs: Int64s) -> None:
-        """Mark rows as changed."""
         self.marks[refs] = True
 
     def fetch(self, ids: Int64s) -> Int64s:
@@ -113,29 +101,22 @@ class IdRows:
         return self.find(ids)
 
     def gather(self, refs: Int64s, *names: str) -> list[NDArray[Any]]:
-        """Return copies of parts of rows.
-
-        Args:
-            refs: Row numbers.
-            *names: Names of columns, or "keys".
-        """
+        """Return copies of columns (or "keys") of rows."""
         return [(self.keys if name == "keys" else self.columns[name])[refs] for name in names]
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Allocate memory for a copy of a column."""
+        """Allocate a copy of a column."""
         return np.empty(shape, dtype)
 
     def shrink_to_budget(self) -> None:
         """Free memory of rows beyond the budget; row numbers become invalid."""
 
     def present(self) -> Int64s:
-        """Return the numbers of all rows, in storage order."""
         refs = np.ones(self._bump, np.bool_)
         refs[self._free] = False
         return np.flatnonzero(refs)
 
     def live(self) -> Int64s:
-        """Return the numbers of all rows, by ascending id."""
         return self._by_id(self.present())
 
     def changed(self) -> Int64s:
@@ -151,12 +132,7 @@ class IdRows:
         self._removed.clear()
 
     def mark(self, keys: Int64s, removed: Int64s) -> None:
-        """Mark these ids as changed and removed again.
-
-        Args:
-            keys: Changed ids, int64 [n].
-            removed: Removed ids, int64 [r].
-        """
+        """Mark ids as changed and removed again."""
         self.touch(self.find(keys))
         self._removed.update(removed.tolist())
 
@@ -171,7 +147,7 @@ class IdRows:
         return np.concatenate([np.array(recycled, np.int64), fresh]) if recycled else fresh
 
     def _take(self, count: int) -> list[int]:
-        """Allocate the first `count` of _next_numbers(); return those that are recycled."""
+        """Allocate the first `count` of _next_numbers(); return those recycled."""
         recycled = self._free[len(self._free) - min(count, len(self._free)) :]
         del self._free[len(self._free) - len(recycled) :]
         self._bump += count - len(recycled)
@@ -192,17 +168,14 @@ class IdRows:
         return entries
 
     def _rehash(self, more: int) -> None:
-        """Drop the index entries of removed ids.
-
-        The new size depends on the number of rows plus `more`, so churn alone never grows the index.
-        """
+        """Drop the index entries of removed ids; the size depends on the number of rows, so churn never grows it."""
         grown = hash_index.empty_index(hash_index.capacity_for(max(FIRST_ROWS, 2 * (len(self) + more))))
         source = self.index.ctypes.data
         self._used = hash_index.rehash(source, len(self.index), grown.ctypes.data, len(grown))
         self.index = grown
 
     def _size_for(self, rows: int) -> int:
-        """Return the size of the columns needed for `rows` rows."""
+        """Return the size of the columns for so many rows."""
         return len(self.keys) << math.ceil(math.log2(rows / len(self.keys)))
 
     def _grow(self, rows: int) -> None:
@@ -215,12 +188,7 @@ class IdRows:
 
 
 def longer(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    """Return a copy with more rows, the new ones zero.
-
-    Args:
-        column: The array.
-        rows: Number of rows of the copy.
-    """
+    """Return a copy with so many rows, the new ones zero."""
     new = np.zeros((rows, *column.shape[1:]), column.dtype)
     new[: len(column)] = column
     return new

@@ -1,7 +1,7 @@
 """Training kernels: gradients from pooled columns back to rows, and the optimizers that update rows.
 
-The forward pass is serving's kernel (processor.kernels.pool); these are its counterpart. All run without the GIL and
-are deterministic: contributions are added in the order of the batch.
+The counterpart of serving's kernel (processor.kernels.pool). All run without the GIL and are deterministic:
+contributions are added in the order of the batch.
 """
 
 # mypy: ignore-errors
@@ -18,7 +18,7 @@ from freshet_serving.processor.package import DIVIDED_SUMS, NOT_COMBINED, ROOT_D
 ADAGRAD_EPSILON = 1e-7
 MOST_COUNTED = 65535
 AHEAD = 8
-"""Number of rows that an optimizer prefetches ahead."""
+"""Rows that an optimizer prefetches ahead."""
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 RATE, STEP, INITIAL_ACCUMULATOR, L1, L2, BETA, WEIGHT_DECAY, ACCUMULATOR_DECAY, DECAY_STEPS = range(9)
 """Indices of an optimizer's options: the rate, the step of the run, and the fields of RowOptions in order."""
@@ -59,21 +59,15 @@ def accumulate(
         splits: int64 [batch rows + 1], or [0] for one value a row.
         rows: int64 [n], the row of the batch whose values each row of `grad` is for.
         times: int64 [n], the number of rows of the batch that have these values.
-        combiner: Combiner of the feature.
-        max_length: As in the feature's plan (processor.kernels.pool).
-        codes: As in the feature's plan (processor.kernels.pool).
+        max_length: As in the feature's plan (processor.kernels.pool), and `codes`.
         grad: float32 [n, _], the feature's columns starting at `column`.
         column: First column of the feature in `grad`.
-        part: Only rows with number = part modulo parts are updated.
-        parts: Number of parts.
+        part: Only rows with number = part modulo `parts` are updated.
         place: int32 by row number, the row's index in `touched`, or -1.
         touched: Row numbers, the first `count` in use.
         sums: float32 [_, dim], gradients of the touched rows.
         met: int64 [_], number of times each was read.
-        count: Number of touched rows so far.
-
-    Returns:
-        The number of touched rows.
+        count: Number of touched rows so far; returned with the new ones.
     """
     for i in range(len(grad)):
         start, stop = rows[i], rows[i] + 1
@@ -108,39 +102,20 @@ def accumulate(
 
 @inlined
 def ask_for_entries(address, capacity, ids, first, starts):
-    """Prefetch the index entries at which the probes of a block of ids start.
-
-    Args:
-        address: Address of the index.
-        capacity: Its capacity.
-        ids: int64 [n].
-        first: First id of the block.
-        starts: Receives the first entry of each probe.
-
-    Returns:
-        The number of ids in the block.
-    """
-    some = min(BLOCK, len(ids) - first)
-    for i in range(some):
+    """Prefetch the index entries where the probes of a block of ids begin, into `starts`; return the block's size."""
+    block = min(BLOCK, len(ids) - first)
+    for i in range(block):
         starts[i] = home(ids[first + i], capacity)
         prefetch(address + 16 * starts[i])
-    return some
+    return block
 
 
 @kernel(nb.types.UniTuple(nb.int64, 2)(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def give_rows(address, capacity, ids, numbers, keys, refs):
     """Look up or create rows: refs[i] is the row number of ids[i], taken in order from `numbers` if it had none.
 
-    Args:
-        address: Address of the index, which has room for all ids.
-        capacity: Its capacity.
-        ids: int64 [n].
-        numbers: Row numbers for new rows.
-        keys: int64 by row number; receives the ids of new rows.
-        refs: int64 [n]; receives the row numbers.
-
-    Returns:
-        The numbers of row numbers taken and of index entries claimed.
+    The index at `address` has room for all ids; `keys` by row number gets the ids of new rows. Return the numbers of
+    row numbers taken and of index entries claimed.
     """
     starts = np.empty(BLOCK, np.int64)
     taken, claimed = 0, 0
@@ -164,18 +139,7 @@ def give_rows(address, capacity, ids, numbers, keys, refs):
 
 @kernel(nb.int64(nb.int64, nb.int64, _I64, nb.int64[::1], nb.int64))
 def collect(address, capacity, ids, distinct, count):
-    """Add to `distinct` the ids that it does not contain.
-
-    Args:
-        address: Address of an index of the distinct ids (processor.kernels.index), with room for all.
-        capacity: Its capacity.
-        ids: int64 [n].
-        distinct: int64, the first `count` in use.
-        count: Number of distinct ids so far.
-
-    Returns:
-        The number of distinct ids.
-    """
+    """Add to `distinct`, whose first `count` are in use and in the index, further ids; return the new count."""
     starts = np.empty(BLOCK, np.int64)
     for first in range(0, len(ids), BLOCK):
         for i in range(ask_for_entries(address, capacity, ids, first, starts)):
@@ -190,24 +154,14 @@ def collect(address, capacity, ids, distinct, count):
 
 @kernel(nb.void(nb.int32[::1], nb.int64[::1]))
 def forget(place, touched):
-    """Reset `place` for the next batch.
-
-    Args:
-        place: int32 by row number.
-        touched: Row numbers to reset to -1.
-    """
+    """Reset `place` of touched rows to -1 for the next batch."""
     for ref in touched:
         place[ref] = -1
 
 
 @kernel(nb.void(nb.float32[:, ::1], nb.float64))
 def clip_rows(sums, norm):
-    """Scale gradients with a larger L2 norm down to `norm`.
-
-    Args:
-        sums: Gradients, float32 [m, dim], changed in place.
-        norm: Maximum norm.
-    """
+    """Scale gradients [m, dim] with a larger L2 norm down to `norm`, in place."""
     for i in range(len(sums)):
         squares = 0.0
         for j in range(sums.shape[1]):
@@ -220,13 +174,7 @@ def clip_rows(sums, norm):
 
 @kernel(nb.void(_STRIDED, _I64, nb.float64[::1]))
 def norms(rows, refs, found):
-    """Set found[i] to the L2 norm of row refs[i], accumulated in float64.
-
-    Args:
-        rows: float32 [_, dim].
-        refs: Row numbers, int64 [n].
-        found: float64 [n]; receives the norms.
-    """
+    """Set found[i] to the L2 norm of row refs[i], accumulated in float64."""
     for i in range(len(refs)):
         total = 0.0
         for j in range(rows.shape[1]):
@@ -237,7 +185,7 @@ def norms(rows, refs, found):
 
 @inlined
 def _mixed(z):
-    """Apply splitmix64's finaliser."""
+    """splitmix64's finaliser."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -251,24 +199,13 @@ def _hash(key):
 
 @inlined
 def shard_of(key, count):
-    """Return the shard of an id (models.embedding.id_shards).
-
-    Args:
-        key: The id.
-        count: Number of shards, a power of two.
-    """
+    """Return the shard of an id (models.embedding.id_shards); `count` is a power of two."""
     return np.int64(_hash(key) & np.uint64(count - 1))
 
 
 @kernel(nb.void(_I64, nb.int64, nb.int64[::1]))
 def shards(ids, count, found):
-    """Set found[i] to the shard of ids[i].
-
-    Args:
-        ids: int64 [n].
-        count: Number of shards, a power of two.
-        found: int64 [n]; receives the shards.
-    """
+    """Set found[i] to the shard of ids[i]; `count` is a power of two."""
     for i in range(len(ids)):
         found[i] = shard_of(ids[i], count)
 
@@ -293,16 +230,12 @@ def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_cou
     Only the counters below that bound are raised (conservative update). Counters saturate at MOST_COUNTED.
 
     Args:
-        ids: int64 [n].
-        counts: int64 [n].
         hashes: Number of counters of an id.
         count: Number of shards.
         first_shard: First shard in `counters`.
         each: Number of counters of a shard, shared by its ids.
-        counters: uint16, the shards from first_shard on.
         block_counters: Number of counters of a block.
         touched: bool by block; set for blocks with raised counters.
-        least: int64 [n]; receives the bounds.
     """
     size = np.uint64(each)
     at = np.empty(hashes, np.int64)
@@ -310,28 +243,26 @@ def count_ids(ids, counts, hashes, count, first_shard, each, counters, block_cou
         first = _hash(ids[i])
         second = _mixed(first) | np.uint64(1)
         start = (np.int64(first & np.uint64(count - 1)) - first_shard) * each
-        known = np.int64(MOST_COUNTED)
+        bound = np.int64(MOST_COUNTED)
         for h in range(hashes):
             bits = _mixed(first + np.uint64(h) * second)
             at[h] = start + np.int64(((bits >> np.uint64(32)) * size) >> np.uint64(32))
-            known = min(known, np.int64(counters[at[h]]))
-        known = min(np.int64(MOST_COUNTED), known + counts[i])
-        least[i] = known
+            bound = min(bound, np.int64(counters[at[h]]))
+        bound = min(np.int64(MOST_COUNTED), bound + counts[i])
+        least[i] = bound
         for h in range(hashes):
-            if counters[at[h]] < known:
-                counters[at[h]] = known
+            if counters[at[h]] < bound:
+                counters[at[h]] = bound
                 touched[at[h] // block_counters] = True
 
 
 @inlined
 def _ask_for(address, row, nbytes):
-    """Prefetch a row of a matrix."""
     prefetch_row(address + row * nbytes, nbytes)
 
 
 @inlined
 def _look_ahead(touched, i, rows, slots):
-    """Prefetch the row and the slots of touched[i + AHEAD]."""
     if i + AHEAD < len(touched):
         _ask_for(rows.ctypes.data, touched[i + AHEAD], 4 * rows.shape[1])
         _ask_for(slots.ctypes.data, touched[i + AHEAD], 4 * slots.shape[1])
@@ -339,13 +270,7 @@ def _look_ahead(touched, i, rows, slots):
 
 @kernel(nb.void(nb.float32[:, ::1], _I64, nb.float32[:, ::1]))
 def copy_rows(rows, refs, copies):
-    """Set copies[i] to row refs[i], or zeros if refs[i] is negative.
-
-    Args:
-        rows: float32 [_, dim].
-        refs: Row numbers, int64 [n].
-        copies: float32 [n, dim]; receives the rows.
-    """
+    """Set copies[i] to row refs[i], or zeros if refs[i] is negative."""
     for i in range(len(refs)):
         if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:
             _ask_for(rows.ctypes.data, refs[i + AHEAD], 4 * rows.shape[1])
@@ -357,15 +282,7 @@ def copy_rows(rows, refs, copies):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[:, ::1], nb.boolean[::1]))
 def note(touched, met, step, books, changed):
-    """Record that rows `touched` were read `met` times in a step.
-
-    Args:
-        touched: int64 [m], row numbers.
-        met: int64 [m].
-        step: Step of the run.
-        books: int64 [_, 2], last step and count of each row.
-        changed: bool [_]; set for these rows.
-    """
+    """Record that rows `touched` were read `met` times in a step: books [_, 2] are last step and count."""
     for i in range(len(touched)):
         r = touched[i]
         books[r, 0] = step
@@ -373,6 +290,8 @@ def note(touched, met, step, books, changed):
         changed[r] = True
 
 
+# Optimizers take: touched, row numbers int64 [m]; sums, gradients float32 [m, dim]; rows float32 [_, dim]; slots, as
+# each says; options, float64: the rate, the step, and the fields of RowOptions.
 _optimizer = kernel(
     nb.void(nb.int64[::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float32[:, ::1], nb.float64[::1]),
     error_model="numpy",
@@ -381,15 +300,7 @@ _optimizer = kernel(
 
 @_optimizer
 def sgd(touched, sums, rows, slots, options):
-    """Apply gradient descent to the touched rows.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: float32 [_, 0].
-        options: The rate, the step, and the fields of RowOptions, float64.
-    """
+    """Apply gradient descent; no slots."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -399,15 +310,7 @@ def sgd(touched, sums, rows, slots, options):
 
 @_optimizer
 def adagrad(touched, sums, rows, slots, options):
-    """Apply Adagrad as Keras computes it.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: Accumulators, float32 [_, dim].
-        options: The rate, the step, and the fields of RowOptions, float64.
-    """
+    """Apply Adagrad as Keras computes it; slots are accumulators [_, dim]."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -420,17 +323,10 @@ def adagrad(touched, sums, rows, slots, options):
 
 @_optimizer
 def adagrad_decay(touched, sums, rows, slots, options):
-    """Apply DeepRec's AdagradDecay.
+    """Apply DeepRec's AdagradDecay; slots are accumulators and the number of decays applied [_, dim + 1].
 
     Every decay_steps of the run an accumulator keeps the fraction accumulator_decay of itself, but never falls below
     its initial value.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: Accumulators and the number of decays applied, float32 [_, dim + 1].
-        options: The rate, the step, and the fields of RowOptions, float64.
     """
     dim = rows.shape[1]
     rate, least = np.float32(options[RATE]), np.float32(options[INITIAL_ACCUMULATOR])
@@ -461,15 +357,7 @@ def _adam(r, i, sums, rows, slots, rate):
 
 @_optimizer
 def adam(touched, sums, rows, slots, options):
-    """Apply lazy Adam: Keras' formula with the row's own step count.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: m, v and steps of the row, float32 [_, 2 * dim + 1].
-        options: The rate, the step, and the fields of RowOptions, float64.
-    """
+    """Apply lazy Adam: Keras' formula with the row's own step count; slots are m, v and steps [_, 2 * dim + 1]."""
     rate = np.float32(options[RATE])
     for i in range(len(touched)):
         _look_ahead(touched, i, rows, slots)
@@ -478,15 +366,7 @@ def adam(touched, sums, rows, slots, options):
 
 @_optimizer
 def adamw(touched, sums, rows, slots, options):
-    """Apply lazy Adam after a decoupled weight decay, as Keras' AdamW does, both only to touched rows.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: As of adam().
-        options: The rate, the step, and the fields of RowOptions, float64.
-    """
+    """Apply lazy Adam after a decoupled weight decay, as Keras' AdamW does, both only to touched rows."""
     rate = np.float32(options[RATE])
     decay = np.float32(options[RATE] * options[WEIGHT_DECAY])
     for i in range(len(touched)):
@@ -498,15 +378,7 @@ def adamw(touched, sums, rows, slots, options):
 
 @_optimizer
 def ftrl(touched, sums, rows, slots, options):
-    """Apply FTRL-proximal as Keras computes it, with l1, l2 and beta.
-
-    Args:
-        touched: Row numbers, int64 [m].
-        sums: Gradients, float32 [m, dim].
-        rows: float32 [_, dim].
-        slots: Accumulator and linear term, float32 [_, 2 * dim].
-        options: The rate, the step, and the fields of RowOptions, float64.
-    """
+    """Apply FTRL-proximal as Keras computes it; slots are accumulator and linear term [_, 2 * dim]."""
     dim = rows.shape[1]
     rate, l1, beta = np.float32(options[RATE]), np.float32(options[L1]), np.float32(options[BETA])
     twice_l2 = np.float32(2.0 * options[L2])

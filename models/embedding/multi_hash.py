@@ -1,13 +1,11 @@
 """Choose how a table with fewer rows than ids is hashed, and the keys of an id (processor.features.key_codes).
 
-By default a table has a row for each id and grows. A table with hash_rows has at most that many rows. Unless its
-hashing is configured, choice() derives it from the number of ids. An id has several rows, which are summed.
+By default a table has a row for each id and grows; with hash_rows it has at most so many, and an id has several rows,
+which are summed. To everything else it is an ordinary table: a transform in the manifest turns a value into keys. An
+older server refuses that manifest by the transform's name.
 
 Rejected: DeepRec's other ways to combine rows. Concatenated rows are narrower for the same bytes and distinguish ids no
 better. Products have no gradient where a row is near zero, which is where rows start.
-
-To everything else a hashed table is an ordinary one: a transform in the manifest turns a value into keys, and pooling
-adds their rows. An older server refuses that manifest by the transform's name.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ NO_HASH = "none"
 MOST_CODES = 16
 USUAL_KEYS = 2
 CODE_BITS = 40
-"""Bits of a code: random codes of this length leave a million ids distinct with a probability of two in three."""
+"""Random codes of so many bits leave a million ids distinct with a probability of two in three."""
 MOST_ALIKE = 0.01
 
 
@@ -28,10 +26,6 @@ def choice(ids: float, rows: int) -> str:
     none         while there is a row for each id
     k_way        two rows an id, while at most one of 100 ids is expected to share both with another
     binary_code  otherwise: more rows an id, so that few ids share all of theirs
-
-    Args:
-        ids: Number of different ids.
-        rows: Maximum number of rows.
     """
     if ids <= rows:
         return NO_HASH
@@ -43,10 +37,8 @@ def key_transform(name: str, column: str, seed: int, how: str, rows: int, keys: 
     """Return the transform of a column's values into the keys of a table.
 
     Args:
-        name: Name of the transform.
-        column: Column that it reads.
         seed: Seed of xxh3_64, which hashes strings.
-        how: Hashing: "quotient_remainder", "k_way" or "binary_code".
+        how: "quotient_remainder", "k_way" or "binary_code".
         rows: Maximum number of rows of the table.
         keys: Number of keys of a value; 0 for two of k_way, and for the fewest of binary_code that make CODE_BITS or,
             if none do, the longest code.
@@ -63,12 +55,12 @@ def key_transform(name: str, column: str, seed: int, how: str, rows: int, keys: 
 
 
 def _bits(rows: int, keys: int) -> int:
-    """Return the bits of each of `keys` pieces that have their own rows."""
+    """Return the bits of each of `keys` pieces, which have their own rows."""
     return min(31, (rows // keys).bit_length() - 1)
 
 
 def _fewest_keys(rows: int) -> int:
-    """Return the smallest number of keys that make a code of CODE_BITS, or else the longest possible code."""
+    """Return the smallest number of keys for a code of CODE_BITS, or the longest possible code."""
     bits = {keys: keys * _bits(rows, keys) for keys in range(1, min(MOST_CODES, rows // 2) + 1)}
     enough = min(CODE_BITS, max(bits.values()))
     return min(keys for keys, wide in bits.items() if wide >= enough)

@@ -1,10 +1,10 @@
 """Optimizers of embedding rows: the state per row, and one update of the rows that a batch touched.
 
-This module is the table of optimizers. The kernel in models.embedding.kernels that updates rows has the optimizer's
-name and contains its formula. It is imported at the first update, so that configurations can be checked without Numba.
+The kernel of an optimizer's name in models.embedding.kernels has its formula; it is imported at the first update, so
+that configurations can be checked without Numba.
 
-A row moves only when it is touched: moments, weight decay and steps are counted then. State that follows the clock of
-the whole run (the accumulators of adagrad_decay) catches up when a row is touched again.
+A row moves only when touched: its moments, decay and steps are counted then. State on the clock of the whole run
+(adagrad_decay's accumulators) catches up when the row is touched again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,7 @@ Float32s = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions:
-    """Options of row optimizers; each optimizer reads some of them.
-
-    Attributes:
-        initial_accumulator: Initial value of the accumulated squares, and their lower bound with adagrad_decay.
-        l1: L1 regularisation (ftrl).
-        l2: L2 regularisation (ftrl).
-        beta: Added to the root of the accumulated squares (ftrl).
-        weight_decay: Fraction of a row that each of its steps removes, times the rate (adamw).
-        accumulator_decay: Fraction of the squares kept after `decay_steps` (adagrad_decay).
-        decay_steps: Steps of the run between two decays (adagrad_decay).
-    """
+    """Options of row optimizers; each reads some. adagrad_decay never goes below the initial accumulator."""
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
     l1: float = field(
@@ -60,15 +50,13 @@ class RowOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """An optimizer of rows.
+    """An optimizer of rows, with the name of its kernel.
 
     Attributes:
-        name: Name of the optimizer and of its kernel.
-        slots_a_row: slots_a_row(dim) is the number of floats of state of each row.
-        accumulators: accumulators(dim) is the number of these, the first ones, that start at initial_accumulator; the
-            others start at 0.
+        slots_a_row: Of dim, the number of floats of state of each row.
+        accumulators: Of dim, how many of these, the first, start at initial_accumulator; the others start at 0.
         reads: Names of the RowOptions that it uses.
-        holds_rows: True if rows are computed from their slots, so that an imported row needs slots that reproduce it.
+        holds_rows: Rows are computed from their slots, so an imported row needs slots that reproduce it.
     """
 
     name: str
@@ -87,32 +75,14 @@ class RowOptimizer:
     def update(
         self, touched: NDArray[np.int64], sums: Float32s, rows: Float32s, slots: Float32s, rate: float, step: int
     ) -> None:
-        """Update rows by their gradients.
-
-        Args:
-            touched: Row numbers, int64 [m].
-            sums: Gradients, float32 [m, dim].
-            rows: float32 [_, dim].
-            slots: float32 [_, slots_a_row].
-            rate: Learning rate.
-            step: Step of the run, from 1.
-        """
+        """Update rows and slots in place by gradients `sums` [m, dim] of rows `touched` [m]; steps begin at 1."""
         from freshet_serving.models.embedding import kernels
 
         options = np.array((rate, step, *_values(self.options)), np.float64)
         getattr(kernels, self.name)(touched, sums, rows, slots, options)
 
     def slots_of(self, rows: Float32s, rate: float, step: int) -> Float32s:
-        """Return slots for rows whose own are unknown: those of new rows, but consistent with the row's values.
-
-        Args:
-            rows: float32 [n, dim].
-            rate: Learning rate.
-            step: Step of the run.
-
-        Returns:
-            float32 [n, slots_a_row].
-        """
+        """Return slots [n, slots_a_row] for rows [n, dim] without theirs: new ones, but consistent with the values."""
         dim, options = rows.shape[1], self.options
         slots = np.tile(self.fill(dim), (len(rows), 1))
         if self.holds_rows:
@@ -125,7 +95,7 @@ class RowOptimizer:
 
 @lru_cache(maxsize=256)
 def _values(options: RowOptions) -> tuple[float, ...]:
-    """Return the options as a tuple, cached: making it takes longer than updating the rows of a small batch."""
+    # Cached: making it takes longer than updating the rows of a small batch.
     return astuple(options)
 
 
@@ -154,14 +124,7 @@ OPTIMIZERS = {
 
 
 def row_optimizer(name: str, options: RowOptions | None = None) -> RowOptimizer:
-    """Return an optimizer.
-
-    Args:
-        options: Its options; by default RowOptions().
-
-    Raises:
-        BadInput: There is no optimizer of that name.
-    """
+    """Return an optimizer, with RowOptions() by default; raise BadInput for an unknown name."""
     if name not in OPTIMIZERS:
         raise BadInput(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name[:40]!r}")
     return replace(OPTIMIZERS[name], options=RowOptions.of(options or RowOptions()))

@@ -8,12 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """A table's memory budget.
-
-    Attributes:
-        nbytes: Memory for rows, their slots and books.
-        scratch: Folder for the rows on disk.
-    """
+    """A table's budget: memory for rows with slots and books, and a folder for the rows on disk."""
 
     nbytes: int
     scratch: Path

@@ -1,14 +1,14 @@
 """Store rows by id in two tiers: a working set in memory within a budget, the other rows on disk.
 
-A row number encodes the tier: below LOGGED the row is in memory; from LOGGED on it is record number - LOGGED of the log
+A row number below LOGGED is a row in memory; from LOGGED on it is LOGGED + the record's number in the log
 (models.embedding.cold_rows), as serving's kernels understand it (processor.kernels.rows). So readers through the index,
-such as pooling, read rows on disk in place; writers fetch rows first. A fetched row leaves the log, and a demoted row
-is written to it.
+such as pooling, read rows on disk in place; writers fetch rows first. A fetched row leaves the log, a demoted row is
+written to it.
 
-A prefetch window (models.training.prefetch_windows), the ids of many batches at once, makes this cheap. Its rows on
-disk are read ahead in the order of the log while the previous window is trained on (prefetch). When it begins, as many
-rows as necessary leave memory, none of them its own, and the prefetched rows enter (enter_window). So between windows
-only the difference moves, and within a window nothing waits for a disk.
+Prefetch windows (models.training.prefetch_windows), the ids of many batches, make this cheap. A window's rows on disk
+are read in the order of the log while the previous window is trained on (prefetch). When it begins, enough rows leave
+memory, none of them its own, and the prefetched ones enter (enter_window). So only the difference between windows
+moves, and nothing within a window waits for a disk.
 
 Invariants
 - The row of an id is in exactly one place. The same operations give the same rows, to the bit, for any budget.
@@ -18,11 +18,10 @@ Invariants
 - A prefetched row is used only if the id's row is still that record of the same log; otherwise it is read again.
 - Memory exceeds the budget only when a single batch needs more rows, or while the disk is full.
 
-Rejected: a copy on disk of each row in memory, so that clean rows need not be written again (training writes to nearly
-every row that it fetches); rows on disk by page (the rows of a page are unrelated).
-
-Also rejected: fetching rows when a batch needs them. A tenth of the ids of 4,096 rows are 3,000 small reads, which take
-longer than the batch on an SSD of 16,000 reads a second, and ten times as long as a scan for forty batches.
+Rejected: a copy on disk of each row in memory (training writes to nearly every row that it fetches); pages on disk (the
+rows of a page are unrelated); fetching rows when a batch needs them (a tenth of the ids of 4,096 rows are 3,000 small
+reads, which take longer than the batch on an SSD of 16,000 reads a second, and ten times as long as a scan for forty
+batches).
 """
 
 from __future__ import annotations
@@ -47,17 +46,13 @@ Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
 
 HOT_SHARE, STRETCH_SHARE = 0.6, 2 / 3
-"""Share of a budget for rows in memory, and the share of these rows that a window may use.
-
-A window may use as many rows as the rest of the budget holds, since the next window's rows are read ahead into it.
-Longer windows read less for each of their rows, because one pass through the log serves more rows.
-"""
+"""Share of a budget for rows in memory, and the share of these for a window: the rest holds the next window's rows."""
 FOUND_IDS = 1 << 13
-"""Number of ids that the prefetching thread looks up at once while it holds the lock of the index."""
+"""Ids that the prefetching thread looks up at once under the lock of the index."""
 MOVED_ROWS = 1 << 14
 NO_ROOM = "the disk is full, so its rows stay in memory and exceed the budget"
 MAPPED_NBYTES = 16 << 20
-"""Size from which on a copy of a column is backed by a file."""
+"""From this size on a copy of a column is backed by a file."""
 LEAST_ROWS = 1024
 
 LOG = logging.getLogger("freshet")
@@ -67,14 +62,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedRows:
-    """Rows that were read ahead.
-
-    Attributes:
-        log: Log that they were read from.
-        records: Record numbers, int64 [m], ascending.
-        rows: float32 [m, dim].
-        slots: float32 [m, slots].
-    """
+    """Rows that were read ahead from a log; record numbers are int64 [m], ascending."""
 
     log: ColdRows
     records: Int64s
@@ -83,22 +71,13 @@ class PrefetchedRows:
 
 
 class TieredRows(IdRows):
-    """IdRows within a budget, with columns rows, slots and books.
+    """IdRows with columns rows, slots and books within a budget of `most` rows in memory.
 
-    Attributes:
-        lock: Held while rows on disk are read by number or through the index, so that none of them moves.
-        most: Number of rows that fit in memory.
+    `lock` is held while rows on disk are read by number or through the index, so that none moves.
     """
 
     def __init__(self, table: str, columns: Mapping[str, Column], budget: RowBudget) -> None:
-        """Create an empty table.
-
-        Args:
-            columns: Its columns, among them "rows" and "slots".
-
-        Raises:
-            BadInput: The scratch folder is not writable.
-        """
+        """Create an empty table; raise BadInput if the scratch folder is not writable."""
         self.lock = threading.RLock()
         self._table, self._budget = table, budget
         dim, slots = (columns[name][0][0] for name in ("rows", "slots"))
@@ -117,15 +96,11 @@ class TieredRows(IdRows):
 
     @property
     def hot(self) -> int:
-        """Number of rows in memory."""
         return self._bump - len(self._free)
 
     @property
     def window_ids(self) -> int:
-        """Maximum number of ids of a prefetch window.
-
-        Its rows must fit in memory beside those of the next window that are read ahead.
-        """
+        """Most ids of a prefetch window: its rows must fit in memory beside those read ahead for the next one."""
         return int(self.most * STRETCH_SHARE)
 
     def put(self, ids: Int64s) -> tuple[Int64s, Int64s]:
@@ -154,16 +129,16 @@ class TieredRows(IdRows):
 
     def gather(self, refs: Int64s, *names: str) -> list[NDArray[Any]]:
         on_disk = refs >= LOGGED
-        found = super().gather(np.where(on_disk, 0, refs), *names)
+        columns = super().gather(np.where(on_disk, 0, refs), *names)
         if on_disk.any():
             with self.lock:
                 records = refs[on_disk] - LOGGED
                 parts: dict[str, NDArray[Any]] = {"keys": self.cold.keys[records], "books": self.cold.books[records]}
                 if not parts.keys() >= set(names):
                     parts["rows"], parts["slots"] = self.cold.read(records)
-                for name, column in zip(names, found):
+                for name, column in zip(names, columns):
                     column[on_disk] = parts[name]
-        return found
+        return columns
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -205,7 +180,7 @@ class TieredRows(IdRows):
     # Prefetch windows.
 
     def compact_log(self) -> None:
-        """Compact the log. Called by the prefetching thread before it prefetches."""
+        """Compact the log, on the prefetching thread before it prefetches."""
 
         def move(records: Int64s, to: Int64s) -> None:
             self._point(self.cold.keys[records], LOGGED + to)
@@ -214,21 +189,16 @@ class TieredRows(IdRows):
 
     def prefetch(self, ids: Int64s) -> PrefetchedRows:
         """Read the rows on disk of distinct ids, concurrently with the trainer's thread."""
-        log, found = self.cold, [np.empty(0, np.int64)]
+        log, record_parts = self.cold, [np.empty(0, np.int64)]
         for first in range(0, len(ids), FOUND_IDS):
             with self.lock:
                 refs = self.find(ids[first : first + FOUND_IDS])
-            found.append(refs[refs >= LOGGED] - LOGGED)
-        records = np.sort(np.concatenate(found))
+            record_parts.append(refs[refs >= LOGGED] - LOGGED)
+        records = np.sort(np.concatenate(record_parts))
         return PrefetchedRows(log, records, *log.read(records))
 
     def enter_window(self, ids: Int64s, prefetched: PrefetchedRows) -> None:
-        """Begin a window: make room, and bring the rows of distinct ids into memory.
-
-        Args:
-            ids: Ids of the window, int64 [n].
-            prefetched: Rows of these ids that were read ahead.
-        """
+        """Begin a window: make room, and bring the rows of its distinct ids into memory."""
         with self.lock:
             refs = self.find(ids)
             self._window += 1
@@ -248,7 +218,6 @@ class TieredRows(IdRows):
     # Moving rows between the tiers.
 
     def _promote(self, records: Int64s, rows: Float32s, slots: Float32s, wanted_by: int = 0) -> None:
-        """Bring rows that were read into memory; `wanted_by` is the window that needs them."""
         keys, refs = self.cold.keys[records], self._next_numbers(len(records))
         self._take(len(records))
         self.keys[refs], self.columns["rows"][refs], self.columns["slots"][refs] = keys, rows, slots
@@ -261,20 +230,20 @@ class TieredRows(IdRows):
         """Move the coldest rows to disk, except those that the current window needs."""
         refs = np.sort(self._coldest(count))
         for first in range(0, len(refs), MOVED_ROWS):
-            some = refs[first : first + MOVED_ROWS]
-            keys, rows, slots, books = self.gather(some, "keys", "rows", "slots", "books")
-            records = self.cold.append(keys, rows, slots, books, self.marks[some])
-            if self._full != (len(records) < len(some)):
+            piece = refs[first : first + MOVED_ROWS]
+            keys, rows, slots, books = self.gather(piece, "keys", "rows", "slots", "books")
+            records = self.cold.append(keys, rows, slots, books, self.marks[piece])
+            if self._full != (len(records) < len(piece)):
                 self._full = not self._full
                 LOG.warning("table %r: %s", self._table, NO_ROOM if self._full else "the disk has free space again")
-            some = some[: len(records)]
+            piece = piece[: len(records)]
             self._point(keys[: len(records)], LOGGED + records)
-            self.marks[some] = False
-            self._free.extend(some.tolist())
+            self.marks[piece] = False
+            self._free.extend(piece.tolist())
 
     def _coldest(self, rows: int) -> Int64s:
         books = self.columns["books"][: self._bump]
-        # The least often read, ties by oldest read.
+        # Least often read first, ties by oldest read.
         heat = np.minimum(books[:, 1], 1 << 30) << 32 | (books[:, 0] & 0xFFFFFFFF)
         heat[self._free] = _NEVER
         heat[self.columns["wanted"][: self._bump] == self._window] = _NEVER

@@ -1,7 +1,4 @@
-"""Interface of a whole table in training, for checkpoints, publishing and overwriting.
-
-Its rows may be in one process (models.embedding.variable) or distributed over several (models.parallel.gathered_table).
-"""
+"""A whole table in training: in one process (EmbeddingVariable) or gathered from several (GatheredTable)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Int64s = NDArray[np.int64]
 
 
 class TrainedFilter(Protocol):
-    """The part of an admission filter (models.embedding.admission) that checkpoints use."""
+    """The part of an admission filter that checkpoints use."""
 
     def export(self) -> Arrays: ...
     def changes(self) -> Arrays: ...

@@ -1,13 +1,13 @@
 """EmbeddingVariable: an embedding table that grows by id and never lets two ids share a row (DeepRec's EV).
 
-Owned by one thread, the trainer's. An id gets its row when training meets it for the first time, or as often as its
-admission filter requires (models.embedding.admission). The row's first value is a function of (seed, id) alone, so it
-does not depend on the order of arrival. An id without a row reads the default row (zeros), in training, evaluation and
-serving alike, and the gradient of that read is dropped. Only training inserts rows and counts occurrences.
+Owned by one thread, the trainer's. An id gets its row when training first meets it, or when its admission filter admits
+it (models.embedding.admission). The row's first value depends on (seed, id) alone, not on the order of arrival. An id
+without a row reads the default row (zeros), in training, evaluation and serving, and that read's gradient is dropped.
+Only training inserts rows and counts occurrences.
 
-Rows, optimizer slots and bookkeeping are columns of models.embedding.id_rows, which also tracks what a delta has to
-contain: ids whose rows changed and ids that were removed since the last clear_changed(). With a budget some rows are on
-disk (models.embedding.tiered_rows): insert() brings those of its ids into memory, shrink_to_budget() moves others out.
+Rows, slots and bookkeeping are columns of models.embedding.id_rows, which tracks a delta's content: ids changed and
+removed since clear_changed(). With a budget some rows are on disk (models.embedding.tiered_rows): insert() brings those
+of its ids into memory, shrink_to_budget() moves others out.
 """
 
 from __future__ import annotations
@@ -41,12 +41,9 @@ _NOTHING: NDArray[np.float32] = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Rows of a table, and ids that were removed from it.
+    """Rows of a table by ascending key, and ids removed from it.
 
     Attributes:
-        keys: int64 [m], ascending.
-        rows: float32 [m, dim].
-        slots: float32 [m, slots].
         last_step: int64 [m], last step that read the row.
         counts: int64 [m], number of reads in training.
         removed: int64 [r], ascending.
@@ -62,23 +59,13 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RowInitializer:
-    """First values of rows, a function of (seed, id, column) alone.
-
-    Attributes:
-        kind: 'uniform' in [-scale, scale), 'normal' with standard deviation scale, or 'zeros'.
-    """
+    """First values of rows by (seed, id, column): uniform in [-scale, scale), normal with deviation scale, or zeros."""
 
     kind: str = "uniform"
     scale: float = 0.01
 
     def rows(self, ids: Int64s, seed: int, dim: int) -> Float32s:
-        """Return first values, float32 [len(ids), dim].
-
-        Args:
-            ids: int64 [n].
-            seed: Seed of the table.
-            dim: Width of a row.
-        """
+        """Return first values, float32 [len(ids), dim]; `seed` is the table's."""
         rows = np.zeros((len(ids), dim), np.float32)
         if self.kind == "uniform":
             init_rows(ids, np.uint64(seed), np.float32(self.scale), rows)
@@ -93,12 +80,7 @@ class RowInitializer:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Rule for rows to remove.
-
-    Attributes:
-        after_steps: Remove rows untouched for more than this many steps of the run; 0 for no limit.
-        below_norm: Remove rows with an L2 norm below this; 0 for no limit.
-    """
+    """Rule for rows to remove: untouched for more than so many steps, or with a smaller L2 norm; 0 for no limit."""
 
     after_steps: int = 0
     below_norm: float = 0.0
@@ -106,17 +88,15 @@ class Eviction:
 
 def norms(rows: Float32s) -> NDArray[np.float64]:
     """Return the L2 norms [n] of rows [n, dim]."""
-    found = np.empty(len(rows), np.float64)
-    kernels.norms(rows, np.arange(len(rows)), found)
-    return found
+    norms_of_rows = np.empty(len(rows), np.float64)
+    kernels.norms(rows, np.arange(len(rows)), norms_of_rows)
+    return norms_of_rows
 
 
 class EmbeddingVariable:
-    """Rows of one table by int64 id, with the optimizer's slots.
+    """Rows of one table by int64 id, with the optimizer's slots, by row number.
 
     Attributes:
-        rows: float32 [_, dim], by row number.
-        slots: float32 [_, slots], by row number.
         last_step: int64 [_], last step in which training read the row.
         counts: int64 [_], number of reads in training since the id got its row.
         place: int32 [_], scratch of the gradient kernels.
@@ -132,16 +112,7 @@ class EmbeddingVariable:
         admission: Admission | None = None,
         budget: RowBudget | None = None,
     ) -> None:
-        """Create an empty table.
-
-        Args:
-            name: Name of the table.
-            dim: Width of a row.
-            seed: Seed of first values.
-            initial: First values of rows; by default RowInitializer().
-            admission: Filter of new ids; by default each gets a row at once.
-            budget: Memory budget; None keeps all rows in memory.
-        """
+        """Create an empty table, by default of RowInitializer() and AdmitAll(); without `budget` all in memory."""
         self.name, self.dim, self.optimizer = name, dim, optimizer
         self.admission = AdmitAll() if admission is None else admission
         self.seed, self._initial = seed, initial or RowInitializer()
@@ -167,7 +138,6 @@ class EmbeddingVariable:
 
     @property
     def slots_nbytes(self) -> int:
-        """Bytes of a row's slots."""
         return int(self.slots.shape[1]) * self.slots.itemsize
 
     @property
@@ -185,7 +155,6 @@ class EmbeddingVariable:
         return self._place
 
     def clear(self) -> None:
-        """Remove every row and all change tracking."""
         self._ids.clear()
         self.admission.clear()
 
@@ -197,7 +166,6 @@ class EmbeddingVariable:
         return self._ids.find(ids)
 
     def live(self) -> Int64s:
-        """Return the numbers of all rows, by ascending id."""
         return self._ids.live()
 
     def shrink_to_budget(self) -> None:
@@ -209,15 +177,7 @@ class EmbeddingVariable:
         return nullcontext() if self.tiers is None else self.tiers.lock
 
     def insert(self, ids: Int64s, times: Int64s | None = None) -> Int64s:
-        """Return the row numbers of ids met in training; ids without a row get one as soon as they are admitted.
-
-        Args:
-            ids: int64 [n].
-            times: Occurrences of each, int64 [n]; None for one each.
-
-        Returns:
-            int64 [n]; negative for ids that are not admitted yet.
-        """
+        """Return row numbers of ids met `times` [n] (1 each) in training, int64 [n]; negative for unadmitted ids."""
         refs = self._ids.fetch(ids)
         absent = np.flatnonzero(refs < 0)
         if len(absent):
@@ -226,12 +186,7 @@ class EmbeddingVariable:
         return refs
 
     def read(self, refs: Int64s, rows: Float32s) -> None:
-        """Copy rows into `rows`, within reading().
-
-        Args:
-            refs: Row numbers, int64 [n]; negative for the default row.
-            rows: Destination, float32 [n, dim].
-        """
+        """Copy rows by number, negative for the default row, into `rows`; within reading()."""
         if (refs < LOGGED).all():
             kernels.copy_rows(self.rows, refs, rows)
         else:
@@ -239,56 +194,36 @@ class EmbeddingVariable:
             rows[refs < 0] = self._default
 
     def update(self, touched: Int64s, sums: Float32s, met: Int64s, rate: float, step: int) -> None:
-        """Take one optimizer step.
-
-        Args:
-            touched: Row numbers, int64 [m].
-            sums: Gradients, float32 [m, dim].
-            met: Number of reads of each row in the batch, int64 [m].
-            rate: Learning rate.
-            step: Step of the run.
-        """
+        """Take an optimizer step on rows `touched` [m] by gradients `sums` [m, dim]; `met` are reads in the batch."""
         self.optimizer.update(touched, sums, self.rows, self.slots, rate, step)
         kernels.note(touched, met, step, self._ids.columns["books"], self._ids.marks)
 
     def touch(self, refs: Int64s) -> None:
-        """Note that rows have changed.
-
-        Args:
-            refs: Row numbers, int64 [n].
-        """
+        """Note that rows have changed."""
         self._ids.touch(refs)
 
     def remove(self, ids: Int64s) -> int:
-        """Remove the rows of `ids` (tombstones in the next delta); return the number of rows removed."""
+        """Remove the rows of `ids` (tombstones in the next delta); return their number."""
         return self._ids.remove(ids)
 
     def evict(self, eviction: Eviction, step: int) -> int:
-        """Remove the rows that a rule does not keep.
-
-        Args:
-            step: Current step of the run.
-
-        Returns:
-            The number of rows removed.
-        """
+        """Remove the rows that a rule does not keep at a step of the run; return their number."""
         if not (eviction.after_steps or eviction.below_norm):
             return 0
         with self.reading():
             refs, gone = self._ids.present(), []
             for first in range(0, len(refs), SCANNED_ROWS):
-                some = refs[first : first + SCANNED_ROWS]
-                leaves = np.zeros(len(some), np.bool_)
-                keys, books = self._ids.gather(some, "keys", "books")
+                piece = refs[first : first + SCANNED_ROWS]
+                leaves = np.zeros(len(piece), np.bool_)
+                keys, books = self._ids.gather(piece, "keys", "books")
                 if eviction.after_steps:
                     leaves |= books[:, 0] < step - eviction.after_steps
                 if eviction.below_norm:
-                    leaves |= norms(*self._ids.gather(some, "rows")) < eviction.below_norm
+                    leaves |= norms(*self._ids.gather(piece, "rows")) < eviction.below_norm
                 gone.append(keys[leaves])
             return self.remove(np.concatenate(gone)) if gone else 0
 
     def changes(self) -> Changes:
-        """Return the changes since the last clear_changed()."""
         with self.reading():
             return self._gather(self._ids.changed(), self._ids.removed())
 
@@ -297,7 +232,6 @@ class EmbeddingVariable:
         self.admission.clear_changed()
 
     def export(self) -> Changes:
-        """Return every row, by ascending id."""
         with self.reading():
             return self._gather(self._ids.live(), np.empty(0, np.int64))
 
@@ -309,55 +243,47 @@ class EmbeddingVariable:
             for first in range(0, len(refs), rows):
                 yield self._gather(refs[first : first + rows], nothing)
             return
-        # Export as a whole: piece by piece, each piece would go through the log again.
+        # Export as a whole: each piece would go through the log again.
         whole = self.export()
         for first in range(0, len(whole.keys), rows):
-            some = slice(first, first + rows)
-            kept = (whole.keys[some], whole.rows[some], whole.slots[some], whole.last_step[some], whole.counts[some])
-            yield Changes(*kept, nothing)
+            span = slice(first, first + rows)
+            columns = (whole.keys[span], whole.rows[span], whole.slots[span], whole.last_step[span], whole.counts[span])
+            yield Changes(*columns, nothing)
 
     def restore(self, changes: Changes) -> None:
         """Restore rows from export() or changes(), and remove the removed ones."""
         if len(changes.removed):
             self.remove(changes.removed)
         for first in range(0, len(changes.keys), SCANNED_ROWS):
-            some = slice(first, first + SCANNED_ROWS)
-            self._ids.put(changes.keys[some])
-            refs = self._ids.fetch(changes.keys[some])
-            self.rows[refs], self.slots[refs] = changes.rows[some], changes.slots[some]
-            self.last_step[refs], self.counts[refs] = changes.last_step[some], changes.counts[some]
+            span = slice(first, first + SCANNED_ROWS)
+            self._ids.put(changes.keys[span])
+            refs = self._ids.fetch(changes.keys[span])
+            self.rows[refs], self.slots[refs] = changes.rows[span], changes.slots[span]
+            self.last_step[refs], self.counts[refs] = changes.last_step[span], changes.counts[span]
             self.shrink_to_budget()
         self._ids.clear_changed()
 
     def mark(self, changes: Changes) -> None:
-        """Mark these ids as changed again, because their delta was not published."""
+        """Mark ids as changed again, because their delta was not published."""
         self._ids.mark(changes.keys, changes.removed)
 
     def overwrite(self, keys: Int64s, rows: Float32s, removed: Int64s, rate: float, step: int) -> None:
-        """Replace rows with imported ones, and remove others; all of them count as changed.
-
-        Args:
-            keys: int64 [n].
-            rows: float32 [n, dim].
-            removed: Ids to remove, int64 [r].
-            rate: Learning rate, from which the optimizer state of these rows starts anew.
-            step: Step of the run, likewise.
-        """
+        """Replace rows by imported ones with new optimizer state, and remove others; all count as changed."""
         self.remove(removed)
         for first in range(0, len(keys), SCANNED_ROWS):
-            some = slice(first, first + SCANNED_ROWS)
-            self.admission.forget(keys[some][self.find(keys[some]) < 0])
-            self._put(keys[some])
-            refs = self._ids.fetch(keys[some])
-            self.rows[refs], self.slots[refs] = rows[some], self.optimizer.slots_of(rows[some], rate, step)
+            span = slice(first, first + SCANNED_ROWS)
+            self.admission.forget(keys[span][self.find(keys[span]) < 0])
+            self._put(keys[span])
+            refs = self._ids.fetch(keys[span])
+            self.rows[refs], self.slots[refs] = rows[span], self.optimizer.slots_of(rows[span], rate, step)
             self.last_step[refs] = step
             self._ids.touch(refs)
             self.shrink_to_budget()
 
     def descriptor(self) -> list[int]:
-        """Return the table as serving's kernels expect it: float32, all rows of epoch 0, no arena."""
+        """Return the table for serving's kernels: float32, all rows of epoch 0, no arena."""
         read = self._ids.index, self.rows, None if self.tiers is None else self.tiers.cold
-        # Rebuild it only if an array was replaced: it takes as long as finding 2,000 rows.
+        # Rebuilt only if an array was replaced: it takes as long as finding 2,000 rows.
         if any(now is not before for now, before in zip(read, self._described[0])):
             arrays = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
             arrays |= {"index": self._ids.index, "base": self.rows, "default": self._default}
@@ -374,7 +300,7 @@ class EmbeddingVariable:
             self._ids.empty((count, *shape), dtype)
             for shape, dtype in (((), np.int64), *(self._kinds[name] for name in names[1:]))
         )
-        # Read in storage order, for the sake of rows on disk.
+        # In storage order, for rows on disk.
         order = np.argsort(refs)
         for first in range(0, count, SCANNED_ROWS):
             at = order[first : first + SCANNED_ROWS]
@@ -383,7 +309,7 @@ class EmbeddingVariable:
         return Changes(keys, rows, slots, last_step, counts, removed)
 
     def _put(self, ids: Int64s) -> Int64s:
-        """Give each of `ids` without a row one with its first value; return all row numbers."""
+        """Give ids without a row one with its first value; return all row numbers."""
         refs, new = self._ids.put(ids)
         self.rows[new] = self._initial.rows(self._ids.keys[new], self.seed, self.dim)
         self.slots[new] = self._fill

@@ -1,11 +1,10 @@
 """Collect the distinct ids of one table in a process's rows of a batch, with buffers for their rows and gradients.
 
-Ids are grouped by the process that owns them, in rank order, so what belongs to one process is one slice of the ids,
-rows and gradients alike. The index maps each id to its position, so serving's pooling kernel can read from these
-buffers as from a table.
+Ids are grouped by owning process in rank order, so a process's ids, rows and gradients are one slice each. An index
+maps each id to its position, so serving's pooling kernel can read these buffers as a table.
 
-One owner: the thread of a step. What begin() returns or sets is valid until the next begin(). Cost: about 40 ns a value
-and 12 ns a distinct id; memory of the largest batch so far.
+Owned by the thread of a step; valid until the next begin(). Cost: about 40 ns a value and 12 ns a distinct id; memory
+of the largest batch so far.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ class BatchIds:
     """Buffers for the distinct ids of one table in one batch.
 
     Attributes:
-        ids: int64 [n], the distinct ids, grouped by owning process.
-        times: int64 [n], the number of occurrences of each id.
-        ends: int64 [processes + 1], where each process's ids begin and where the last ones end.
-        rows: float32 [n, dim], the rows of the ids.
-        sums: float32 [n, dim], the gradient sums of the ids.
-        met: int64 [n], how often each id was read for its gradient.
+        ids: int64 [n], grouped by owning process.
+        times: int64 [n], their occurrences.
+        ends: int64 [processes + 1], where each process's ids begin, and where the last end.
+        rows: float32 [n, dim].
+        sums: float32 [n, dim], their gradient sums.
+        met: int64 [n], how often each was read for its gradient.
+        place: int32 [_], index in `sums` of each id's gradient (models.embedding.kernels.accumulate).
     """
 
     def __init__(self, name: str, dim: int, processes: int) -> None:
@@ -47,27 +47,21 @@ class BatchIds:
         self._make_room(FIRST_IDS)
 
     def begin(self, values: Int64s) -> Int64s:
-        """Load a batch's ids and return the position of each value among the distinct ids."""
+        """Load a batch's ids; return the position of each value among the distinct ids."""
         if len(values) > len(self._ids):
             self._make_room(len(values) * 5 // 4)
         refs = np.empty(len(values), np.int64)
         id_kernels.clear(self._index.ctypes.data, self._scratch[0, : len(self.ids)])
         index = self._index.ctypes.data, len(self._index)
-        kept = self._ids, self._times, self._scratch, refs, self.ends
-        self._take(id_kernels.distinct(*index, values, SHARDS, self._processes, *kept))
+        outputs = self._ids, self._times, self._scratch, refs, self.ends
+        self._take(id_kernels.distinct(*index, values, SHARDS, self._processes, *outputs))
         return refs
 
     def begin_gradients(self) -> None:
-        """Reset all gradients to zero."""
         self.sums[:], self.met[:] = 0.0, 0
 
-    @property
-    def place(self) -> NDArray[np.int32]:
-        """Index in `sums` of each id's gradient (models.embedding.kernels.accumulate)."""
-        return self._place
-
     def descriptor(self) -> list[int]:
-        """Return the table descriptor, in the form of EmbeddingVariable.descriptor()."""
+        """Return the table's descriptor, as EmbeddingVariable.descriptor() does."""
         return self._described
 
     def _take(self, count: int) -> None:
@@ -79,7 +73,7 @@ class BatchIds:
         self._ids, self._times, self._met = (np.empty(ids, np.int64) for _ in range(3))
         self._scratch = np.empty((4, ids), np.int64)
         self._rows, self._sums = (np.empty((ids, self.dim), np.float32) for _ in range(2))
-        self._place = np.arange(ids, dtype=np.int32)
+        self.place = np.arange(ids, dtype=np.int32)
         arrays: dict[str, NDArray[Any]] = dict.fromkeys(("arena", "meta", "scales", "arena_scales"), _NOTHING)
         arrays |= {"index": self._index, "base": self._rows, "default": self._default}
         self._described = descriptor(TableEntry(self._name, self.dim, ids), arrays)

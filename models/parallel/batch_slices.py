@@ -1,7 +1,7 @@
 """Split a batch between processes: contiguous row ranges whose sizes differ by at most one, possibly empty.
 
-A slice travels as one message (models.parallel.ranks.packed): the columns in the order of the model's inputs, the
-labels, and each row's weight in the loss of the whole batch, so that no process needs to know the other slices.
+A slice is one message: columns in the order of the model's inputs, labels, and each row's weight in the loss of the
+whole batch, so that no process needs the other slices.
 """
 
 from __future__ import annotations
@@ -21,27 +21,16 @@ ARRAY, STRINGS, RAGGED, RAGGED_STRINGS = range(4)
 
 
 def slice_of(rows: int, process: int, processes: int) -> tuple[int, int]:
-    """Return (start, stop) of a process's rows.
-
-    Args:
-        rows: Rows of the batch.
-        process: Rank of the process.
-    """
+    """Return (start, stop) of a process's rows."""
     return rows * process // processes, rows * (process + 1) // processes
 
 
 def encoded(
     columns: Mapping[str, Column], names: Sequence[str], label: Float32s, share: Float32s, start: int, stop: int
 ) -> Bytes:
-    """Encode rows [start, stop) of a batch as one message.
+    """Encode rows [start, stop) of a batch as one message, with the columns in the order of `names`.
 
-    Args:
-        columns: Columns by input name.
-        names: Input names, in the order of the message.
-        label: float32, the labels of the whole batch.
-        share: float32, each row's weight in the loss of the whole batch.
-        start: First row.
-        stop: Row after the last.
+    `share` is each row's weight in the loss of the whole batch.
     """
     kinds, arrays = [], []
     for name in names:
@@ -52,15 +41,7 @@ def encoded(
 
 
 def decoded(message: Bytes, names: Sequence[str]) -> tuple[dict[str, Column], Float32s, Float32s]:
-    """Decode a message of encoded() into views of it.
-
-    Args:
-        message: The message of one slice.
-        names: Input names, in the order of the message.
-
-    Returns:
-        Columns by name, labels and shares.
-    """
+    """Return columns by name, labels and shares of a message of encoded(), as views of it."""
     kinds, label, share, *arrays = unpacked(message)
     left = iter(arrays)
     columns = {name: _put_together(kind, left) for name, kind in zip(names, kinds.tolist())}
@@ -78,7 +59,7 @@ def _taken_apart(column: Column) -> tuple[int, list[Array]]:
 
 
 def _strings(column: Strings) -> list[Array]:
-    """Return offsets and data, without bytes of a larger shared buffer that lie outside this column."""
+    """Return offsets and data, without bytes of a larger buffer outside this column."""
     first, last = int(column.offsets[0]), int(column.offsets[-1])
     return [column.offsets - first, column.data[first:last]]
 

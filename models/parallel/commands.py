@@ -1,8 +1,8 @@
 """Operations that rank 0 sends to all ranks: an operation code, its numbers, and optional arrays for each rank.
 
-Rank 0 alone decides, so ranks cannot disagree. It announces an operation; every rank, rank 0 included, runs its handler
-and returns arrays where the operation has a result. Whatever is written to tables is sent as separate arrays for each
-rank; whatever is read from tables comes back the same way (models.parallel.gathered_table merges it).
+Rank 0 alone decides, so ranks cannot disagree. Every rank, rank 0 included, runs an operation's handler and returns
+arrays if it has a result. What is written to tables goes to each rank separately, and what is read comes back so
+(models.parallel.gathered_table merges it).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from freshet_serving.models.embedding.variable import Changes
+from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable
 from freshet_serving.models.parallel.rank_trainer import RankTrainer
 from freshet_serving.models.parallel.ranks import Array, Ranks, receive_arrays, send_arrays
 
 PARTS = tuple(field.name for field in fields(Changes))
+Handler = Callable[[RankTrainer, int, list[Array]], list[Array]]
+"""(trainer, number of the command, its arrays) -> arrays for rank 0."""
 
 
 class RankCommand(IntEnum):
@@ -44,14 +46,7 @@ class RankCommand(IntEnum):
 
 
 class CommandHeader(NamedTuple):
-    """Header of a command.
-
-    Attributes:
-        operation: The RankCommand.
-        steps: Steps that rank 0's trainer has taken.
-        number: Number of the table, or of the batch.
-        gives: 1 if arrays follow, else 0.
-    """
+    """Header of a command: rank 0's steps, the number of the table or batch, and 1 in `gives` if arrays follow."""
 
     operation: int
     steps: int
@@ -59,110 +54,57 @@ class CommandHeader(NamedTuple):
     gives: int = 0
 
 
-def send_command(ranks: Ranks, order: CommandHeader, given: Sequence[Sequence[Array]] | None = None) -> None:
-    """Send a command to all other ranks.
-
-    Args:
-        given: Arrays for each rank, by rank; None for none.
-    """
-    head = np.array(order._replace(gives=int(given is not None)), np.int64)
+def send_command(ranks: Ranks, order: CommandHeader, arrays_by_rank: Sequence[Sequence[Array]] | None = None) -> None:
+    """Send a command to all other ranks, with arrays by rank."""
+    head = np.array(order._replace(gives=int(arrays_by_rank is not None)), np.int64)
     for to in range(1, ranks.size):
         ranks.send(to, head)
-    for to, arrays in enumerate((given or ())[1:], 1):
+    for to, arrays in enumerate((arrays_by_rank or ())[1:], 1):
         send_arrays(ranks, to, arrays)
 
 
 def receive_command(ranks: Ranks) -> tuple[CommandHeader, list[Array]]:
-    """Receive the next command of rank 0 and its arrays.
-
-    Raises:
-        RankFailed: Another rank cannot go on.
-    """
+    """Receive rank 0's next command and its arrays; raise RankFailed if another rank cannot go on."""
     order = CommandHeader(*ranks.receive(0).view(np.int64).tolist())
     return order, receive_arrays(ranks, 0) if order.gives else []
 
 
-def _table(trainer: RankTrainer, number: int) -> str:
-    return list(trainer.own)[number]
+def _on_table(act: Callable[[EmbeddingVariable, list[Array]], list[Array] | None]) -> Handler:
+    """Return a handler that acts on the table with the command's number."""
+    return lambda trainer, number, arrays: act([*trainer.own.values()][number], arrays) or []
 
 
-def _evict(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return [np.array([trainer.evict_local()], np.int64)]
+def _overwrite(table: EmbeddingVariable, arrays: list[Array]) -> None:
+    keys, rows, removed, rate, step = arrays
+    table.overwrite(keys, rows, removed, float(rate[0]), int(step[0]))
 
 
-def _clear(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
+def _clear(trainer: RankTrainer, number: int, arrays: list[Array]) -> list[Array]:
     trainer.clear_local()
     return []
 
 
-def _lengths(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return [np.array([len(table) for table in trainer.own.values()], np.int64)]
-
-
-def _export(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return as_arrays(trainer.own[_table(trainer, number)].export())
-
-
-def _changes(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return as_arrays(trainer.own[_table(trainer, number)].changes())
-
-
-def _clear_changed(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    trainer.own[_table(trainer, number)].clear_changed()
-    return []
-
-
-def _restore(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    trainer.own[_table(trainer, number)].restore(Changes(*given))
-    return []
-
-
-def _mark(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    trainer.own[_table(trainer, number)].mark(Changes(*given))
-    return []
-
-
-def _overwrite(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    keys, rows, removed, rate, step = given
-    trainer.own[_table(trainer, number)].overwrite(keys, rows, removed, float(rate[0]), int(step[0]))
-    return []
-
-
-def _filter(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return named_arrays(trainer.own[_table(trainer, number)].admission.export())
-
-
-def _filter_changes(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    return named_arrays(trainer.own[_table(trainer, number)].admission.changes())
-
-
-def _restore_filter(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    trainer.own[_table(trainer, number)].admission.restore(by_name(given))
-    return []
-
-
-def _network(trainer: RankTrainer, number: int, given: list[Array]) -> list[Array]:
-    trainer.dense.state.replace(given)
+def _network(trainer: RankTrainer, number: int, arrays: list[Array]) -> list[Array]:
+    trainer.dense.state.replace(arrays)
     trainer.count_from(trainer.steps)
     return []
 
 
-HANDLERS: Mapping[int, Callable[[RankTrainer, int, list[Array]], list[Array]]] = {
-    RankCommand.EVICT: _evict,
+HANDLERS: Mapping[int, Handler] = {
+    RankCommand.EVICT: lambda trainer, *_: [np.array([trainer.evict_local()], np.int64)],
     RankCommand.CLEAR: _clear,
-    RankCommand.LENGTHS: _lengths,
-    RankCommand.EXPORT: _export,
-    RankCommand.CHANGES: _changes,
-    RankCommand.CLEAR_CHANGED: _clear_changed,
-    RankCommand.RESTORE: _restore,
-    RankCommand.MARK: _mark,
-    RankCommand.OVERWRITE: _overwrite,
-    RankCommand.FILTER: _filter,
-    RankCommand.FILTER_CHANGES: _filter_changes,
-    RankCommand.RESTORE_FILTER: _restore_filter,
+    RankCommand.LENGTHS: lambda trainer, *_: [np.array([*map(len, trainer.own.values())], np.int64)],
+    RankCommand.EXPORT: _on_table(lambda table, _: as_arrays(table.export())),
+    RankCommand.CHANGES: _on_table(lambda table, _: as_arrays(table.changes())),
+    RankCommand.CLEAR_CHANGED: _on_table(lambda table, _: table.clear_changed()),
+    RankCommand.RESTORE: _on_table(lambda table, arrays: table.restore(Changes(*arrays))),
+    RankCommand.MARK: _on_table(lambda table, arrays: table.mark(Changes(*arrays))),
+    RankCommand.OVERWRITE: _on_table(_overwrite),
+    RankCommand.FILTER: _on_table(lambda table, _: named_arrays(table.admission.export())),
+    RankCommand.FILTER_CHANGES: _on_table(lambda table, _: named_arrays(table.admission.changes())),
+    RankCommand.RESTORE_FILTER: _on_table(lambda table, arrays: table.admission.restore(by_name(arrays))),
     RankCommand.NETWORK: _network,
 }
-"""Handlers: (trainer, number of the command, its arrays) -> arrays for rank 0."""
 
 
 def as_arrays(changes: Changes) -> list[Array]:
@@ -170,11 +112,11 @@ def as_arrays(changes: Changes) -> list[Array]:
 
 
 def named_arrays(arrays: Mapping[str, Array]) -> list[Array]:
-    """Return an admission filter's arrays (models.embedding.admission), preceded by one array with their names."""
+    """Return a filter's arrays (models.embedding.admission), preceded by their names."""
     return [np.frombuffer("\n".join(arrays).encode(), np.uint8), *arrays.values()]
 
 
 def by_name(arrays: Sequence[Array]) -> dict[str, Array]:
-    """Restore the mapping that named_arrays() flattened."""
+    """Invert named_arrays()."""
     names = arrays[0].tobytes().decode().split("\n") if len(arrays) > 1 else []
     return dict(zip(names, arrays[1:]))

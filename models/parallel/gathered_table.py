@@ -1,12 +1,11 @@
 """Present a table whose rows are sharded over processes as one whole table, for rank 0 to save, publish and overwrite.
 
-Gathering: each process sends its rows in ascending order of ids, with their count and a checksum of every array
-(models.parallel.ranks.send_arrays); they are merged in ascending order of all ids. The result equals to the bit what
-one process with all rows would give, so files do not depend on the number of processes.
+Each process sends its rows in ascending order of ids, with checksums; they are merged by id. The result is, to the bit,
+what one process would have, so files do not depend on the number of processes.
 
-Invariants: no id comes from two processes, and none from a process that does not own it; otherwise Corrupt is raised.
-Rows that are restored reach the process that owns their id, whatever number of processes saved them. Memory of rank 0:
-what is gathered, briefly twice; for a full version that means all rows of a table.
+Invariants: no id comes from two processes, or from one that does not own it; else Corrupt. Restored rows reach the
+owner of their id, whatever number of processes saved them. Rank 0's memory: what is gathered, briefly twice; for a full
+version all rows of a table.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Int64s = NDArray[np.int64]
 
 
 class RankRpc(Protocol):
-    """Interface for calling all ranks, the own one included."""
+    """Calls all ranks, including this one."""
 
     @property
     def processes(self) -> int: ...
@@ -35,26 +34,15 @@ class RankRpc(Protocol):
     def call_all(
         self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """Run an operation on every rank and return each rank's arrays.
-
-        Args:
-            number: Number of the table, for operations on one table.
-            given: Arrays for each rank, by rank; None for none.
-        """
+        """Run an operation on every rank, with `given` arrays by rank, and return each rank's arrays."""
         ...
 
 
 class GatheredTable:
-    """A sharded table with the methods of EmbeddingVariable."""
+    """A sharded table, as EmbeddingVariable."""
 
     def __init__(self, ranks: RankRpc, number: int, own: EmbeddingVariable) -> None:
-        """Create the view of one table.
-
-        Args:
-            ranks: Calls all ranks.
-            number: Number of the table among all tables.
-            own: This process's shard of the table.
-        """
+        """View table `number`, of which `own` is this process's shard."""
         self._ranks, self._number, self._own = ranks, number, own
         self.name, self.dim = own.name, own.dim
         self.admission = GatheredFilter(ranks, number)
@@ -91,16 +79,16 @@ class GatheredTable:
         numbers = [np.array([rate]), np.array([step])]
         owners, gone = (processes_of(ids, self._ranks.processes) for ids in (keys, removed))
         each = range(self._ranks.processes)
-        given = [[keys[owners == to], rows[owners == to], removed[gone == to], *numbers] for to in each]
-        self._ranks.call_all(RankCommand.OVERWRITE, self._number, given)
+        by_rank = [[keys[owners == to], rows[owners == to], removed[gone == to], *numbers] for to in each]
+        self._ranks.call_all(RankCommand.OVERWRITE, self._number, by_rank)
 
     def _gathered(self, operation: RankCommand) -> Changes:
-        given = [Changes(*arrays) for arrays in self._ranks.call_all(operation, self._number)]
-        for of, each in enumerate(given):
-            for ids in (each.keys, each.removed):
-                if (processes_of(ids, len(given)) != of).any():
+        by_rank = [Changes(*arrays) for arrays in self._ranks.call_all(operation, self._number)]
+        for of, changes in enumerate(by_rank):
+            for ids in (changes.keys, changes.removed):
+                if (processes_of(ids, len(by_rank)) != of).any():
                     raise Corrupt(f"table {self.name!r}: process {of} sent ids of another process")
-        *parts, removed = (np.concatenate(each) for each in zip(*map(as_arrays, given)))
+        *parts, removed = (np.concatenate(arrays) for arrays in zip(*map(as_arrays, by_rank)))
         order = np.argsort(parts[0], kind="stable")
         if (np.diff(parts[0][order]) == 0).any():
             raise Corrupt(f"table {self.name!r}: an id was sent twice")
@@ -128,7 +116,7 @@ class GatheredFilter:
     def restore(self, arrays: Mapping[str, Array]) -> None:
         if "keys" in arrays:
             owners, gone = (processes_of(arrays[part], self._ranks.processes) for part in ("keys", "removed"))
-            given = [
+            by_rank = [
                 {
                     "keys": arrays["keys"][owners == to],
                     "counts": arrays["counts"][owners == to],
@@ -137,14 +125,14 @@ class GatheredFilter:
                 for to in range(self._ranks.processes)
             ]
         else:
-            # Counters are by shard: each process picks those of its own shards.
-            given = [dict(arrays)] * self._ranks.processes
-        self._ranks.call_all(RankCommand.RESTORE_FILTER, self._number, [named_arrays(each) for each in given])
+            # Counters are by shard: each process picks its own shards'.
+            by_rank = [dict(arrays)] * self._ranks.processes
+        self._ranks.call_all(RankCommand.RESTORE_FILTER, self._number, [named_arrays(each) for each in by_rank])
 
     def _gathered(self, operation: RankCommand) -> Mapping[str, Array]:
-        given = [by_name(arrays) for arrays in self._ranks.call_all(operation, self._number)]
+        by_rank = [by_name(arrays) for arrays in self._ranks.call_all(operation, self._number)]
         # Shards are ordered by rank.
-        whole = {name: np.concatenate([each[name] for each in given]) for name in given[0]}
+        whole = {name: np.concatenate([each[name] for each in by_rank]) for name in by_rank[0]}
         if "keys" in whole:
             order = np.argsort(whole["keys"], kind="stable")
             whole |= {name: whole[name][order] for name in ("keys", "counts")}

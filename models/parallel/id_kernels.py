@@ -29,22 +29,17 @@ _F32_2 = nb.types.Array(nb.float32, 2, "A", readonly=True)
     )
 )
 def distinct(address, capacity, ids, shards, processes, found, times, scratch, refs, ends):
-    """Find the distinct ids, grouped by owning process.
+    """Find the distinct ids, grouped by owning process; return their number.
 
     Args:
         address: Address of an empty index with room for all ids; on return it maps each id to its position.
-        capacity: Capacity of that index.
         ids: int64 [n], the ids of the batch.
         shards: Number of shards (models.embedding.id_shards).
-        processes: Number of processes.
-        found: Output: the distinct ids, grouped by process, within one process in order of first occurrence.
-        times: Output: the number of occurrences of each distinct id.
+        found: Output: the distinct ids, grouped by process, within one in order of first occurrence.
+        times: Output: their occurrences.
         scratch: int64 [4, n], working memory.
         refs: Output: refs[i] is the position of ids[i] among the distinct ids.
         ends: Output, int64 [processes + 1]: where the ids of each process begin.
-
-    Returns:
-        The number of distinct ids.
     """
     starts = np.empty(BLOCK, np.int64)
     entries, first_ids, owners, places = scratch[0], scratch[1], scratch[2], scratch[3]
@@ -84,12 +79,7 @@ def distinct(address, capacity, ids, shards, processes, found, times, scratch, r
 
 @kernel(nb.void(nb.int64, _I64))
 def clear(address, entries):
-    """Empty an index, given the entries that are in use.
-
-    Args:
-        address: Address of the index.
-        entries: int64, numbers of the entries in use.
-    """
+    """Empty an index whose `entries` are in use."""
     for e in entries:
         store_i64(address + 16 * e + 8, EMPTY)
 
@@ -109,24 +99,14 @@ def clear(address, entries):
     )
 )
 def add_up(refs, times, gradients, part, parts, place, touched, sums, met, count):
-    """Add one process's gradients to the sums of the rows they belong to.
+    """Add one process's gradients to the sums of their rows, but for rows not read or without a number.
 
-    A row that was not read, or has no row number, is left out.
+    Other arguments, and the result, are as for models.embedding.kernels.accumulate.
 
     Args:
         refs: int64 [n], row numbers.
         times: int64 [n], how often the process read each row.
-        gradients: float32 [n, dim], the process's gradients.
-        part: Only rows whose number is `part` modulo `parts` are added to.
-        parts: Number of such parts.
-        place: As in models.embedding.kernels.accumulate.
-        touched: As in accumulate.
-        sums: As in accumulate.
-        met: As in accumulate.
-        count: As in accumulate: rows so far.
-
-    Returns:
-        The number of rows now.
+        gradients: float32 [n, dim].
     """
     for i in range(len(refs)):
         if i + AHEAD < len(refs) and refs[i + AHEAD] >= 0:

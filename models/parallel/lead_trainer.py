@@ -1,12 +1,11 @@
 """Rank 0's trainer: a Trainer with whole tables, as the run, its checkpoints and its change log expect.
 
-Each method announces an operation and does this rank's share of it (models.parallel.commands). Batches are sent to the
-other ranks when they are transformed, ahead of learning, on a separate channel; the command to learn or score names the
-batch by its number.
+Each method announces an operation and does this rank's share of it (models.parallel.commands). Batches go to the other
+ranks when they are transformed, ahead of learning, on a separate channel; commands name them by number.
 
-Invariants: one operation at a time, whichever threads call. Batch numbers rise, and batches are learned in their order;
-some are never learned. Weights that the run has put into the network, from a checkpoint for example, reach every
-process before the next batch is learned or scored. close() ends all ranks and is always called.
+Invariants: one operation at a time, whichever threads call. Batches are learned in ascending order of their numbers,
+some never. Weights assigned to the network, from a checkpoint for example, reach every process before the next batch is
+learned or scored. close() ends all ranks and is always called.
 """
 
 from __future__ import annotations
@@ -41,12 +40,9 @@ NUMBER_NBYTES, NO_MORE = 8, 0
 
 @dataclass(frozen=True, slots=True)
 class SharedBatch(BoundBatch):
-    """A transformed batch. `bound` holds this rank's rows only.
+    """A transformed batch of which `bound`, `label` and `share` (weights in the whole loss) are this rank's rows.
 
-    Attributes:
-        label: float32, labels of this rank's rows.
-        share: float32, the rows' weights in the loss of the whole batch.
-        number: Number by which the other ranks identify their slices.
+    The other ranks identify their slices by `number`.
     """
 
     label: Float32s
@@ -68,21 +64,10 @@ class LeadTrainer(RankTrainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """Create the trainer and its share of the tables.
-
-        Args:
-            ranks: Channel for operations.
-            batches: Channel for batches sent ahead of their operations.
-            manifest: As for Trainer.
-            settings: As for Trainer.
-            network: As for Trainer.
-            fusion: As for Trainer.
-            tables: As for Trainer.
-            scratch: As for Trainer.
-        """
+        """Create the trainer; `batches` is the channel for batches sent ahead of their operations on `ranks`."""
         super().__init__(ranks, manifest, settings, network, fusion, tables, scratch)
         self.tables = {name: GatheredTable(self, n, table) for n, (name, table) in enumerate(self.own.items())}
-        # Tiers belong to single processes, which do not report them.
+        # Single processes have tiers, and do not report them.
         self.tiers = {}
         self.batches, self._numbered = batches, 0
         self._turn, self._numbering = threading.RLock(), threading.Lock()
@@ -104,18 +89,14 @@ class LeadTrainer(RankTrainer):
                 number = self._numbered
                 for to, message in enumerate(messages, 1):
                     self.batches.post(to, _numbered(number, message))
-            own = batch.slice(*slices[0])
-            bound = self.plan.bind_inputs(own.columns) if len(own) else NO_ROWS
-            return SharedBatch(batch, bound, own.label, share[: len(own)], number)
+            local = batch.slice(*slices[0])
+            bound = self.plan.bind_inputs(local.columns) if len(local) else NO_ROWS
+            return SharedBatch(batch, bound, local.label, share[: len(local)], number)
 
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline:
-        """Return the items unchanged: rows on disk are read only when a batch names them.
-
-        Args:
-            works: Ignored.
-        """
+        """Return the items unchanged: rows on disk are read only when a batch names them."""
         return items
 
     def learn(self, given: Batch | BoundBatch) -> float:
@@ -128,7 +109,10 @@ class LeadTrainer(RankTrainer):
         work = self._shared(given)
         with self._turn:
             self._announce_batch(RankCommand.SCORE, work)
-            scores = [self.score_local(work.bound), *self._given_back()]
+            scores = [
+                self.score_local(work.bound),
+                *(receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)),
+            ]
             return np.concatenate([each for each in scores if len(each)])
 
     def learn_scored(self, work: BoundBatch) -> tuple[float, Float32s]:
@@ -139,9 +123,9 @@ class LeadTrainer(RankTrainer):
         work = self._shared(given)
         with self._turn:
             self._announce_batch(RankCommand.POOL, work)
-            own = self.pool_local(work.bound)
-            parts = [[*own.values()], *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
-            return {name: np.concatenate(arrays) for name, arrays in zip(own, zip(*parts))}
+            local = self.pool_local(work.bound)
+            parts = [[*local.values()], *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+            return {name: np.concatenate(arrays) for name, arrays in zip(local, zip(*parts))}
 
     def evict(self) -> int:
         return sum(int(count[0]) for (count,) in self.call_all(RankCommand.EVICT))
@@ -152,16 +136,11 @@ class LeadTrainer(RankTrainer):
     def call_all(
         self, operation: RankCommand, number: int = 0, given: Sequence[Sequence[Array]] | None = None
     ) -> list[list[Array]]:
-        """Run an operation on every rank, as models.parallel.gathered_table.RankRpc describes.
-
-        Args:
-            number: Number of the table, for operations on one table.
-            given: Arrays for each rank, by rank; None for none.
-        """
+        """Run an operation on every rank (models.parallel.gathered_table.RankRpc)."""
         with self._turn:
             send_command(self.ranks, CommandHeader(operation, self.steps, number), given)
-            own = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
-            return [own, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
+            local = HANDLERS[operation](self, number, list(given[0]) if given is not None else [])
+            return [local, *(receive_arrays(self.ranks, of) for of in range(1, self.processes))]
 
     def close(self, failed: str = "") -> None:
         """End all ranks; `failed` is the reason if the run did not complete."""
@@ -172,15 +151,15 @@ class LeadTrainer(RankTrainer):
         for to in range(1, self.processes):
             self.batches.send(to, _numbered(NO_MORE, np.empty(0, np.uint8)))
 
-    def _shared(self, given: Mapping[str, Column] | BoundBatch) -> SharedBatch:
-        if isinstance(given, SharedBatch):
-            return given
-        if isinstance(given, BoundBatch):
-            return self.transform(given.batch)
+    def _shared(self, work: Mapping[str, Column] | BoundBatch) -> SharedBatch:
+        if isinstance(work, SharedBatch):
+            return work
+        if isinstance(work, BoundBatch):
+            return self.transform(work.batch)
         labels = len(self.dense.arch.outputs)
-        rows = self.plan.bind_inputs(given).rows
+        rows = self.plan.bind_inputs(work).rows
         label = np.zeros((rows, labels) if labels > 1 else rows, np.float32)
-        return self.transform(Batch(dict(given), label, None, 0))
+        return self.transform(Batch(dict(work), label, None, 0))
 
     def _announce_batch(self, operation: RankCommand, work: SharedBatch) -> None:
         state = self.dense.state
@@ -190,12 +169,9 @@ class LeadTrainer(RankTrainer):
             self._told = state, state.assigned
         send_command(self.ranks, CommandHeader(operation, self.steps, work.number))
 
-    def _given_back(self) -> list[Float32s]:
-        return [receive_arrays(self.ranks, of)[0] for of in range(1, self.processes)]
 
-
-def _batch(given: Batch | BoundBatch) -> Batch:
-    return given.batch if isinstance(given, BoundBatch) else given
+def _batch(work: Batch | BoundBatch) -> Batch:
+    return work.batch if isinstance(work, BoundBatch) else work
 
 
 def _numbered(number: int, message: Bytes) -> Bytes:
@@ -203,5 +179,5 @@ def _numbered(number: int, message: Bytes) -> Bytes:
 
 
 def unnumbered(message: Bytes) -> tuple[int, Bytes]:
-    """Split a message into the batch's number and its slice (models.parallel.batch_slices)."""
+    """Split a message into the batch's number and its slice."""
     return int(message[:NUMBER_NBYTES].view(np.int64)[0]), message[NUMBER_NBYTES:]

@@ -1,8 +1,8 @@
 """Track which local ranks are alive and which one ended first; mpiexec does not report that reliably.
 
-Every process keeps a connection to the launcher, over which it sends its rank and pid and, before it ends with an error
-of its own, its exit status. The connection closes when the process ends, in whatever way, and before mpiexec has had
-time to end the others: so the first connection to close without a status belongs to the process that died.
+Every process keeps a connection to the launcher. It sends its rank and pid and, before it ends with an error of its
+own, its exit status. The connection closes when the process ends, before mpiexec can end the others: so the first one
+to close without a status belongs to the process that died.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ import threading
 from pathlib import Path
 
 SOCKET = "FRESHET_LIVENESS_SOCKET"
-"""The environment variable with the path of the launcher's socket."""
+"""Environment variable with the path of the launcher's socket."""
 
 
 class LivenessRegistry:
-    """The launcher's side of the liveness protocol; a context manager.
-
-    Attributes:
-        pids: Process ids by rank.
-        gone: Ranks in the order in which they ended.
-        failed: Exit status that rank 0 has announced, or None.
-    """
+    """The launcher's side, a context manager: pids by rank, ranks in the order of their end, rank 0's exit status."""
 
     def __init__(self) -> None:
         self.pids: dict[int, int] = {}
@@ -51,42 +45,42 @@ class LivenessRegistry:
         self._folder.cleanup()
 
     def _follow(self) -> None:
-        """Read until __exit__(), then whatever was sent before it."""
+        """Read until __exit__(), then what was sent before it."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._ended, selectors.EVENT_READ)
-            said: dict[socket.socket, str] = {}
+            texts: dict[socket.socket, str] = {}
             while True:
                 ready = [key.fileobj for key, _ in selector.select()]
                 for source in ready:
                     if source is self._listener:
                         connection, _ = self._listener.accept()
-                        said[connection] = ""
+                        texts[connection] = ""
                         selector.register(connection, selectors.EVENT_READ)
-                    elif isinstance(source, socket.socket) and source in said:
+                    elif isinstance(source, socket.socket) and source in texts:
                         if text := _received(source):
-                            said[source] += text
-                            self._note(said[source])
+                            texts[source] += text
+                            self._note(texts[source])
                         else:
                             selector.unregister(source)
                             source.close()
-                            self._leave(said.pop(source))
+                            self._leave(texts.pop(source))
                 if ready == [self._ended]:
-                    for connection in said:
+                    for connection in texts:
                         connection.close()
                     return
 
-    def _note(self, said: str) -> None:
-        for line in said.split("\n")[:-1]:
-            what, *numbers = line.split()
-            if what == "rank":
+    def _note(self, text: str) -> None:
+        for line in text.split("\n")[:-1]:
+            kind, *numbers = line.split()
+            if kind == "rank":
                 self.pids[int(numbers[0])] = int(numbers[1])
-            elif what == "failed":
+            elif kind == "failed":
                 self.failed = int(numbers[0])
 
-    def _leave(self, said: str) -> None:
-        if said.startswith("rank "):
-            self.gone.append(int(said.split()[1]))
+    def _leave(self, text: str) -> None:
+        if text.startswith("rank "):
+            self.gone.append(int(text.split()[1]))
 
 
 def _received(connection: socket.socket) -> str:
@@ -97,7 +91,7 @@ def _received(connection: socket.socket) -> str:
 
 
 class LivenessClient:
-    """A process's side of the protocol: holds a connection to the launcher, if there is one, while it lives."""
+    """A process's side: holds a connection to the launcher, if there is one, while it lives."""
 
     def __init__(self, rank: int) -> None:
         path = os.environ.get(SOCKET)
@@ -108,7 +102,7 @@ class LivenessClient:
             self._say(f"rank {rank} {os.getpid()}")
 
     def failing(self, status: int) -> None:
-        """Announce the status with which this process is about to end because of an error of its own."""
+        """Announce the status with which this process ends because of its own error."""
         self._say(f"failed {status}")
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
 """`freshet train --processes N`: run N copies of the command under mpiexec and report in one line how they ended.
 
-This process only waits. Rank 0's output is passed through unchanged; mpiexec's own messages about processes that died
-are replaced by one line. When a process dies, mpiexec ends all others; it does the same when it is terminated, and when
-this process is killed.
+This process only waits. Rank 0's output is passed through; one line replaces mpiexec's messages about processes that
+died. When a process dies, mpiexec ends all others, as when it is terminated or this process is killed.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ PARENT_DIED = 1
 
 
 class Relay:
-    """Filter of mpiexec's output.
-
-    It passes on rank 0's lines, and keeps the pid and status that mpiexec reports for a death.
-    """
+    """Passes on rank 0's lines of mpiexec's output, and keeps the pid and status that it reports for a death."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out, self._ended = out, False
@@ -57,14 +53,7 @@ class Relay:
 
 
 def launch(processes: int, command: Sequence[str]) -> int:
-    """Run several copies of a command under mpiexec.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        BadInput: No MPI is installed.
-    """
+    """Run several copies of a command under mpiexec; return the exit status. Raises BadInput without MPI."""
     if find_spec("mpi4py") is None:
         raise BadInput(f"--processes requires mpi4py, which is not installed: {how_to_install('mpi')}")
     relay, signals = Relay(sys.stdout), list[int]()
@@ -109,10 +98,9 @@ def launch(processes: int, command: Sequence[str]) -> int:
     if status == 0 or roll.failed is not None:
         return roll.failed or 0
     died = roll.gone[0] if roll.gone else None
-    # mpiexec may not report the signal of the first process that died; a death without a core dump is nearly always
-    # SIGKILL.
-    known = died is None or relay.pid == roll.pids[died]
-    by = relay.status if known else int(signal.SIGKILL)
+    # mpiexec may not report the first process that died; a death without a core dump is nearly always SIGKILL.
+    reported = died is None or relay.pid == roll.pids[died]
+    by = relay.status if reported else int(signal.SIGKILL)
     print(f"freshet: {death(died, by, processes)}; {GOES_ON}", file=sys.stderr)
     return 128 + by if by else status
 
@@ -125,23 +113,18 @@ def _copy(source: IO[str], target: IO[str], signals: list[int]) -> None:
 
 
 def death(rank: int | None, number: int, processes: int) -> str:
-    """Describe how a process ended.
-
-    Args:
-        rank: Rank of the process; None if no process had connected.
-        number: Signal or status, 0 if unknown.
-    """
+    """Describe how a process ended; rank None is one that had not connected, number 0 an unknown signal or status."""
     which = f"a process of {processes}" if rank is None else f"process {rank} of {processes}"
     if number == 0:
         return f"{which} ended, and so did all others"
-    known = number in signal.valid_signals()
-    how = f"signal {number} ({signal.Signals(number).name})" if known else f"status {number}"
+    is_signal = number in signal.valid_signals()
+    how = f"signal {number} ({signal.Signals(number).name})" if is_signal else f"status {number}"
     return f"{which} ended by {how}, and so did all others"
 
 
 def mpiexec() -> str:
-    """Return the mpiexec installed with this Python, or else the first in PATH."""
-    found = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
-    if found is None:
+    """Return the mpiexec of this Python, or the first in PATH."""
+    path = shutil.which("mpiexec", path=sysconfig.get_path("scripts")) or shutil.which("mpiexec")
+    if path is None:
         raise BadInput(f"--processes requires MPI: mpiexec not found: {how_to_install('mpi')}")
-    return str(Path(found))
+    return str(Path(path))

@@ -1,10 +1,9 @@
 """Message channels on MPI: MPICH, or any other MPI that mpi4py finds.
 
-A message is a head of 64 bytes, which has room for a short payload, then pieces of at most PIECE_NBYTES, since MPI's
-counts are 32 bits wide. All requests are non-blocking and waiting is done here: MPI's own wait spins, which takes the
-core from threads that read ahead and, with more processes than cores, from the process it waits for. A wait spins for
-SPIN_S and yields, since most messages of a step arrive within that time; after that it sleeps, each time for a
-twentieth of the time waited so far, at most PAUSE_S.
+A message is a head of 64 bytes with room for a short payload, then pieces of at most PIECE_NBYTES, because MPI counts
+in 32 bits. All requests are non-blocking and waiting is done here: MPI's own wait spins, which takes cores from threads
+that read ahead and from the process it waits for. A wait spins and yields for SPIN_S, in which most messages arrive,
+then sleeps a twentieth of the time waited so far, at most PAUSE_S.
 
 Several threads call MPI, each on its own channel (MPI_THREAD_MULTIPLE).
 """
@@ -40,14 +39,7 @@ class MpiRanks:
     """A channel between all processes of a communicator."""
 
     def __init__(self, comm: Any = None) -> None:
-        """Open a channel.
-
-        Args:
-            comm: A communicator of mpi4py; None for all processes that were started together.
-
-        Raises:
-            BadInput: The MPI library does not support calls from several threads.
-        """
+        """Open a channel of an mpi4py communicator, by default of all processes."""
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise BadInput("MPI: expected a library that several threads may call (MPI_THREAD_MULTIPLE)")
         self._comm = (comm or MPI.COMM_WORLD).Dup()
@@ -55,22 +47,19 @@ class MpiRanks:
         self._posted: list[tuple[Any, Any]] = []
 
     def channel(self) -> MpiRanks:
-        """Open another channel between the same processes. Collective: all of them call it at the same time."""
+        """Open another channel between the same processes. Collective."""
         return MpiRanks(self._comm)
 
     def share_cores(self) -> None:
-        """Bind this process to its share of the cores, where all processes of one machine may use the same cores.
-
-        With fewer cores than processes, it gets one core. If MPI has already bound the processes, nothing changes.
-        """
-        here = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        own, every = np.zeros(MAX_CPU // 8, np.uint8), np.empty((here.size, MAX_CPU // 8), np.uint8)
+        """Bind this process to its share of the cores if several on one machine may use the same; at least one core."""
+        local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        mask, masks = np.zeros(MAX_CPU // 8, np.uint8), np.empty((local.size, MAX_CPU // 8), np.uint8)
         cores = sorted(available())
-        own[:] = np.packbits(np.isin(np.arange(MAX_CPU), cores))
-        here.Allgather(own, every)
-        if here.size > 1 and (every == own).all():
-            first, last = (len(cores) * n // here.size for n in (here.rank, here.rank + 1))
-            run_on(frozenset(cores[first:last] or [cores[here.rank % len(cores)]]))
+        mask[:] = np.packbits(np.isin(np.arange(MAX_CPU), cores))
+        local.Allgather(mask, masks)
+        if local.size > 1 and (masks == mask).all():
+            first, last = (len(cores) * n // local.size for n in (local.rank, local.rank + 1))
+            run_on(frozenset(cores[first:last] or [cores[local.rank % len(cores)]]))
 
     def end(self) -> None:
         """Finalize MPI. Collective."""
@@ -82,20 +71,20 @@ class MpiRanks:
         _wait(lambda: MPI.Request.Testall([request for request, _ in started]))
 
     def post(self, to: int, message: Array) -> None:
-        self._posted = [(request, kept) for request, kept in self._posted if not request.Test()]
+        self._posted = [(request, memory) for request, memory in self._posted if not request.Test()]
         self._posted += self._start(to, as_bytes(message))
 
     def receive(self, of: int) -> Bytes:
         return self._message(of, *self._ask(of))
 
     def swap(self, messages: Sequence[Array]) -> list[Bytes]:
-        # Each rank begins with a different peer, so that not all send to the same one.
+        # Each rank begins with a different peer.
         others = [(self.rank + n) % self.size for n in range(1, self.size)]
         asked = {of: self._ask(of) for of in others}
         started = [pair for to in others for pair in self._start(to, as_bytes(messages[to]))]
-        found = {of: self._message(of, *asked[of]) for of in others} | {self.rank: as_bytes(messages[self.rank])}
+        received = {of: self._message(of, *asked[of]) for of in others} | {self.rank: as_bytes(messages[self.rank])}
         _wait(lambda: MPI.Request.Testall([request for request, _ in started]))
-        return [found[of] for of in range(self.size)]
+        return [received[of] for of in range(self.size)]
 
     def fail(self, line: str) -> None:
         message = line.encode()[:MOST_TOLD]
@@ -104,7 +93,7 @@ class MpiRanks:
                 self._posted += self._start(to, np.frombuffer(message, np.uint8), FAILED)
 
     def _start(self, to: int, message: Bytes, status: int = WHOLE) -> list[tuple[Any, Any]]:
-        """Start sending a message; return the requests, each with the memory that it reads."""
+        """Start sending a message; return the requests with the memory that they read."""
         head = np.zeros(HEAD_WORDS, np.int64)
         head[:2] = status, len(message)
         self.sent_nbytes += head.nbytes

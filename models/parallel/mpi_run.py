@@ -1,7 +1,7 @@
 """Run a process that MPI started in its role: rank 0 trains, as `freshet train` does; the others serve its commands.
 
-Only rank 0 writes to the terminal. It ends with the run's own status: a rank that cannot go on reports the reason to
-rank 0, which prints it in one line. No other rank ends before rank 0 (models.parallel.rank_loop).
+Only rank 0 writes to the terminal, and it ends with the run's status: other ranks report errors to it, and do not end
+before it (models.parallel.rank_loop).
 """
 
 from __future__ import annotations
@@ -18,22 +18,17 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 OTHERS = 1
-"""Exit status of an error that is not Freshet's own; the errors of Freshet have their own (FreshetError.exit_code)."""
+"""Exit status of errors without an exit_code of Freshet."""
 ENDED_S = 60.0
-"""Seconds a failed rank waits to be ended: by then rank 0 has reported the reason and MPI has ended the other ranks."""
+"""Seconds a failed rank waits to be ended, after rank 0 has reported the reason."""
 
 
 def started_by_mpi() -> bool:
-    """Return whether this process is one of several that MPI started."""
     return any(os.environ.get(name, "1") != "1" for name in SIZES)
 
 
 def refuse_processes(processes: int) -> None:
-    """Refuse --processes when an external mpirun started this command. The other ranks exit silently.
-
-    Raises:
-        BadInput: mpirun has started several processes and --processes is given.
-    """
+    """Raise BadInput for --processes under an external mpirun; other ranks than 0 exit silently."""
     if processes == 1 or SOCKET in os.environ or not started_by_mpi():
         return
     if any(os.environ.get(name, "0") != "0" for name in RANKS):
@@ -45,9 +40,7 @@ def refuse_processes(processes: int) -> None:
 def take_part(train: Callable[[Callable[..., object] | None], None]) -> None:
     """Run this process's role to its end.
 
-    Args:
-        train: Runs the training of rank 0. Its argument is a factory called like Trainer(), or None if there is only
-            one process.
+    `train` runs rank 0's training with a factory called like Trainer(), or None for a single process.
     """
     from freshet_serving.models.parallel.mpi_ranks import MpiRanks
 

@@ -1,8 +1,8 @@
 """Encode rows and gradients for transport between processes, as float32 or as scaled float16.
 
-float16 has 11 significant bits and no values below 6e-8, which gradients of a mean soon reach. So all numbers of a
-message are multiplied by the power of two that brings the largest just below 2^15, and divided by it on arrival: the
-loss is at most 2^-11 of each number, or 2^-39 of the largest.
+float16 has 11 significant bits and no values below 6e-8, which gradients of a mean soon reach. So a message's numbers
+are multiplied by the power of two that brings the largest just below 2^15: the loss is at most 2^-11 of each number, or
+2^-39 of the largest.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ Float32s = NDArray[np.float32]
 
 LARGEST_EXPONENT = 15
 MOST_EXPONENT = 120
-"""The largest exponent used: a power of two that is itself a finite float32."""
+"""Largest exponent whose power of two is a finite float32."""
 
 
 def to_wire(parts: Sequence[Float32s], wire: str) -> list[Array | Sequence[Array]]:
-    """Convert vectors to the arrays to pack (models.parallel.ranks.packed).
-
-    Args:
-        parts: float32 vectors, sent one after another.
-        wire: One of models.config.train_section.WIRES.
-    """
+    """Return arrays for packed() of float32 vectors, one after another; `wire` is one of train_section.WIRES."""
     if wire == "float32":
         return [parts]
     numbers = np.concatenate(parts) if parts else np.empty(0, np.float32)
@@ -56,7 +51,6 @@ class NumberMessage:
 
 
 def from_wire(arrays: Sequence[Array]) -> Float32s:
-    """Return the numbers, float32 [n], of unpacked arrays."""
     if len(arrays) == 1:
         return arrays[0]
     scale, numbers = arrays

@@ -1,11 +1,9 @@
-"""The main loop of every rank except rank 0.
+"""The main loop of every rank except rank 0: create the trainer that rank 0 describes, then run its commands.
 
-A rank creates the trainer that rank 0 describes, then runs its commands until the end.
-
-Batches arrive on their own channel and thread, where they are transformed ahead of learning. Invariants: an arrived
-batch is kept until a batch is requested whose number is more than KEPT higher. An error of a rank is sent to all ranks
-and becomes rank 0's error; no rank waits for one that has failed. A rank does not end before rank 0 does, because the
-end of any process ends all: after an error it waits to be ended.
+Batches arrive on their own channel and thread, which transforms them ahead of learning. Invariants: a batch is kept
+until one is requested whose number is more than KEPT higher. A rank's error is sent to all ranks and becomes rank 0's;
+no rank waits for a failed one. A rank does not end before rank 0, because the end of any process ends all: after an
+error it waits to be ended.
 """
 
 from __future__ import annotations
@@ -35,12 +33,10 @@ Float32s = NDArray[np.float32]
 Arrived = tuple[BoundRequest, Float32s, Float32s]
 
 KEPT = 8
-"""Batches kept behind the last one requested: batches read ahead of it may be requested after it."""
+"""Batches kept behind the last one requested: those read ahead of it may be requested later."""
 
 
 class ArrivingBatches:
-    """This rank's slices of batches, bound, by batch number."""
-
     def __init__(self, batches: Ranks, trainer: RankTrainer) -> None:
         self._batches, self._trainer = batches, trainer
         self._names = [i.name for i in trainer.manifest.inputs]
@@ -50,20 +46,19 @@ class ArrivingBatches:
         self._thread.start()
 
     def take(self, number: int) -> Arrived:
-        """Wait for the batch of a number and return it; raise the error that binding it gave."""
+        """Wait for a batch and return it; raise the error of binding it."""
         with self._changed:
             self._changed.wait_for(lambda: number in self._arrived or self._error is not None)
             if number not in self._arrived:
                 raise self._error or RankFailed(f"batch {number} is no longer kept")
             for before in [other for other in self._arrived if other < number - KEPT]:
                 del self._arrived[before]
-            found = self._arrived[number]
-        if isinstance(found, FreshetError):
-            raise found
-        return found
+            batch = self._arrived[number]
+        if isinstance(batch, FreshetError):
+            raise batch
+        return batch
 
     def close(self) -> None:
-        """Wait until rank 0 has announced that no more batches come."""
         self._thread.join()
 
     def _receive(self) -> None:
@@ -91,7 +86,7 @@ class ArrivingBatches:
 
 
 class LeadTrainerFactory:
-    """Factory of rank 0's trainer, for TrainingRun; it makes all other ranks create theirs."""
+    """Factory of rank 0's trainer, for TrainingRun; makes all other ranks create theirs."""
 
     def __init__(self, ranks: Ranks, batches: Ranks) -> None:
         self._ranks, self._batches = ranks, batches
@@ -128,25 +123,18 @@ class LeadTrainerFactory:
 
 
 def serve(ranks: Ranks, batches: Ranks) -> None:
-    """Run the whole life of a rank other than rank 0.
-
-    Args:
-        ranks: Channel for commands.
-
-    Raises:
-        RankFailed: This rank or another one could not go on.
-    """
+    """Run a rank other than rank 0 to its end; raise RankFailed if it or another one cannot go on."""
     try:
-        trainer = _made(ranks)
+        trainer = _new_trainer(ranks)
         arriving = ArrivingBatches(batches, trainer)
         while True:
-            order, given = receive_command(ranks)
+            order, arrays = receive_command(ranks)
             trainer.steps = order.steps
             if order.operation == RankCommand.END:
                 arriving.close()
                 return
             if order.operation in HANDLERS:
-                send_arrays(ranks, 0, HANDLERS[order.operation](trainer, order.number, given))
+                send_arrays(ranks, 0, HANDLERS[order.operation](trainer, order.number, arrays))
                 continue
             bound, label, share = arriving.take(order.number)
             if order.operation == RankCommand.LEARN:
@@ -165,7 +153,7 @@ def serve(ranks: Ranks, batches: Ranks) -> None:
         raise RankFailed(line) from error
 
 
-def _made(ranks: Ranks) -> RankTrainer:
+def _new_trainer(ranks: Ranks) -> RankTrainer:
     described, announced = (part.tobytes() for part in receive_arrays(ranks, 0))
     manifest, raw = Manifest.from_json(described), json.loads(announced)
     network = raw["network"] | {key: tuple(raw["network"][key]) for key in ("labels", "label_weights")}

@@ -1,28 +1,28 @@
 """One process's share of a training step over several processes: HybridBackend's synchronous hybrid parallelism.
 
-Rows of a batch are divided between processes, and so are the rows of every table, by shard of their ids
-(models.embedding.id_shards); every process has the whole network. A step equals that of one process on the whole batch,
-except for the order in which floats are added up:
+A batch's rows are divided between processes, and so are every table's, by shard of their ids
+(models.embedding.id_shards); every process has the whole network. A step equals that of one process, except for the
+order of float sums:
 
-ids         of the process's batch rows, each once and with its number of occurrences, go to their owners, which look
-            rows up or create them; admission counts all occurrences in the batch
+ids         of the process's batch rows, each once with its number of occurrences, go to their owners, which find or
+            create rows; admission counts all occurrences in the batch
 rows        come back; an id without a row reads zeros. The network computes the process's own batch rows, each with
             its weight in the loss of the whole batch
 gradients   of table rows go back, summed per row; the network's gradient is cut into pieces, one for each process
 totals      of these pieces go to all processes. Gradients of a row, or of a weight, are added up in rank order; then
             each row is updated once, by its owner, and the network by the same step everywhere, to the same bits
 
-Each of the four is a barrier: models.parallel.ranks.swap. Every process takes part in every step, even with no rows of
-the batch where there are too few. The gradient of the network is summed within a process before it is sent, so that a
-step is a function of state, batch, cores and number of processes.
+Each of the four is a barrier: models.parallel.ranks.swap. Every process takes part in every step, even without rows.
+The network's gradient is summed within a process before it is sent, so a step is a function of state, batch, cores and
+number of processes.
 
-Invariants: the network and its optimizer are equal, to the bit, in every process after every step. A row is in one
-process. Row numbers in _asked are valid from the look-up to the update of a step: rows move between tiers only
-before it. Rows on disk are read when a batch names them, not ahead, because their owner is not known sooner.
+Invariants: network and optimizer are equal, to the bit, in every process after every step. A row is in one process.
+Row numbers in _asked are valid from the look-up to the update of a step: rows move between tiers only before it. Rows
+on disk are not read ahead, because their owner is known only when a batch names them.
 Cost: docs/how-to/distributed-training.md.
 
-Rejected: networks whose rows see one another (batch statistics), since each process sees its own rows only;
-overlapping the exchange of a step with the previous step, since a batch reads what the batch before it has written.
+Rejected: networks whose rows see one another, since each process sees its own rows only; overlapping a step's exchange
+with the previous step, since a batch reads what the one before has written.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from freshet_serving.models.embedding import kernels
 from freshet_serving.models.embedding.id_shards import SHARDS
 from freshet_serving.models.parallel import id_kernels
 from freshet_serving.models.parallel.batch_ids import BatchIds
+from freshet_serving.models.parallel.batch_slices import slice_of
 from freshet_serving.models.parallel.number_wire import NumberMessage, from_wire, to_wire
 from freshet_serving.models.parallel.ranks import Array, Bytes, Ranks, packed, unpacked
 from freshet_serving.models.training.batch_part import Write, write_rows
@@ -64,22 +65,16 @@ TENDED_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class RequestedRows:
-    """Rows of one table that the processes have requested from this one.
-
-    Attributes:
-        refs: int64 [n], row numbers.
-        ends: int64 [processes + 1], where those of each process begin.
-    """
+    """Rows of one table that the processes have requested: row numbers int64 [n], by process from ends[p] on."""
 
     refs: Int64s
     ends: Int64s
 
 
 class RankTrainer(Trainer):
-    """A Trainer with a share of every table, which does its share of each operation that rank 0 announces.
+    """A Trainer with a share of every table, which does its share (*_local) of operations that rank 0 announces.
 
-    Those are the methods *_local; learn_local, score_local and pool_local are collective. A run itself uses rank 0's
-    trainer (models.parallel.lead_trainer).
+    learn_local, score_local and pool_local are collective. A run uses rank 0's trainer (models.parallel.lead_trainer).
     """
 
     def __init__(
@@ -92,20 +87,7 @@ class RankTrainer(Trainer):
         tables: Mapping[str, TableConfig] | None = None,
         scratch: Path | None = None,
     ) -> None:
-        """Create the trainer and its share of the tables.
-
-        Args:
-            ranks: Channel for commands and exchanges.
-            manifest: As for Trainer.
-            settings: As for Trainer.
-            network: As for Trainer.
-            fusion: As for Trainer.
-            tables: As for Trainer.
-            scratch: As for Trainer.
-
-        Raises:
-            BadInput: The network's rows see one another, or there are too many processes.
-        """
+        """As Trainer's. Raises BadInput if the network's rows see one another, or there are too many processes."""
         if ranks.size > SHARDS:
             raise BadInput(f"processes: expected at most {SHARDS:,}, got {ranks.size:,}")
         super().__init__(manifest, settings, network, fusion, tables, scratch, ranks.rank, ranks.size)
@@ -121,42 +103,7 @@ class RankTrainer(Trainer):
         self._parts: list[list[slice]] = []
 
     def learn_local(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
-        """Take a step on a batch.
-
-        Args:
-            bound: This process's rows of the batch.
-            label: float32, their labels.
-            share: float32, their weights in the loss of the whole batch.
-
-        Returns:
-            The loss of the whole batch.
-        """
-        return self._step(bound, label, share)
-
-    def score_local(self, bound: BoundRequest) -> Float32s:
-        """Return scores of this process's rows of a batch, as Trainer.score() does."""
-        self._begin(bound)
-        self._fetch(insert=False)
-        if not bound.rows:
-            return np.zeros(0, np.float32)
-        with self._pooling(bound) as write:
-            return self.dense.score(bound.rows, write)
-
-    def pool_local(self, bound: BoundRequest) -> dict[str, Float32s]:
-        """Return the inputs of the dense graph of this process's rows of a batch."""
-        self._begin(bound)
-        self._fetch(insert=False)
-        return self._pooled(bound)
-
-    def evict_local(self) -> int:
-        """Evict rows that no table of this process keeps any longer; return their number."""
-        return super().evict()
-
-    def clear_local(self) -> None:
-        """Remove every row of this process."""
-        super().clear()
-
-    def _step(self, bound: BoundRequest, label: Float32s, share: Float32s) -> float:
+        """Take a step on this process's rows, with their weights in the whole loss; return that loss."""
         if bound.rows:
             self.dense.ready(bound.rows, self._same(bound))
         alone = bound.ids < FEW_IDS
@@ -187,10 +134,31 @@ class RankTrainer(Trainer):
                     table.tiers.compact_log()
         return loss
 
+    def score_local(self, bound: BoundRequest) -> Float32s:
+        """Return the scores of this process's rows of a batch."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        if not bound.rows:
+            return np.zeros(0, np.float32)
+        with self._pooling(bound) as write:
+            return self.dense.score(bound.rows, write)
+
+    def pool_local(self, bound: BoundRequest) -> dict[str, Float32s]:
+        """Return the dense graph's inputs for this process's rows of a batch."""
+        self._begin(bound)
+        self._fetch(insert=False)
+        return self._pooled(bound)
+
+    def evict_local(self) -> int:
+        return super().evict()
+
+    def clear_local(self) -> None:
+        super().clear()
+
     # Ids and rows.
 
     def _begin(self, bound: BoundRequest) -> dict[int, Int64s]:
-        """Load the ids of the rows; return by feature the position of each value among its table's distinct ids."""
+        """Load the rows' ids; return by feature the position of each value among its table's distinct ids."""
 
         def begin(name: str) -> list[tuple[int, Int64s]]:
             if not bound.rows:
@@ -202,17 +170,13 @@ class RankTrainer(Trainer):
             refs = self._ids[name].begin(np.concatenate(values))
             return list(zip(rows, np.split(refs, np.cumsum([len(ids) for ids in values])[:-1])))
 
-        found = self._worker_pool.run([partial(begin, name) for name in self._ids], bound.ids < FEW_IDS)
+        positions = self._worker_pool.run([partial(begin, name) for name in self._ids], bound.ids < FEW_IDS)
         ends = [ids.ends.tolist() for ids in self._ids.values()]
         self._parts = [[slice(*each[p : p + 2]) for each in ends] for p in range(self.ranks.size)]
-        return dict(item for table in found for item in table)
+        return dict(item for table in positions for item in table)
 
     def _fetch(self, insert: bool) -> None:
-        """Fetch the row of every id of the batch.
-
-        Args:
-            insert: Create rows for ids without one, if they are admitted.
-        """
+        """Fetch the row of every id of the batch; `insert` creates rows for admitted ids."""
         with self.profile.timed("look up"):
             asks = [self._ask(to, insert) for to in range(self.ranks.size)]
         with self.profile.timed("exchange"):
@@ -231,11 +195,7 @@ class RankTrainer(Trainer):
                         at += len(rows)
 
     def _ask(self, to: int, insert: bool) -> Bytes:
-        """Build the request to one process.
-
-        It has that process's ids of all tables, their number by table, and with `insert` how often each has come.
-        Nothing is sent to the own process.
-        """
+        """Build the request to another process: ids by table, their number, and with `insert` their occurrences."""
         if to == self.ranks.rank:
             return NOTHING
         tables = list(zip(self._ids.values(), self._parts[to]))
@@ -246,11 +206,11 @@ class RankTrainer(Trainer):
         return packed(message)
 
     def _answers(self, asked: Sequence[Bytes], insert: bool) -> list[Bytes]:
-        """Return the replies with the rows that other processes requested; the own rows are copied into place."""
-        here = self.ranks.rank
+        """Return replies with the rows that others requested; the own rows are copied into place."""
+        me = self.ranks.rank
         keys, times = list[list[Int64s]](), list[list[Array]]()
         for of, message in enumerate(asked):
-            if of == here:
+            if of == me:
                 tables = list(zip(self._ids.values(), self._parts[of]))
                 keys.append([ids.ids[part] for ids, part in tables])
                 times.append([ids.times[part] for ids, part in tables])
@@ -261,23 +221,21 @@ class RankTrainer(Trainer):
             times += [np.split(each, ends) for each in times_of_all]
         dims = [table.dim for table in self.own.values()]
         messages = [
-            NumberMessage(
-                [] if to == here else [len(ids) * dim for ids, dim in zip(keys[to], dims)], self.settings.wire
-            )
+            NumberMessage([] if to == me else [len(ids) * dim for ids, dim in zip(keys[to], dims)], self.settings.wire)
             for to in range(self.ranks.size)
         ]
 
         def answer(number: int, name: str) -> None:
-            table, wanted = self.own[name], [each[number] for each in keys]
-            ends = np.cumsum([0, *map(len, wanted)])
+            table, ids = self.own[name], [each[number] for each in keys]
+            ends = np.cumsum([0, *map(len, ids)])
             with table.reading():
                 if insert:
                     come = np.concatenate([each[number] for each in times], dtype=np.int64)
-                    refs = table.insert(np.concatenate(wanted), come)
+                    refs = table.insert(np.concatenate(ids), come)
                 else:
-                    refs = table.find(np.concatenate(wanted))
+                    refs = table.find(np.concatenate(ids))
                 for to, (first, last) in enumerate(zip(ends.tolist(), ends[1:].tolist())):
-                    if to == here:
+                    if to == me:
                         rows = self._ids[name].rows[self._parts[to][number]]
                     else:
                         rows = messages[to].parts[number].reshape(-1, table.dim)
@@ -306,32 +264,27 @@ class RankTrainer(Trainer):
                 calls.append(partial(self._add_up, name, ids.place, part, parts, bound, refs, grads, *into))
         return calls
 
-    def _exchange_gradients(self, loss: float, some: bool) -> tuple[float, list[list[Array]]]:
+    def _exchange_gradients(self, loss: float, has_rows: bool) -> tuple[float, list[list[Array]]]:
         """Exchange gradients with all processes; afterwards the network has the gradient of the whole batch.
 
-        Args:
-            loss: The loss of this process's rows.
-            some: Whether this process has rows of the batch.
-
-        Returns:
-            The loss of the whole batch, and by process `met` and `sums` of the rows it has read here, over all tables;
-                nothing for the own process.
+        Return the loss of the whole batch, and by process `met` and `sums` of the rows that it has read here, over all
+        tables; nothing for the own process.
         """
         with self.profile.timed("update"):
-            own = self.dense.gradient() if some else np.zeros(self.dense.weights_count, np.float32)
-            cuts = [slice_of_vector(len(own), to, self.ranks.size) for to in range(self.ranks.size)]
-            messages = [self._gradient_message(to, loss, own[cuts[to]]) for to in range(self.ranks.size)]
+            gradient = self.dense.gradient() if has_rows else np.zeros(self.dense.weights_count, np.float32)
+            cuts = [slice(*slice_of(len(gradient), to, self.ranks.size)) for to in range(self.ranks.size)]
+            messages = [self._gradient_message(to, loss, gradient[cuts[to]]) for to in range(self.ranks.size)]
         with self.profile.timed("exchange"):
-            given = [unpacked(message) for message in self.ranks.swap(messages)]
+            received = [unpacked(message) for message in self.ranks.swap(messages)]
         with self.profile.timed("update"):
-            total, whole_loss = np.array(given[0][1]), float(given[0][0][0])
-            for head, piece, *_ in given[1:]:
+            total, whole_loss = np.array(received[0][1]), float(received[0][0][0])
+            for head, piece, *_ in received[1:]:
                 total += piece
                 whole_loss += float(head[0])
         with self.profile.timed("exchange"):
             pieces = self.ranks.swap([total] * self.ranks.size)
         self.dense.replace_gradient(np.concatenate(pieces).view(np.float32))
-        return whole_loss, [rest for _, _, *rest in given]
+        return whole_loss, [rest for _, _, *rest in received]
 
     def _gradient_message(self, to: int, loss: float, piece: Float32s) -> Bytes:
         head = [np.array([loss]), piece]
@@ -342,30 +295,26 @@ class RankTrainer(Trainer):
         return packed([*head, met, *to_wire([ids.sums[part].reshape(-1) for ids, part in tables], self.settings.wire)])
 
     def _own_moves(self, messages: Sequence[Sequence[Array]]) -> list[Any]:
-        """Return calls that update the rows of this process by all processes' gradients, in rank order."""
-        here, calls = self.ranks.rank, list[Any]()
+        """Return calls that update this process's rows by all processes' gradients, in rank order."""
+        me, calls = self.ranks.rank, list[Any]()
         met = [message[0].astype(np.int64) if message else NO_TIMES for message in messages]
         sums = [from_wire(list(message[1:])) if message else NO_SUMS for message in messages]
         at = np.zeros((2, self.ranks.size), np.int64)
         every = sum(int(asked.ends[-1]) for asked in self._asked.values())
-        for number, (name, asked) in enumerate(self._asked_in_order()):
+        for number, name in enumerate(self.own):
+            asked = self._asked[name]
             counts, (dim, ids) = np.diff(asked.ends), (self.own[name].dim, self._ids[name])
-            given = [
+            gradients = [
                 (m[i : i + n], s[j : j + n * dim].reshape(-1, dim))
                 for m, s, i, j, n in zip(met, sums, *at.tolist(), counts.tolist())
             ]
-            given[here] = ids.met[self._parts[here][number]], ids.sums[self._parts[here][number]]
+            gradients[me] = ids.met[self._parts[me][number]], ids.sums[self._parts[me][number]]
             at += np.array([counts, counts * dim])
             rows = int(asked.ends[-1])
             parts = self._worker_pool.size if rows * self._worker_pool.size > every and rows > FEW_IDS else 1
             place = self.own[name].place
-            calls += [partial(self._own_move, name, place, part, parts, asked, given) for part in range(parts)]
+            calls += [partial(self._own_move, name, place, part, parts, asked, gradients) for part in range(parts)]
         return calls
-
-    def _asked_in_order(self) -> Iterator[tuple[str, RequestedRows]]:
-        """Iterate over the requested rows by table, in the order of messages."""
-        for name in self.own:
-            yield name, self._asked[name]
 
     def _own_move(
         self,
@@ -374,22 +323,12 @@ class RankTrainer(Trainer):
         part: int,
         parts: int,
         asked: RequestedRows,
-        given: Sequence[tuple[Int64s, Float32s]],
+        gradients_by_rank: Sequence[tuple[Int64s, Float32s]],
     ) -> None:
         touched, sums, met = self._scratch_of(name, part, int(asked.ends[-1]))
         count, ends = 0, asked.ends.tolist()
-        for (times, gradients), first, last in zip(given, ends, ends[1:]):
-            what = (asked.refs[first:last], times, gradients, part, parts, place, touched, sums, met)
-            count = id_kernels.add_up(*what, count)
+        for (times, gradients), first, last in zip(gradients_by_rank, ends, ends[1:]):
+            batch = (asked.refs[first:last], times, gradients, part, parts, place, touched, sums, met)
+            count = id_kernels.add_up(*batch, count)
         kernels.forget(place, touched[:count])
         self._take_step(name, touched[:count], sums[:count], met[:count])
-
-
-def slice_of_vector(size: int, process: int, processes: int) -> slice:
-    """Return the piece of the network's gradient that a process adds up.
-
-    Args:
-        size: Length of the gradient.
-        process: Rank of the process.
-    """
-    return slice(size * process // processes, size * (process + 1) // processes)

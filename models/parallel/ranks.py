@@ -1,11 +1,10 @@
 """Message channels between processes that train together, numbered by rank from 0, independent of the library.
 
-Between two ranks messages arrive in the order in which they were sent, for each channel separately. A message is a byte
-array of any length. Everything else is swap(): an all-to-all exchange.
+On a channel, messages between two ranks arrive in the order of sending. A message is a byte array of any length.
 
-Invariants: no call waits for ever for a rank that does not send: a rank that cannot go on notifies all (fail), and any
-rank that waits for a message of it raises RankFailed instead. A buffer that is sent is not written to before send() has
-returned. One thread per channel on each side.
+Invariants: no call waits for ever: a rank that cannot go on notifies all (fail), and any rank that waits for its
+messages raises RankFailed. A sent buffer is not written to before send() has returned. One thread per channel on each
+side.
 """
 
 from __future__ import annotations
@@ -32,32 +31,18 @@ class RankFailed(BadInput):
 
 
 class Ranks(Protocol):
-    """A channel to all other processes.
-
-    Attributes:
-        rank: This process's number.
-        size: Number of processes.
-        sent_nbytes: Bytes sent to others so far.
-    """
+    """A channel to all other processes; `sent_nbytes` counts bytes sent to others."""
 
     rank: int
     size: int
     sent_nbytes: int
 
     def send(self, to: int, message: Array) -> None:
-        """Send a message; return when its memory may be reused.
-
-        Args:
-            to: Receiving rank.
-        """
+        """Send a message; return when its memory may be reused."""
         ...
 
     def post(self, to: int, message: Array) -> None:
-        """Send a message without waiting; its memory must not be written to afterwards.
-
-        Args:
-            to: Receiving rank.
-        """
+        """Send a message without waiting; its memory must not be written to afterwards."""
         ...
 
     def receive(self, of: int) -> Bytes:
@@ -65,17 +50,7 @@ class Ranks(Protocol):
         ...
 
     def swap(self, messages: Sequence[Array]) -> list[Bytes]:
-        """Exchange messages with all ranks.
-
-        Args:
-            messages: messages[r] is for rank r, the own one included.
-
-        Returns:
-            The messages for this rank, by sender.
-
-        Raises:
-            RankFailed: Another rank cannot go on.
-        """
+        """Exchange messages, by receiver, with all ranks including this one; return those received, by sender."""
         ...
 
     def fail(self, line: str) -> None:
@@ -84,16 +59,11 @@ class Ranks(Protocol):
 
 
 def as_bytes(array: Array) -> Bytes:
-    """Return a contiguous array's memory as bytes."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def send_arrays(ranks: Ranks, to: int, arrays: Sequence[Array]) -> None:
-    """Send arrays of any length to a rank, with checksums and without copies.
-
-    Args:
-        to: Receiving rank.
-    """
+    """Send arrays of any length to a rank, with checksums and without copies."""
     head = np.zeros((len(arrays), 3 + MOST_DIMENSIONS), np.int64)
     for row, array in zip(head, arrays):
         row[:3] = DTYPES.index(array.dtype), array.ndim, _checksum(array)
@@ -104,25 +74,18 @@ def send_arrays(ranks: Ranks, to: int, arrays: Sequence[Array]) -> None:
 
 
 def receive_arrays(ranks: Ranks, of: int) -> list[Array]:
-    """Receive the arrays of one send_arrays().
-
-    Args:
-        of: Sending rank.
-
-    Raises:
-        Corrupt: A checksum or length does not match.
-    """
-    found = []
+    """Receive the arrays of one send_arrays(); raise Corrupt if a checksum or length does not match."""
+    arrays = []
     for row in ranks.receive(of).view(np.int64).reshape(-1, 3 + MOST_DIMENSIONS):
         dtype, ndim, checksum, *shape = map(int, row)
         message = ranks.receive(of)
-        wanted = int(np.prod(shape[:ndim], dtype=np.int64)) * DTYPES[dtype].itemsize
-        if len(message) != wanted or _checksum(message) != checksum:
+        nbytes = int(np.prod(shape[:ndim], dtype=np.int64)) * DTYPES[dtype].itemsize
+        if len(message) != nbytes or _checksum(message) != checksum:
             raise Corrupt(
-                f"process {of}: expected {wanted:,} bytes of the announced checksum, got {len(message):,} other bytes"
+                f"process {of}: expected {nbytes:,} bytes of the announced checksum, got {len(message):,} other bytes"
             )
-        found.append(message.view(DTYPES[dtype]).reshape(shape[:ndim]))
-    return found
+        arrays.append(message.view(DTYPES[dtype]).reshape(shape[:ndim]))
+    return arrays
 
 
 def _checksum(array: Array) -> int:
@@ -130,7 +93,7 @@ def _checksum(array: Array) -> int:
 
 
 def packed(arrays: Sequence[Array | Sequence[Array]]) -> Bytes:
-    """Pack arrays one after another into one message, each aligned to 8 bytes. Vectors in a list become one array."""
+    """Pack arrays into one message, each aligned to 8 bytes; vectors in a list become one array."""
     message, views = blank([_kind(array) for array in arrays])
     for view, array in zip(views, arrays):
         if isinstance(array, np.ndarray):
@@ -147,11 +110,7 @@ def _kind(array: Array | Sequence[Array]) -> tuple[tuple[int, ...], Any]:
 
 
 def blank(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Bytes, list[Array]]:
-    """Allocate a packed message; return it and writable views of its arrays.
-
-    Args:
-        kinds: (shape, dtype) of each array.
-    """
+    """Allocate a packed message for arrays of (shape, dtype); return it and writable views of these."""
     head = np.zeros((len(kinds), 2 + MOST_DIMENSIONS), np.int64)
     sizes = [math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in kinds]
     at = 8 + head.nbytes
@@ -172,9 +131,9 @@ def blank(kinds: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[Bytes, list[Arr
 def unpacked(message: Bytes) -> list[Array]:
     """Unpack a message of packed() into views."""
     count = int(message[:8].view(np.int64)[0])
-    found, at = [], 8 + count * 8 * (2 + MOST_DIMENSIONS)
+    arrays, at = [], 8 + count * 8 * (2 + MOST_DIMENSIONS)
     for dtype, ndim, *shape in message[8:at].view(np.int64).reshape(count, 2 + MOST_DIMENSIONS).tolist():
         nbytes = int(np.prod(shape[:ndim], dtype=np.int64)) * DTYPES[dtype].itemsize
-        found.append(message[at : at + nbytes].view(DTYPES[dtype]).reshape(shape[:ndim]))
+        arrays.append(message[at : at + nbytes].view(DTYPES[dtype]).reshape(shape[:ndim]))
         at += -(-nbytes // 8) * 8
-    return found
+    return arrays

@@ -15,12 +15,12 @@ from freshet_serving.processor.package import EntityEntry, Input, Manifest, Reco
 
 
 def entity_of(manifest: Manifest, name: str) -> EntityEntry:
-    """Return an entity of a version; raise BadInput if there is none of the name."""
-    found = next((e for e in manifest.entities if e.name == name), None)
-    if found is None:
-        known = ", ".join(e.name for e in manifest.entities)[:200] or "none"
-        raise BadInput(f"entity {str(name)[:64]!r} does not exist; the model has {known}")
-    return found
+    """Return an entity of a version; raise BadInput if it has none of that name."""
+    entity = next((e for e in manifest.entities if e.name == name), None)
+    if entity is None:
+        names = ", ".join(e.name for e in manifest.entities)[:200] or "none"
+        raise BadInput(f"entity {str(name)[:64]!r} does not exist; the model has {names}")
+    return entity
 
 
 def entity_rows(
@@ -28,47 +28,33 @@ def entity_rows(
 ) -> Records:
     """Return the records of n keys, int32 [n, words].
 
-    Args:
-        columns: All of its columns by name: arrays, lists of numbers or strings, for ragged inputs lists of lists.
-        rows: Number of keys.
-        keys: The keys; their texts are part of the records of models that name items by them.
-
-    Raises:
-        BadInput: A column is missing, unknown or of another type or length.
-        NotReady: The model transforms the columns, and only the client is installed.
+    Columns are arrays or lists, of ragged inputs lists of lists. The texts of `keys` are part of records that name
+    items. Raises NotReady if the model transforms the columns, and only the client is installed.
     """
     names = [spec.name for spec in column_specs(manifest, entity) if spec.name != entity.key]
     for name in columns:
         if name not in names:
-            known = ", ".join(names)
-            raise BadInput(f"entity {entity.name!r}: {str(name)[:64]!r} is not one of its columns: {known[:200]}")
-    made: dict[str, Column] = {}
+            names_shown = ", ".join(names)
+            raise BadInput(f"entity {entity.name!r}: {str(name)[:64]!r} is not one of its columns: {names_shown[:200]}")
+    typed_columns: dict[str, Column] = {}
     for spec in column_specs(manifest, entity):
         where = f"entity {entity.name!r}: {spec.name!r}"
         if spec.name not in columns and spec.name != entity.key:
             raise BadInput(f"entity {entity.name!r}: column {spec.name!r} is missing: records are published whole")
-        made[spec.name] = as_column(spec, keys if spec.name == entity.key else columns[spec.name], where)
+        typed_columns[spec.name] = as_column(spec, keys if spec.name == entity.key else columns[spec.name], where)
     if not derived(manifest, entity):
-        return pack_records(manifest, entity, made, rows, _hash_strings)
+        return pack_records(manifest, entity, typed_columns, rows, _hash_strings)
     try:
         # By name: the client's own distribution has neither Numba nor this module.
         records = importlib.import_module("freshet_serving.processor.features.entity_records")
     except ImportError:
         raise NotReady("publisher: columns that the model transforms need freshet-serving") from None
-    packed: Records = records.make_records(manifest, entity, made, rows)
+    packed: Records = records.make_records(manifest, entity, typed_columns, rows)
     return packed
 
 
 def as_column(spec: Input, values: Any, where: str) -> Column:
-    """Return values as a column of an input's type.
-
-    Args:
-        values: An array, Strings, Ragged or a list.
-        where: What it is, for messages.
-
-    Raises:
-        BadInput: The values are of another type.
-    """
+    """Return values as a column of an input's type; `where` begins the message of BadInput for another type."""
     if isinstance(values, Ragged) and spec.dtype == "int64" and isinstance(values.values, np.ndarray):
         return Ragged(
             carried(values.values, spec.declared == "uint64", f"{where}: expected numbers"), values.row_splits
@@ -76,7 +62,7 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
     if isinstance(values, (Strings, Ragged)):
         return values
     if spec.ragged:
-        # As in training: a list that is missing is empty, a string is "" and a float NaN.
+        # As in training: a missing list is empty, a missing string "" and a missing float NaN.
         lists = [[] if row is None else _items(row, f"{where}: row {n}") for n, row in enumerate(_items(values, where))]
         splits = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         flat = as_column(Input(spec.name, spec.dtype, declared=spec.declared), [v for row in lists for v in row], where)
@@ -108,7 +94,7 @@ def as_column(spec: Input, values: Any, where: str) -> Column:
 
 
 def _items(values: Any, where: str) -> list[Any]:
-    """Return the items of a list or array; a string, whose items are its letters, and a mapping or set are none."""
+    """Return the items of a list or array; strings, mappings and sets are none."""
     if isinstance(values, (str, bytes, bytearray, Mapping, Set)) or not isinstance(values, Iterable):
         raise BadInput(f"{where}: expected a list or an array, got {type(values).__name__}")
     try:

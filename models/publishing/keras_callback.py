@@ -175,7 +175,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._early = []
 
     def _warn_of_unknown(self) -> None:
-        """Warn once if the row of unknown keys moved: it is the table's default row, which deltas do not contain."""
+        """Warn once if the row of unknown keys moved: it is the table's default row, which deltas lack."""
         for entry, row, variable in self._unknown:
             value = _KerasMatrix(variable).read(np.array([row]))
             if (bits(value) != bits(np.array([entry.default or [0.0] * entry.dim], np.float32))).any():
@@ -184,7 +184,7 @@ class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
                     "model is imported again",
                     entry.name,
                 )
-                self._unknown = [one for one in self._unknown if one[0] is not entry]
+                self._unknown = [row_of for row_of in self._unknown if row_of[0] is not entry]
                 return
 
 
@@ -197,7 +197,7 @@ class _KerasMatrix:
         self.mask: Any = None
 
     def collect(self, gradient: Any) -> None:
-        """Record the rows that a gradient has; runs inside the train step."""
+        """Record the rows of a gradient; runs inside the train step."""
         import tensorflow as tf
 
         if gradient is None or self.optimizer is None:
@@ -245,8 +245,6 @@ class _KerasStageWeight(_KerasMatrix):
 
 
 class _KerasWeight:
-    """A dense variable."""
-
     def __init__(self, variable: Any) -> None:
         self._variable = variable
 
@@ -258,7 +256,7 @@ class _KerasWeight:
 
 
 def _tells(model: Any, optimizer: Any) -> bool:
-    """Return True if gradients pass through the optimizer in the way that this module relies on."""
+    """Return True if gradients pass through the optimizer as this module assumes."""
     return (
         keras.backend.backend() == "tensorflow"
         and type(model).train_step is keras.Model.train_step

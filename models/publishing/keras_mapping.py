@@ -1,11 +1,11 @@
 """Map a Keras model to the package that it was imported as: variables to tables and dense weights, rows to keys.
 
 Names follow from variables' paths (docs/how-to/import.md): `user_rows/embeddings` is table `user_rows.embeddings`, and
-`user_rows.embeddings-2` if the variable is also looked up by other keys. Keras numbers layers without a name through
-the whole process (`dense_3`), also those that a layer makes for itself (keras-rs' FeatureCross). So where these numbers
-alone differ from the package's, variables of one name and shape are the package's in the order of their numbers. Names
-in a SavedModel lack the layers that a layer made when it was first called. Keys are row numbers, or the vocabulary of
-the lookup layer before the embedding; the keys that the package was published with confirm the choice.
+`user_rows.embeddings-2` if other keys look it up, too. Keras numbers unnamed layers through the whole process
+(`dense_3`), also those inside layers (keras-rs' FeatureCross). So if only these numbers differ from the package's,
+variables of one name and shape are matched in the order of their numbers. Names in a SavedModel lack the layers that a
+layer made when it was first called. Keys are row numbers, or the vocabulary of the lookup layer before the embedding;
+the keys that the package was published with confirm the choice.
 """
 
 from __future__ import annotations
@@ -26,20 +26,14 @@ from freshet_serving.processor.repository import places_of
 
 Int64s = NDArray[np.int64]
 Shape = tuple[int, ...]
-# Layers that pass ids on unchanged between a lookup and an embedding.
+# Layers that pass ids unchanged from a lookup to an embedding.
 PASSING = ("Reshape", "Flatten", "ExpandDims", "Squeeze", "Identity", "Dropout", "Cast")
 LOOKUPS = ("StringLookup", "IntegerLookup")
 
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """Keys of a matrix' rows.
-
-    Attributes:
-        keys: int64 [n].
-        rows: Row of each key, int64 [n].
-        unknown: Row of all other keys if deltas cannot bring it; -1 for none.
-    """
+    """Keys int64 [n] of a matrix' rows int64 [n], and the row of all other keys if deltas lack it; -1 for none."""
 
     keys: Int64s
     rows: Int64s
@@ -48,13 +42,7 @@ class RowKeys:
 
 @dataclass(frozen=True, slots=True)
 class VariableMapping:
-    """A model's variables as a package's.
-
-    Attributes:
-        tables: Table entry, keys and variable of each table.
-        dense: Variables by name of the dense weight.
-        left_out: Variables, by path, that the package does not have and that must not move.
-    """
+    """A model's tables and dense weights in the package, and by path variables that it lacks and that must not move."""
 
     tables: list[tuple[TableEntry, RowKeys, Any]]
     dense: dict[str, Any]
@@ -66,13 +54,7 @@ def map_variables(
 ) -> VariableMapping:
     """Map a model's variables to a package's tables and dense weights.
 
-    Args:
-        model: The Keras model.
-        given: By layer or table, the key of each row.
-        published_keys: Returns the keys that a table was published with.
-
-    Raises:
-        BadInput: The package does not have a trained variable, or the keys of a matrix' rows cannot be determined.
+    `given` has, by layer or table, the key of each row; published_keys() returns those that a table was published with.
     """
     tables: list[tuple[TableEntry, RowKeys, Any]] = []
     dense: dict[str, Any] = {}
@@ -112,10 +94,10 @@ def map_variables(
                 "give layers of nested models names of their own, and import the model again"
             )
         if id(variable) in trained:
-            known = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
+            names = ", ".join([*(t.name for t in manifest.tables), *manifest.dense])[:300] or "none"
             raise BadInput(
                 f"variable {variable.path!r} of shape {shape} is trained but is not among the package's tables and "
-                f"weights: {known}"
+                f"weights: {names}"
             )
         if "float" in str(variable.dtype):
             left_out[variable.path] = variable
@@ -125,21 +107,17 @@ def map_variables(
 
 
 def every_layer(model: Any) -> Iterator[Any]:
-    """Yield a model's layers, those of nested models included."""
+    """Yield a model's layers, including those of nested models."""
     flatten = getattr(model, "_flatten_layers", None)
     yield from flatten() if flatten is not None else model.layers
 
 
 def _owns(layer: Any, variable: Any) -> bool:
-    return any(variable is own for own in (*layer._trainable_variables, *layer._non_trainable_variables))
+    return any(variable is owned for owned in (*layer._trainable_variables, *layer._non_trainable_variables))
 
 
 def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, str], dict[int, str], dict[int, str]]:
-    """Return what the package has of each variable, by the variable's id().
-
-    That is its table, without the number of a copy; its dense weight; its table as a weight of the stage; and its name
-    as a constant of the stage.
-    """
+    """Return each variable's table (without the number of a copy), dense weight, stage weight and constant, by id()."""
     variables: list[tuple[Any, Shape]] = [(v, tuple(int(n) for n in v.shape)) for v in model.variables]
     numbered = {_automatic(type(layer).__name__) for layer in every_layer(model)}
     matrices: list[tuple[Any, Shape]] = [(v, (shape[1],)) for v, shape in variables if len(shape) == 2]
@@ -164,14 +142,7 @@ def _names(model: Any, manifest: Manifest) -> tuple[dict[int, str], dict[int, st
 def _aligned(
     names: Mapping[tuple[str, Shape], str], variables: Iterable[tuple[Any, Shape]], numbered: Collection[str]
 ) -> dict[int, str]:
-    """Return the package's name of each variable that it has, by the variable's id().
-
-    Names that fit more closely come first. A name that fits several variables is nobody's.
-
-    Args:
-        names: The package's names by themselves, with dots, and the shape.
-        variables: Variables with the shape that counts.
-    """
+    """Return the package's name of each variable, by id(): closer matches first, names of several variables ignored."""
     aligned: dict[int, str] = {}
     left, open_names = list(variables), dict(names)
     for spelled, counted in (
@@ -183,7 +154,7 @@ def _aligned(
         fitting = _fitting_names(open_names, left, counted, spelled)
         aligned |= {which: open_names[name] for which, name in fitting.items()}
         taken = set(fitting.values())
-        open_names = {name: own for name, own in open_names.items() if name not in taken}
+        open_names = {name: package_name for name, package_name in open_names.items() if name not in taken}
         left = [(variable, shape) for variable, shape in left if id(variable) not in fitting]
     return aligned
 
@@ -194,11 +165,7 @@ def _fitting_names(
     numbered: Collection[str],
     spelled: Callable[[str], Iterable[str]],
 ) -> dict[int, tuple[str, Shape]]:
-    """Return which of the names each variable has, by the variable's id().
-
-    Args:
-        spelled: Returns what a variable of this path may be called.
-    """
+    """Return which name each variable has, by the variable's id(); `spelled` returns possible names of a path."""
     groups: dict[tuple[str, Shape], list[str]] = {}
     for name, shape in names:
         groups.setdefault((_unnumbered(name, numbered), shape), []).append(name)
@@ -210,19 +177,18 @@ def _fitting_names(
                 members.setdefault(group, []).append((path, variable))
                 break
     fitting: dict[int, tuple[str, Shape]] = {}
-    for group, own in members.items():
-        theirs, counts = groups[group], Counter(path for path, _ in own)
-        renumbered = len(counts) == len(own) == len(theirs)
+    for group, candidates in members.items():
+        theirs, counts = groups[group], Counter(path for path, _ in candidates)
+        renumbered = len(counts) == len(candidates) == len(theirs)
         if renumbered and counts.keys() != set(theirs):
-            pairs = zip(sorted(theirs, key=_order), sorted(own, key=lambda one: _order(one[0])))
+            pairs = zip(sorted(theirs, key=_order), sorted(candidates, key=lambda candidate: _order(candidate[0])))
             fitting |= {id(variable): (name, group[1]) for name, (_, variable) in pairs}
         else:
-            fitting |= {id(v): (path, group[1]) for path, v in own if path in theirs and counts[path] == 1}
+            fitting |= {id(v): (path, group[1]) for path, v in candidates if path in theirs and counts[path] == 1}
     return fitting
 
 
 def _dotted(path: str) -> str:
-    """Return a path as a table's name."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", path.replace("/", "."))
 
 
@@ -232,19 +198,19 @@ def _base(table: str) -> str:
 
 
 def _automatic(layer_class: str) -> str:
-    """Return the name that Keras gives to the first layer of a class."""
+    """Return Keras' name for the first layer of a class."""
     words = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", layer_class)))
     return words.lower()
 
 
 def _unnumbered(name: str, numbered: Collection[str]) -> str:
-    """Return a name with dots without the numbers that Keras appended to words of it."""
+    """Return a dotted name without the numbers that Keras appended to its words."""
     words = [(word, re.sub(r"_\d+$", "", word)) for word in name.split(".")]
     return ".".join(plain if plain in numbered else word for word, plain in words)
 
 
 def _order(name: str) -> list[str | int]:
-    """Return a key that sorts names by the numbers in them."""
+    """Return a key that sorts names by their numbers."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -253,13 +219,13 @@ def _whole_path(path: str) -> Iterable[str]:
 
 
 def _without_outer(path: str) -> Iterable[str]:
-    """Return the path without the outer models that an export omits: at least two words."""
+    """Return the path without outer models, which exports omit: at least two words."""
     words = path.split("/")
     return ["/".join(words[at:]) for at in range(1, max(1, len(words) - 1))]
 
 
 def _without_inner(path: str) -> Iterable[str]:
-    """Return the path without the layers that a layer makes when it is called, which TensorFlow's names lack."""
+    """Return the path without layers made in a call, which TensorFlow's names lack."""
     words = path.split("/")
     return [f"{word}/{words[-1]}" for word in words[:-2]]
 
@@ -269,22 +235,22 @@ def _row_keys(
     entry: TableEntry,
     rows: int,
     layer: Any,
-    given: Mapping[str, Any],
+    listed_keys: Mapping[str, Any],
     published_keys: Callable[[str], Int64s],
 ) -> RowKeys:
-    called = entry.name if entry.name in given else getattr(layer, "name", "")
-    if called in given:
-        return _given_keys(manifest, entry, rows, given[called])
-    computed = {source.name for source in manifest.sources} - {given.name for given in manifest.inputs}
+    called = entry.name if entry.name in listed_keys else getattr(layer, "name", "")
+    if called in listed_keys:
+        return _given_keys(manifest, entry, rows, listed_keys[called])
+    computed = {source.name for source in manifest.sources} - {spec.name for spec in manifest.inputs}
     staged = any(f.table == entry.name and f.input in computed for f in manifest.features)
     candidates = [] if staged and takes_integers(manifest, entry.name) else list(_lookups(layer))
-    wanted = np.sort(published_keys(entry.name))
+    published = np.sort(published_keys(entry.name))
     for lookup in candidates:
-        found = _vocabulary(entry, lookup, takes_strings(manifest, entry.name))
-        if found is not None and (fitting := _fitting(found, wanted, rows)) is not None:
+        vocabulary = _vocabulary(entry, lookup, takes_strings(manifest, entry.name))
+        if vocabulary is not None and (fitting := _fitting(vocabulary, published, rows)) is not None:
             return _with_unknown(entry, fitting)
     if takes_integers(manifest, entry.name):
-        plain = _fitting(RowKeys(np.arange(rows), np.arange(rows)), wanted, rows)
+        plain = _fitting(RowKeys(np.arange(rows), np.arange(rows)), published, rows)
         if plain is not None:
             return plain
     layer_name = getattr(layer, "name", entry.name)
@@ -294,8 +260,8 @@ def _row_keys(
     )
 
 
-def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, given: Any) -> RowKeys:
-    listed = given.tolist() if isinstance(given, np.ndarray) else list(given)
+def _given_keys(manifest: Manifest, entry: TableEntry, rows: int, row_keys: Any) -> RowKeys:
+    listed = row_keys.tolist() if isinstance(row_keys, np.ndarray) else list(row_keys)
     if len(listed) > rows:
         raise BadInput(f"keys of {entry.name!r}: expected at most {rows} (one for each row), got {len(listed)}")
     at = np.array([i for i, key in enumerate(listed) if key is not None], np.int64)
@@ -322,7 +288,7 @@ def _lookups(layer: Any) -> Iterator[Any]:
 
 
 def _vocabulary(entry: TableEntry, lookup: Any, strings: bool) -> RowKeys | None:
-    """Return the keys of a lookup layer with at most one out-of-vocabulary index; None for any other."""
+    """Return the keys of a lookup layer with at most one out-of-vocabulary index, else None."""
     if getattr(lookup, "num_oov_indices", 1) > 1 or strings != (type(lookup).__name__ == "StringLookup"):
         return None
     words = list(lookup.get_vocabulary(include_special_tokens=True))
@@ -339,17 +305,17 @@ def _vocabulary(entry: TableEntry, lookup: Any, strings: bool) -> RowKeys | None
     return RowKeys(np.array(chosen, np.int64), at, unknown)
 
 
-def _fitting(found: RowKeys, wanted: Int64s, rows: int) -> RowKeys | None:
-    """Return the keys that the package was published with, if all of them are among those found."""
-    order = np.argsort(found.keys)
-    at, here = places_of(found.keys[order], wanted)
-    if not here.all() or (len(at) and int(found.rows[order[at]].max()) >= rows):
+def _fitting(candidates: RowKeys, published: Int64s, rows: int) -> RowKeys | None:
+    """Return the keys that the package was published with, if all are among the candidates."""
+    order = np.argsort(candidates.keys)
+    at, present = places_of(candidates.keys[order], published)
+    if not present.all() or (len(at) and int(candidates.rows[order[at]].max()) >= rows):
         return None
-    return RowKeys(wanted, found.rows[order[at]], found.unknown)
+    return RowKeys(published, candidates.rows[order[at]], candidates.unknown)
 
 
 def _with_unknown(entry: TableEntry, rows: RowKeys) -> RowKeys:
-    """Return the keys with that of the row of all other keys, if there is one and deltas can bring it."""
+    """Add the key of the row of all other keys, if there is one that deltas have."""
     if rows.unknown < 0 or entry.unknown_key is None:
         return rows
     return RowKeys(np.append(rows.keys, entry.unknown_key), np.append(rows.rows, rows.unknown))

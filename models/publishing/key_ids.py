@@ -19,14 +19,14 @@ WORDS = ("string", "strings")
 
 
 def takes_strings(manifest: Manifest, table: str) -> bool:
-    """Return True if features of strings feed a table, perhaps among others."""
+    """Return True if string features feed a table, perhaps among others."""
     return (
         any(f.kind in WORDS for f in manifest.lookups if f.table == table) or _entity_key(manifest, table) == "string"
     )
 
 
 def takes_integers(manifest: Manifest, table: str) -> bool:
-    """Return True if features of integers feed a table, or nothing does."""
+    """Return True if integer features feed a table, or none does."""
     if (key := _entity_key(manifest, table)) is not None:
         return key != "string"
     kinds = {f.kind for f in manifest.lookups if f.table == table}
@@ -34,33 +34,30 @@ def takes_integers(manifest: Manifest, table: str) -> bool:
 
 
 def noted_constants(manifest: Manifest) -> set[str]:
-    """Return the names of what inference computes with and the package has as constants, as its import noted."""
+    """Return the names of what inference computes with as constants, from the import's notes."""
     noted = manifest.notes.get("import")
     names = noted.get("constants", []) if isinstance(noted, dict) else []
     return {str(name) for name in names} if isinstance(names, list) else set()
 
 
 def _entity_key(manifest: Manifest, table: str) -> str | None:
-    """Return the type of the key of the entity whose table it is; None for other tables."""
+    """Return the type of an entity's key, for its table; None for other tables."""
     return next((manifest.input(e.key).dtype for e in manifest.entities if e.table == table), None)
 
 
 def _unsigned(manifest: Manifest, table: str) -> bool:
-    """Return True if the table is keyed by an input that declares uint64."""
+    """Return True if an input that declares uint64 keys the table."""
     inputs = {f.input for f in manifest.lookups if f.table == table}
     inputs |= {e.key for e in manifest.entities if e.table == table}
     return any(i.declared == "uint64" for i in manifest.inputs if i.name in inputs)
 
 
 def as_ids(manifest: Manifest, table: str, keys: Any) -> Int64s:
-    """Return the ids of n keys, int64 [n].
+    """Return the ids of n keys, int64 [n]; raise BadInput unless they are of the type of the table's features.
 
     Args:
         keys: Array or sequence of integers, or of str or bytes, or Strings. None in a sequence is the key of the row
             that all keys without one share (a model's out-of-vocabulary row).
-
-    Raises:
-        BadInput: Keys are strings although the table's features are integers, or vice versa, or are neither.
     """
     if isinstance(keys, Strings):
         keys = keys.tolist()
@@ -99,16 +96,7 @@ def _unknown_key(manifest: Manifest, table: str) -> int:
 
 
 def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:
-    """Return whole numbers as int64, which carries the bits of a uint64.
-
-    Args:
-        numbers: An array of integers.
-        unsigned: The model declares uint64, else int64.
-        expected: Beginning of the message, before the range.
-
-    Raises:
-        BadInput: A number is beyond the type.
-    """
+    """Return whole numbers as int64, which carries a uint64's bits; `expected` begins the message for others."""
     low, high = (0, 2**64 - 1) if unsigned else (-(2**63), 2**63 - 1)
     if numbers.size and (beyond := [n for n in (int(numbers.min()), int(numbers.max())) if not low <= n <= high]):
         raise BadInput(f"{expected} from {low} to {high}, got {beyond[0]}")
@@ -116,16 +104,7 @@ def carried(numbers: NDArray[Any], unsigned: bool, expected: str) -> Int64s:
 
 
 def hashed(words: list[str | bytes], seed: int) -> Int64s:
-    """Return the hash of each string, int64 [n].
-
-    It is xxh3_64 of the UTF-8 bytes with a table's seed, as in processor.kernels.hashing.hash_strings.
-
-    Args:
-        seed: Seed of the table.
-
-    Raises:
-        NotReady: The package xxhash is not installed.
-    """
+    """Return xxh3_64 of each string's UTF-8 with a table's seed, int64 [n], as hash_strings() does."""
     try:
         import xxhash
     except ImportError:
@@ -136,7 +115,7 @@ def hashed(words: list[str | bytes], seed: int) -> Int64s:
 
 
 def _array(keys: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
-    """Return a list as an array without turning numbers into strings or dropping trailing zero bytes of strings."""
+    """Return a list as an array that keeps numbers as numbers and trailing zero bytes of strings."""
     if any(isinstance(key, (str, bytes)) for key in keys):
         array = np.empty(len(keys), object)
         array[:] = keys

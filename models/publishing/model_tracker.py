@@ -1,22 +1,20 @@
 """Track which rows and weights of a trainer changed since they were published, and decide when to publish.
 
-Shared by the Keras callback and the PyTorch hook. A table is tracked in one of two ways. If the optimizer moves only
-touched rows and reports them (its gradients are sparse), those are collected, and publishing costs what moved.
-Otherwise all rows are compared bit by bit with a copy of the published state: that is exact for every optimizer, and
-costs a copy of the table and a pass over all of it.
+Shared by the Keras callback and the PyTorch hook. If the optimizer moves only touched rows and reports them (sparse
+gradients), a table's touched rows are collected, and publishing costs what moved. Otherwise all rows are compared bit
+by bit with a copy of the published state: exact for every optimizer, for a copy of the table and a pass over it.
 
 Invariants
-- No change is dropped before it is published: the next publication contains what a failed one would have.
-- While the served state is unknown (at the beginning, when a table changes its way of tracking, or after forget()), the
-  whole table is compared with the served one. So after a kill at any moment, the next publication makes the served
-  state equal to the trainer's.
+- No change is dropped before it is published: after a failed publication, the next one has its changes.
+- While the served state is unknown (at the beginning, when a table's tracking changes, after forget()), the whole table
+  is compared with the served one. So after a kill, the next publication makes it equal to the trainer's.
 - What a rollback undid is restored in the trainer before anything is published.
 
-Measured with 2 million rows of 16 floats on two cores: a publication of 2,000 collected rows takes a fortieth of the
-time of one by comparison.
+Measured with 2 million rows of 16 floats on two cores: publishing 2,000 collected rows takes a fortieth of the time of
+comparing.
 
-Rejected: the ids that a step looks up (momentum, Adam, decay and tied weights move other rows too); a hash for each row
-in place of the copy (no longer exact to the bit).
+Rejected: the ids that a step looks up (momentum, Adam, decay and tied weights move other rows, too); a hash for each
+row instead of the copy (not exact).
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from freshet_serving.processor.repository import (
 BEGINNINGS = MODEL, SERVED = "model", "served"
 EVERY_S = 1.0
 PIECE = 1 << 16
-"""Rows that are read at once."""
 SHARE = 0.1
 """Maximum share of the time that publishing by interval takes."""
 LOG = logging.getLogger("freshet")
@@ -97,15 +94,10 @@ class TrackedTable:
     """One table of a package, stored as rows of a trainer's matrix."""
 
     def __init__(self, entry: TableEntry, keys: Int64s, rows: Int64s, matrix: Matrix, compare: bool = False) -> None:
-        """Track a table.
-
-        Args:
-            keys: Distinct keys, int64 [n].
-            rows: Row of the matrix of each key, int64 [n].
-            compare: Compare all rows, ignoring which ones were touched.
-        """
+        """Track the distinct keys [n] of rows [n] of a matrix; `compare` compares all, whichever were touched."""
         order = np.argsort(keys)
-        self.entry, self.keys, self._rows, self._matrix = entry, keys[order], rows[order], matrix
+        self.entry, self.name, self._matrix = entry, entry.name, matrix
+        self.keys, self._rows = keys[order], rows[order]
         self.default = np.zeros(entry.dim, np.float32)
         if entry.default:
             self.default[:] = entry.default
@@ -119,23 +111,19 @@ class TrackedTable:
         self._place[self._rows] = np.arange(len(keys))
 
     @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
     def gone(self) -> NDArray[np.bool_]:
-        """Mask of the keys that were removed, or are no longer served after a rollback, bool [n]."""
+        """Mask of the keys without a served row, after remove() or a rollback, bool [n]."""
         return self._gone.copy()
 
     def read(self, places: Int64s) -> Float32s:
-        """Return the trainer's rows, float32 [m, dim], at places among the keys."""
+        """Return the trainer's rows, float32 [m, dim], by place of their keys."""
         return np.ascontiguousarray(self._matrix.read(self._rows[places]), np.float32)
 
     def places(self, keys: Int64s) -> Int64s:
-        """Return the places of keys; raise BadInput for a key that the table does not have."""
-        at, here = places_of(self.keys, keys)
-        if not here.all():
-            raise BadInput(f"table {self.name!r}: expected one of the trainer's keys, got {int(keys[~here][0])}")
+        """Return the places of keys; raise BadInput for an unknown one."""
+        at, present = places_of(self.keys, keys)
+        if not present.all():
+            raise BadInput(f"table {self.name!r}: expected one of the trainer's keys, got {int(keys[~present][0])}")
         return at
 
     def remove(self, keys: Int64s) -> None:
@@ -149,15 +137,17 @@ class TrackedTable:
         self._gone[at] = self._dropping[at] = False
 
     def forget(self) -> None:
-        """Compare all rows with the served ones at the next publication: rows moved that the matrix does not report."""
+        """Compare all rows at the next publication: some moved unreported."""
         self._known = False
 
     def moved(self, served: Callable[[], VersionContents]) -> TableDelta:
-        """Return the changes to publish; `served` returns the served state and is called only while that is unknown."""
+        """Return the changes to publish; `served` is called only while the served state is unknown."""
         self._note()
-        kept = np.flatnonzero(~self._gone)
+        served_places = np.flatnonzero(~self._gone)
         if not self._known:
-            return table_difference(served(), self.name, self.keys[kept], lambda places: self.read(kept[places]))
+            return table_difference(
+                served(), self.name, self.keys[served_places], lambda places: self.read(served_places[places])
+            )
         if self._copy is not None:
             for at in range(0, len(self.keys), PIECE):
                 piece = np.arange(at, min(at + PIECE, len(self.keys)))
@@ -166,7 +156,7 @@ class TrackedTable:
         return TableDelta(self.keys[places], self.read(places), self.keys[self._dropping])
 
     def published(self, delta: TableDelta) -> None:
-        """Record that the delta returned by moved() is served now."""
+        """Record that the delta of moved() is served."""
         if self.compare and (self._copy is None or not self._known):
             self._copy = self.read(np.arange(len(self.keys)))
         elif self._copy is not None:
@@ -175,29 +165,22 @@ class TrackedTable:
         self._pending[:] = self._dropping[:] = False
 
     def put_back(self, keys: Int64s, rows: Float32s, removed: Int64s) -> None:
-        """Set rows to the served state; keys without a row in the trainer are ignored.
-
-        Args:
-            keys: int64 [m].
-            rows: Served rows, float32 [m, dim].
-            removed: Keys that have no served row, int64 [r].
-        """
-        for some, values, gone in ((keys, rows, False), (removed, np.tile(self.default, (len(removed), 1)), True)):
-            at, here = places_of(self.keys, some)
-            at = at[here]
-            self._set(at, values[here])
+        """Set keys to served rows [m, dim], `removed` ones to the default; those unknown to the trainer are ignored."""
+        for group, values, gone in ((keys, rows, False), (removed, np.tile(self.default, (len(removed), 1)), True)):
+            at, present = places_of(self.keys, group)
+            at = at[present]
+            self._set(at, values[present])
             self._pending[at] = False
-            # Keep what the trainer just removed, and remove it from the served table.
+            # Keep the trainer's own removals, and remove them from the served table.
             self._gone[at] = True if gone else self._dropping[at]
             if gone:
                 self._dropping[at] = False
 
     def take(self, contents: VersionContents) -> None:
-        """Set all rows to the served state."""
-        there, rows = contents.rows(self.name, self.keys)
-        rows[~there] = self.default
+        present, rows = contents.rows(self.name, self.keys)
+        rows[~present] = self.default
         self._set(np.arange(len(self.keys)), rows)
-        self._gone, self._known = ~there, True
+        self._gone, self._known = ~present, True
         self._pending[:] = self._dropping[:] = False
         self._note(forget=True)
         self._copy = rows if self.compare else None
@@ -217,7 +200,7 @@ class TrackedTable:
 
 
 class PublishInterval:
-    """When to publish: every so many batches, or every so many seconds but at most a share of the time."""
+    """When to publish: after a number of batches, or of seconds but for at most a share of the time."""
 
     def __init__(self, every_s: float, every_batches: int | None, now_s: Callable[[], float] = time.monotonic) -> None:
         if every_batches is not None and every_batches < 1:
@@ -246,10 +229,9 @@ class ModelTracker:
     """A trainer's tables and dense weights, published as they change.
 
     Args:
-        dense: Dense weights by name.
         begin: "model" publishes the model's weights at the beginning; "served" loads the served weights into the model.
-        left_out: Weights that the package does not have and that must not move.
-        check: Called before each publication; what it raises prevents that.
+        left_out: Weights that the package lacks and that must not move.
+        check: Called before each publication; raises to prevent it.
     """
 
     def __init__(
@@ -272,10 +254,7 @@ class ModelTracker:
         self._opened = False
 
     def open(self) -> None:
-        """Prepare for training: load the served state if configured, else restore what a rollback undid.
-
-        Does nothing after the first call. Raises as Publisher.check_start().
-        """
+        """Load the served state if configured, else restore what a rollback undid; only once."""
         if self._opened:
             return
         if self._begin == SERVED:
@@ -290,10 +269,7 @@ class ModelTracker:
         self._opened = True
 
     def tick(self, batches: int = 1) -> None:
-        """Count batches, and publish when it is time.
-
-        If the repository is not writable, a warning is logged, and publishing is retried later.
-        """
+        """Count batches, and publish when it is time; if the repository is not writable, warn and retry later."""
         if self._interval.due(batches):
             began_s = self._interval.now_s()
             try:
@@ -303,21 +279,14 @@ class ModelTracker:
             self._interval.published(began_s)
 
     def publish(self, event_time: tuple[float, float] | None = None, events: int = 0) -> Generation:
-        """Publish all changes.
-
-        Args:
-            event_time: Times of the first and the last event, Unix seconds.
-
-        Returns:
-            The generation that the trainer is based on afterwards.
-        """
+        """Publish all changes; return the generation that the trainer is based on afterwards."""
         if self._check is not None:
             self._check()
         self.open()
         while True:
             self._check_left_out()
             self._take_undone()
-            # Read once for all tables, and do not keep it: it is as large as all changes in the change log.
+            # Read once for all tables and not kept: it is as large as all changes in the change log.
             served = functools.cache(self.publisher.served)
             if self._published is None:
                 self._published = {name: bits(served().dense[name]).copy() for name in self._dense}
@@ -339,23 +308,15 @@ class ModelTracker:
             return generation
 
     def remove(self, table: str, keys: Any) -> None:
-        """Remove rows from the served table with the next publication, until restore().
-
-        Args:
-            keys: Keys of the rows.
-        """
+        """Remove rows from the served table with the next publication, until restore()."""
         self._table(table).remove(self.publisher.ids(table, keys))
 
     def restore(self, table: str, keys: Any) -> None:
-        """Serve rows again that remove() took out.
-
-        Args:
-            keys: Keys of the rows.
-        """
+        """Serve rows again that remove() took out."""
         self._table(table).restore(self.publisher.ids(table, keys))
 
     def _check_left_out(self) -> None:
-        """Raise BadInput if a weight moved that no delta can contain."""
+        """Raise BadInput if a weight moved that deltas lack."""
         for name, (weight, before) in self._left_out.items():
             if (bits(weight.read()) != bits(before)).any():
                 raise BadInput(

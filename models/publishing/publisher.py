@@ -225,7 +225,9 @@ class Publisher:
             changes = {
                 name: table_difference(contents, name, ids, rows.__getitem__) for name, (ids, rows) in sides.items()
             }
-            moved = {name: value for name, value in weights.items() if differs_in_bits(value, contents.dense[name])}
+            moved = {
+                name: value for name, value in weights.items() if (bits(value) != bits(contents.dense[name])).any()
+            }
             return Difference(self.manifest, contents.link, state, weights, changes, moved)
 
         return self._commit(self._kept_up(begin), event_time, events)
@@ -308,10 +310,9 @@ class Publisher:
     # Committing.
 
     def _kept_up(self, begin: Callable[[], Difference]) -> Callable[[], Changes]:
-        """Return a function that returns a difference to the head as it was last read.
+        """Return a function that returns a difference to the head as last read.
 
-        Args:
-            begin: Computes the difference, at first and after a rollback of what it was computed for.
+        `begin` computes it, at first and after a rollback of what it was computed for.
         """
         difference = begin()
 
@@ -330,18 +331,11 @@ class Publisher:
         events: int = 0,
         restores: int | None = None,
     ) -> Generation:
-        """Publish changes on top of the newest generation.
-
-        Args:
-            changes: Returns them for the head as it was last read.
-            event_time: Times of the first and the last event, Unix seconds.
-            events: Number of events.
-            restores: The earlier step that all of them come from, or None.
-        """
-        # Readers take such times, so that older logs stay readable.
+        """Publish changes() to the head as last read; `restores` is the earlier step that all of them come from."""
+        # Readers accept such times, so that older logs stay readable.
         if event_time is not None and len(event_time) == 2 and event_time[0] > event_time[1]:
             raise BadInput(f"event_time: expected the first event no later than the last, got {list(event_time)}")
-        made: list[Delta] = []
+        newest_delta: list[Delta] = []
 
         def make() -> Delta | None:
             self._look()
@@ -368,7 +362,7 @@ class Publisher:
                 restores=restores,
             )
             delta.check_fits(manifest)
-            made[:] = [delta]
+            newest_delta[:] = [delta]
             return delta
 
         link = self._change_log.publish_on_head(make)
@@ -376,7 +370,7 @@ class Publisher:
             # As after a publication: from here on a rollback undoes what the trainer has.
             self._stands_on = self._change_log.history.head
             return self.generation
-        self._stands_on, self._told, self.last = link, True, made[0]
+        self._stands_on, self._told, self.last = link, True, newest_delta[0]
         return self.generation
 
     def _look(self) -> None:
@@ -396,13 +390,12 @@ class Publisher:
     def _records(
         self, entities: Mapping[str, tuple[Any, Mapping[str, Any]]], hashed: bool
     ) -> dict[str, tuple[Int64s, Records]]:
-        """Return keys and records by table."""
-        found = {}
+        by_table = {}
         for name, (keys, columns) in entities.items():
             entity = entity_of(self.manifest, name)
             ids = self._ids(entity.table, keys, hashed)
-            found[entity.table] = ids, entity_rows(self.manifest, entity, columns, len(ids), keys)
-        return found
+            by_table[entity.table] = ids, entity_rows(self.manifest, entity, columns, len(ids), keys)
+        return by_table
 
     def _tables(
         self,
@@ -411,7 +404,7 @@ class Publisher:
         hashed: bool,
         records: Collection[str] = (),
     ) -> dict[str, TableDelta]:
-        found = {}
+        deltas = {}
         for name in [*rows, *(name for name in removed if name not in rows)]:
             keys, values = rows.get(name, (NOTHING, None))
             # Keys of records are ids already.
@@ -420,20 +413,20 @@ class Publisher:
             entry = self._entry(name)
             if name in rows and name not in records and entry.dtype == RECORD:
                 raise BadInput(f"table {name!r}: expected its features in entities=, not rows")
-            given = np.empty((0, entry.dim), STORED_TYPES[entry.dtype].carried) if values is None else values
-            given = given if entry.dtype == RECORD else self._rows(name, given)
-            self._check_table(name, ids, given)
+            carried_rows = np.empty((0, entry.dim), STORED_TYPES[entry.dtype].carried) if values is None else values
+            carried_rows = carried_rows if entry.dtype == RECORD else self._rows(name, carried_rows)
+            self._check_table(name, ids, carried_rows)
             both = np.concatenate([ids, np.unique(gone)])
             if len(np.unique(both)) < len(both):
                 raise BadInput(f"table {name!r}: expected distinct keys to publish and to remove, got a key in both")
             order = np.argsort(ids)
-            found[name] = TableDelta(ids[order], np.ascontiguousarray(given[order]), np.unique(gone))
-        return found
+            deltas[name] = TableDelta(ids[order], np.ascontiguousarray(carried_rows[order]), np.unique(gone))
+        return deltas
 
     def _check_table(self, name: str, ids: Int64s, rows: NDArray[Any]) -> None:
-        wanted = [len(ids), self._entry(name).dim]
-        if list(rows.shape) != wanted:
-            raise BadInput(f"table {name!r}: expected values of shape {wanted}, got {list(rows.shape)}")
+        shape = [len(ids), self._entry(name).dim]
+        if list(rows.shape) != shape:
+            raise BadInput(f"table {name!r}: expected values of shape {shape}, got {list(rows.shape)}")
         distinct, counts = np.unique(ids, return_counts=True)
         if len(distinct) < len(ids):
             raise BadInput(f"table {name!r}: expected distinct keys, got {int(distinct[counts > 1][0])} more than once")
@@ -446,8 +439,8 @@ class Publisher:
     def _entry(self, name: str) -> Any:
         entry = next((table for table in self.manifest.tables if table.name == name), None)
         if entry is None:
-            known = ", ".join(table.name for table in self.manifest.tables)[:200] or "none"
-            raise BadInput(f"table {str(name)[:64]!r} does not exist; the model has {known}")
+            names = ", ".join(table.name for table in self.manifest.tables)[:200] or "none"
+            raise BadInput(f"table {str(name)[:64]!r} does not exist; the model has {names}")
         return entry
 
     def _ids(self, name: str, keys: Any, hashed: bool) -> Int64s:
@@ -463,26 +456,21 @@ class Publisher:
         return _float32(f"table {name!r}: values", values)
 
     def _weight(self, name: str, value: Any) -> NDArray[np.float32]:
-        wanted = self.manifest.dense.get(name)
-        if wanted is None:
-            known = ", ".join(self.manifest.dense)[:200] or "none"
-            raise BadInput(f"dense weight {str(name)[:64]!r} does not exist; the model has {known}")
+        shape = self.manifest.dense.get(name)
+        if shape is None:
+            names = ", ".join(self.manifest.dense)[:200] or "none"
+            raise BadInput(f"dense weight {str(name)[:64]!r} does not exist; the model has {names}")
         array = _float32(f"dense weight {name!r}", value)
-        if list(array.shape) != wanted:
-            raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {list(array.shape)}")
+        if list(array.shape) != shape:
+            raise BadInput(f"dense weight {name!r}: expected shape {shape}, got {list(array.shape)}")
         if not np.isfinite(array).all():
             raise BadInput(f"dense weight {name!r}: expected finite values, got NaN or infinity")
         return array
 
 
-def differs_in_bits(mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> bool:
-    """Report whether two weights of one shape differ in a bit."""
-    return bool((bits(mine) != bits(theirs)).any())
-
-
-def _float32(what: str, value: Any) -> NDArray[np.float32]:
+def _float32(label: str, value: Any) -> NDArray[np.float32]:
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
-        raise BadInput(f"{what}: expected numbers, got {array.dtype}")
+        raise BadInput(f"{label}: expected numbers, got {array.dtype}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, np.float32).reshape(array.shape)

@@ -1,8 +1,6 @@
 """Collect what a trainer must restore after a rollback: rows and weights that undone deltas changed, as served now.
 
-A trainer that continued from undone weights would bring them back with its next delta, so it restores these rows and
-weights before it publishes again. The cost is that of reading the version's deltas, and the base of the affected
-tables.
+Otherwise its next delta would bring them back. Cost: reading the version's deltas, and the base of affected tables.
 """
 
 from __future__ import annotations
@@ -39,19 +37,12 @@ class RollbackPatch:
 
 
 def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on: ChainLink) -> RollbackPatch:
-    """Return what a trainer has to restore to continue from the head of the change log.
-
-    Args:
-        stood_on: Link of the generation that the trainer was based on.
-
-    Raises:
-        NotFound: The deltas between them are gone.
-    """
+    """Return what a trainer based on `stood_on` has to restore to continue from the head. Raises NotFound."""
     history = change_log.history
     line = {link.digest for link in history.back(history.head)}
     touched: dict[str, list[Int64s]] = {table.name: [] for table in version.manifest.tables}
     names: set[str] = set()
-    # A history reloaded from further back contains the link with its parent.
+    # A history reloaded from further back has the link with its parent.
     for link in history.back(history.links.get(stood_on.digest, stood_on)):
         if link.digest in line:
             break
@@ -69,8 +60,8 @@ def rollback_patch_since(version: VersionReader, change_log: ChangeLog, stood_on
     for name, parts in touched.items():
         keys = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
         if len(keys):
-            there, found = contents.rows(name, keys)
-            rows[name], removed[name] = (keys[there], found[there]), keys[~there]
+            present, served_rows = contents.rows(name, keys)
+            rows[name], removed[name] = (keys[present], served_rows[present]), keys[~present]
     number = version.manifest.version
     return RollbackPatch(
         Generation(number, history.head.step),

@@ -10,12 +10,12 @@ ids are collected if gradients are sparse (`Embedding(..., sparse=True)`) and th
 without momentum and decay, Adagrad without decay, SparseAdam. With dense gradients every optimizer step passes over the
 whole table anyway, so all rows are compared with a copy of the published state.
 
-Nothing changes without being published or refused
-- A tensor that is changed in place by something else than the optimizer's step (load_state_dict, rows that are reset)
-  has another version than after the last step. Then the whole table is compared with the served one, once. Only writes
-  through `.data`, which PyTorch does not count, need compare=True.
+Every change is published or refused
+- A tensor changed in place other than by the optimizer's step (load_state_dict, rows that are reset) has another
+  version than after the last step. Then the whole table is compared with the served one, once. Only writes through
+  `.data`, which PyTorch does not count, need compare=True.
 - A tensor that the model no longer has (a replaced embedding, load_state_dict(assign=True)) is refused before anything
-  is published: the hook has the old one.
+  is published.
 - An optimizer whose class does not run step hooks (torchrec's KeyedOptimizerWrapper) has its step wrapped.
 """
 
@@ -45,7 +45,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import RECORD, weight_rows
 from freshet_serving.processor.repository import Float32s, Int64s
 
-# Optimizer -> options that must be zero for rows without a gradient to stay unchanged.
+# By optimizer: options that must be zero for rows without a gradient to stay unchanged.
 TOUCHED_ALONE = {"SGD": ("momentum", "weight_decay"), "Adagrad": ("weight_decay",), "SparseAdam": ()}
 
 
@@ -110,8 +110,8 @@ class TorchHook:
         self._handles: list[Any] = []
         self._open = True
         self._tracker.open()
-        for one in self._optimizers:
-            self._install(one)
+        for each in self._optimizers:
+            self._install(each)
         if self._optimizers:
             self._watch_others()
 
@@ -176,7 +176,7 @@ class TorchHook:
             self._tracker.publish()
 
     def _check_tensors(self) -> None:
-        """Find what changed other than by steps; raise BadInput if the model no longer has a published tensor."""
+        """Detect changes outside steps; raise BadInput if the model no longer has a published tensor."""
         state = _state_of(self._model)
         for name, tensor in self._published.items():
             if state.get(name) is not tensor:
@@ -190,19 +190,18 @@ class TorchHook:
 
     def _optimizer_of(self, parameter: Any) -> Any:
         """Return the optimizer and the group that move a parameter; None unless there is exactly one."""
-        found = [
-            (one, group)
-            for one in self._optimizers
-            for group in one.param_groups
+        groups = [
+            (optimizer, group)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
             if any(p is parameter for p in group["params"])
         ]
-        return found[0] if len(found) == 1 else None
+        return groups[0] if len(groups) == 1 else None
 
     def _install(self, optimizer: Any) -> None:
         """Register for every step of an optimizer, without keeping this hook alive.
 
-        PyTorch 1 has no such registration, and optimizers that do not run Optimizer.__init__() (torchrec's) never call
-        what is registered: their step is wrapped.
+        PyTorch 1 cannot, and optimizers without Optimizer.__init__() (torchrec's) ignore it: their step is wrapped.
         """
         hook = weakref.ref(self)
 
@@ -230,25 +229,21 @@ class TorchHook:
             stepped(self)
             return result
 
-        # A bound method, because schedulers inspect it. They may have wrapped it in turn, so it is never
-        # removed.
+        # A bound method, because schedulers inspect it and may wrap it, so it is never removed.
         optimizer.step = types.MethodType(step, optimizer)
 
     def _watch_others(self) -> None:
-        """Check the model's tensors when an optimizer that is not the hook's makes its first step.
-
-        A replaced embedding usually has a new optimizer, whose steps the hook would not see. PyTorch 1 cannot tell.
-        """
+        """Check tensors at a foreign optimizer's first step: replaced embeddings have one. Not with PyTorch 1."""
         module = importlib.import_module("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is None:
             return
-        hook, known = weakref.ref(self), weakref.WeakSet(self._optimizers)
+        hook, seen = weakref.ref(self), weakref.WeakSet(self._optimizers)
 
         def stepped(optimizer: Any, *_: Any) -> None:
             alive = hook()
-            if alive is not None and alive._open and optimizer not in known:
-                known.add(optimizer)
+            if alive is not None and alive._open and optimizer not in seen:
+                seen.add(optimizer)
                 alive._check_tensors()
 
         self._handles.append(register(stepped))
@@ -267,11 +262,7 @@ class TorchHook:
 
 
 class _TorchMatrix:
-    """An embedding matrix, and a record of its rows that had a gradient.
-
-    PyTorch counts the changes of a tensor in its version. If it has changed between two steps, then rows have moved
-    without a gradient.
-    """
+    """An embedding matrix, and its rows that had a gradient; its version shows if rows moved without one."""
 
     def __init__(self, parameter: Any, moved_by: Any, renormalised: bool) -> None:
         self._parameter = parameter
@@ -280,12 +271,12 @@ class _TorchMatrix:
         self._version, self._foreign = parameter._version, False
 
     def note_version(self) -> None:
-        """Note whether something has changed the matrix since the last step; call before the next."""
+        """Note changes since the last step; call before the next."""
         self._foreign |= self._parameter._version != self._version
         self._version = self._parameter._version
 
     def take_foreign(self) -> bool:
-        """Return True if something else than a step has changed the matrix since the last call."""
+        """Return True if something other than a step has changed the matrix since the last call."""
         self.note_version()
         foreign, self._foreign = self._foreign, False
         return foreign
@@ -345,8 +336,6 @@ class _TorchStageWeight(_TorchMatrix):
 
 
 class _TorchWeight:
-    """A parameter or a buffer."""
-
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
 
@@ -365,7 +354,7 @@ def _torch() -> Any:
 
 
 def _plain(name: str) -> str:
-    """Return a parameter's name without the prefixes of torch.compile and data parallelism."""
+    """Strip the prefixes of torch.compile and data parallelism."""
     return name.removeprefix("_orig_mod.").removeprefix("module.").removeprefix("_orig_mod.")
 
 
@@ -379,10 +368,7 @@ def _state_of(model: Any) -> dict[str, Any]:
 
 
 def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: SupportsPublish) -> dict[str, Any]:
-    """Return a model's state without what is left out on request.
-
-    Raises BadInput if that is not there, or is one of the package's tables and weights.
-    """
+    """Return a model's state without `leave_out`; raise BadInput if that is absent, or belongs to the package."""
     manifest = publisher.manifest
     served = {table.name for table in manifest.tables} | set(manifest.dense)
     patterns = [leave_out] if isinstance(leave_out, str) else list(leave_out)
@@ -398,14 +384,13 @@ def _without(state: Mapping[str, Any], leave_out: Sequence[str], publisher: Supp
 
 
 def _advice(manifest: Any, state: Mapping[str, Any]) -> str:
-    """Return what to do about a tensor `{name}` that the package does not have.
+    """Return what to do about a tensor `{name}` that the package lacks.
 
-    Leaving it out is advised only if all that inference computes with has its name in the model: else an exporter may
-    have merged the tensor into what has none.
+    Leaving it out is safe only if the whole package has its names in the model: else it may have been merged.
     """
-    noted = manifest.notes.get("import")
-    merged = isinstance(noted, dict) and noted.get("merged")
-    unnoted = manifest.stage is not None and not (isinstance(noted, dict) and "constants" in noted)
+    import_note = manifest.notes.get("import")
+    merged = isinstance(import_note, dict) and import_note.get("merged")
+    unnoted = manifest.stage is not None and not (isinstance(import_note, dict) and "constants" in import_note)
     unknown = {table.name for table in manifest.tables if table.dtype != RECORD} | set(manifest.dense)
     if unnoted:
         return "it may be a constant in the package's stage: import the model again, which makes it a weight"
@@ -428,7 +413,6 @@ def _touched_alone(optimizer: Any, group: Mapping[str, Any]) -> bool:
 
 
 def _renormalised(model: Any, parameter: Any) -> bool:
-    """Return True if lookups change rows."""
     return any(
         getattr(module, "weight", None) is parameter and getattr(module, "max_norm", None) is not None
         for module in model.modules()
@@ -449,11 +433,7 @@ def _running_statistics(model: Any) -> set[str]:
 def _matched(
     publisher: SupportsPublish, model: Any, state: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Match a model's state with the package.
-
-    Returns table entries with their matrices, dense weights by name, and tensors that the package does not have. Raises
-    BadInput if something is missing or has another shape.
-    """
+    """Return table entries with matrices, dense weights by name, and tensors that the package lacks; check shapes."""
     manifest = publisher.manifest
     entries = {table.name: table for table in manifest.tables}
     for name, tensor in state.items():
@@ -479,11 +459,11 @@ def _matched(
             tables.append((entries[name], tensor))
         if name in manifest.dense:
             if list(tensor.shape) != manifest.dense[name]:
-                wanted, got = manifest.dense[name], list(tensor.shape)
-                raise BadInput(f"dense weight {name!r}: expected shape {wanted}, got {got}")
+                expected, got = manifest.dense[name], list(tensor.shape)
+                raise BadInput(f"dense weight {name!r}: expected shape {expected}, got {got}")
             dense[name] = tensor
-        if any(tensor is state.get(known) for known in (*entries, *manifest.dense)):
-            # Of tied weights, a package has one name.
+        if any(tensor is state.get(names) for names in (*entries, *manifest.dense)):
+            # A package has one name of tied weights.
             continue
         if tensor.requires_grad:
             if name in noted_constants(manifest):
@@ -492,9 +472,9 @@ def _matched(
                     "constant, which no delta changes: import the trained model as a new version, or freeze it "
                     "(requires_grad_(False))"
                 )
-            known = ", ".join([*entries, *manifest.dense])[:300] or "none"
+            names = ", ".join([*entries, *manifest.dense])[:300] or "none"
             raise BadInput(
-                f"parameter {name!r} is trained but is not among the package's tables and weights ({known}): "
+                f"parameter {name!r} is trained but is not among the package's tables and weights ({names}): "
                 f"{advice.format(name=name)}"
             )
         if tensor.is_floating_point():
@@ -510,10 +490,12 @@ def _matched(
     return tables, dense, left_out
 
 
-def _keys_of(publisher: SupportsPublish, table: str, rows: int, given: Mapping[str, Any]) -> tuple[Int64s, Int64s]:
+def _keys_of(
+    publisher: SupportsPublish, table: str, rows: int, keys_by_table: Mapping[str, Any]
+) -> tuple[Int64s, Int64s]:
     """Return keys of rows, and the rows that they belong to."""
-    if table in given:
-        keys = given[table]
+    if table in keys_by_table:
+        keys = keys_by_table[table]
         if len(keys) > rows:
             raise BadInput(f"keys of {table!r}: expected at most {rows} (one for each row), got {len(keys)}")
         return publisher.ids(table, keys), np.arange(len(keys))

@@ -1,31 +1,28 @@
-"""Write down which rows a followed run learns in which step, so that a run over stored rows can repeat it.
+"""Record which rows a followed run learns in which step, so that a run over stored rows can repeat it.
 
-What a stream's steps learn depends on when its rows arrived. The file `borders` beside the checkpoints has it, as text,
-one entry a line:
+A stream's steps depend on when its rows arrived. The text file `borders` beside the checkpoints has one entry a line:
 
     freshet-borders/1
-    >20000      what follows begins at row 20000: the first entry, and the one after rows that were skipped
+    >20000      what follows begins at row 20000: the first entry, and after skipped rows
     64*3        three steps of 64 rows each
     17          one step of 17 rows
     =1.5        all of that is in generation 1.5: a full version (step 0) or a delta
-    !           the weights are not those of the entries before alone: another writer's, or a file that was lost
+    !           the weights are not those of the entries before alone: another writer's, or a lost file's
 
 Invariants
-- The file begins with the entries that count, those of the steps that the newest checkpoint has learned: its state has
-  a mark, their length in bytes, their CRC-32, and the row after them.
-- Entries are durable before the checkpoint whose mark has them. What lies behind the newest mark was learned and lost,
-  by a kill or a rollback: it counts for nothing, and the next entries take its place.
-- A run that goes back to a checkpoint goes back to its mark. Where its bytes are no longer there, the file begins anew,
-  with !.
+- The file begins with the entries that count: the steps learned by the newest checkpoint. Its state has their mark:
+  length in bytes, CRC-32, and the row after them.
+- Entries are durable before the checkpoint with their mark. What follows the newest mark was lost by a kill or a
+  rollback; the next entries replace it.
+- Going back to a checkpoint goes back to its mark. If its bytes are gone, the file begins anew, with !.
 - An entry never changes while it counts. Equal steps share one until the next checkpoint.
 - At most MOST_NBYTES are written. The mark of a full file has row CLOSED, and stays.
-
-Steps of the first full version are not in it: they are the same for every run over the same rows.
+- Steps of the first full version are not recorded: they are the same for every run over the same rows.
 
 Cost: one fsync a checkpoint, and a few bytes a step of unusual length. Memory: the entries since the checkpoint before.
 
-Rejected: entries within the checkpoints (full ones would have all of them, again and again); a chain of files (a
-rollback would have to remove some).
+Rejected: entries within the checkpoints (full ones would repeat all of them); a chain of files (a rollback would have
+to remove some).
 """
 
 from __future__ import annotations
@@ -47,17 +44,11 @@ CLOSED = -1
 LONGEST_LINE = 64
 
 Mark = Sequence[int]
-"""Bytes, their CRC-32, and the row after them; nothing for no entries."""
+"""Bytes, their CRC-32, and the row after them; empty without entries."""
 
 
 class Entry(NamedTuple):
-    """A step, or what happened between two steps.
-
-    Attributes:
-        first: Its first row.
-        end: The row after it; `first` between two steps.
-        generation: What was published here; None for another entry.
-    """
+    """A step of rows [first, end), or what happened between two steps (`end` is `first`): a generation or None."""
 
     first: int
     end: int
@@ -65,29 +56,19 @@ class Entry(NamedTuple):
 
 
 class BatchBorders:
-    """The entries of one run. Of one thread."""
+    """The entries of one run. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: Folder of the run's checkpoints.
-        """
+        """Write nothing yet; `folder` is that of the checkpoints."""
         self._path = folder / BORDERS
-        # Since the last checkpoint: entries in order, and the equal steps at the end: where they begin, their rows and
-        # their number.
+        # Since the last checkpoint: entries in order, and the equal steps at the end (first row, rows, number).
         self._entries: list[bytes] = []
         self._steps = (0, 0, 0)
         self._first = self._row = CLOSED
         self._checked: list[int] = []
 
     def learned(self, first: int, end: int) -> None:
-        """Note a step.
-
-        Args:
-            first: Its first row.
-            end: The row after it.
-        """
+        """Note a step of rows [first, end)."""
         self._go_to(first)
         begin, rows, count = self._steps
         if count and rows == end - first:
@@ -98,7 +79,7 @@ class BatchBorders:
         self._row = end
 
     def published(self, row: int, generation: Generation) -> None:
-        """Note that all rows before a row are in a generation."""
+        """Note that a generation has all rows before a row."""
         self._go_to(row)
         self._end_steps()
         self._entries.append(b"=%s\n" % str(generation).encode())
@@ -110,18 +91,11 @@ class BatchBorders:
         self._entries.append(b"!\n")
 
     def forget(self) -> None:
-        """Drop what was noted since the last checkpoint: the run goes back to one."""
+        """Drop what was noted since the last checkpoint: the run goes back to it."""
         self._entries, self._steps, self._first, self._row = [], (0, 0, 0), CLOSED, CLOSED
 
     def commit(self, mark: Mark) -> list[int]:
-        """Write what was noted since a checkpoint; return the mark of the next one.
-
-        Args:
-            mark: Mark of the checkpoint that the run has continued from, or written last.
-
-        Raises:
-            OSError: The file cannot be written; everything is still noted.
-        """
+        """Write what was noted since a checkpoint's mark; return the mark of the next one. An OSError loses nothing."""
         self._end_steps()
         if not self._entries or (mark and mark[2] == CLOSED):
             self.forget()
@@ -179,14 +153,7 @@ class BatchBorders:
 
 
 def read_entries(path: Path, mark: Mark) -> bytes:
-    """Return the entries that count, after the first line.
-
-    Args:
-        mark: The newest checkpoint's mark.
-
-    Raises:
-        Corrupt: They are not there.
-    """
+    """Return the entries that count after the first line; raise Corrupt if the mark's are not there."""
     nbytes, crc, _ = mark
     with open(path, "rb") as file:
         data = file.read(nbytes) if 0 < nbytes <= MOST_NBYTES else b""
@@ -196,14 +163,7 @@ def read_entries(path: Path, mark: Mark) -> bytes:
 
 
 def parse_entries(entries: bytes) -> Iterator[Entry]:
-    """Yield steps and generations in order; an entry without rows or generation is where weights came from elsewhere.
-
-    Args:
-        entries: As read_entries() returns them.
-
-    Raises:
-        Corrupt: A line is no entry.
-    """
+    """Yield steps and generations in order; an entry with neither is where weights came from elsewhere."""
     row, at = 0, 0
     while at < len(entries):
         end = entries.find(b"\n", at, at + LONGEST_LINE)

@@ -1,7 +1,4 @@
-"""One part of a batch as an executable reads it: the input buffers for its rows, and the computation over them.
-
-Histories that several rows have in common (SharedHistories) are in the buffers once.
-"""
+"""One part of a batch as an executable reads it. Histories that its rows share are in the buffers once."""
 
 from __future__ import annotations
 
@@ -18,18 +15,13 @@ from freshet_serving.processor.running.graph_run import SubgraphRun
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Rows = slice | Int64s
-"""Rows of a batch: neighbours, or ascending numbers."""
+"""Rows of a batch: a slice, or ascending numbers."""
 Write = Callable[[Rows, Mapping[str, Float32s]], None]
-"""Function that writes rows of a batch into inputs of the dense graph; called by several threads at once."""
+"""Writes rows of a batch into inputs of the dense graph; several threads call it at once."""
 
 
 def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
-    """Return the function that writes rows of a bound batch, as a server does.
-
-    Args:
-        run: The dense graph's inputs.
-        tables: Descriptors of tables that do not change meanwhile.
-    """
+    """Return the function that writes rows of a bound batch, as a server does; `tables` must not change meanwhile."""
 
     def write(rows: Rows, inputs: Mapping[str, Float32s]) -> None:
         if isinstance(rows, slice):
@@ -45,13 +37,9 @@ def write_rows(run: SubgraphRun, tables: Int64s, bound: BoundRequest) -> Write:
 
 @dataclass(frozen=True, slots=True)
 class SharedHistories:
-    """The distinct histories of some rows.
+    """The distinct histories of some rows: a row of the batch with each, and how many have it.
 
-    Attributes:
-        names: The inputs that hold histories.
-        rows: A row of the batch for each, int64 [distinct].
-        own: The number of each row's histories, int64 [rows].
-        times: How many of the rows have each, int64 [distinct].
+    `own` is the number of each row's histories, int64 [rows]; `names` are the inputs that hold histories.
     """
 
     names: Collection[str]
@@ -62,11 +50,7 @@ class SharedHistories:
 
 @dataclass(frozen=True, slots=True)
 class GradientPiece:
-    """Gradients of rows [start, stop) of a batch by inputs of the dense graph.
-
-    Attributes:
-        by_inputs: By input, [rows, width]; for shared histories, a row for each distinct one.
-    """
+    """Gradients of rows [start, stop) by input [rows, width]; shared histories have a row each."""
 
     start: int
     stop: int
@@ -74,19 +58,14 @@ class GradientPiece:
     shared: SharedHistories | None = None
 
     def rows_of(self, name: str) -> tuple[Int64s, Int64s]:
-        """Return the row of the batch that each row of a gradient is for, and how many rows of the batch have it."""
+        """Return for each row of a gradient a row of the batch with it, and how many have it."""
         if self.shared is not None and name in self.shared.names:
             return self.shared.rows, self.shared.times
         return np.arange(self.start, self.stop), np.ones(self.stop - self.start, np.int64)
 
 
 class BatchBuffer:
-    """An executable for a fixed number of rows, with the float32 arrays that it reads its first arguments from.
-
-    Attributes:
-        inputs: The arrays of the dense graph's inputs, by name.
-        more: The other arrays.
-    """
+    """An executable for a fixed number of rows, with the float32 arrays of its first arguments: inputs, then more."""
 
     def __init__(self, function: XlaFunction, inputs: Mapping[str, ArraySpec], more: Sequence[ArraySpec] = ()) -> None:
         self.function = function
@@ -97,11 +76,7 @@ class BatchBuffer:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Rows [start, stop) of a batch, in a buffer with at least as many rows. One thread at a time.
-
-    Attributes:
-        shared: Histories that are computed once for several rows, in a buffer with at least as many of them.
-    """
+    """Rows [start, stop) of a batch, in a buffer of at least that size; `shared` as well. Not thread-safe."""
 
     io_buffer: BatchBuffer
     start: int
@@ -113,7 +88,7 @@ class BatchPart:
         return self.stop - self.start
 
     def fill(self, write: Write) -> None:
-        """Fill in the inputs; surplus rows of the buffer become copies of the first row."""
+        """Fill in the inputs; surplus rows become copies of the first."""
         shared = self.shared
         if shared is None:
             self._fill(write, slice(self.start, self.stop), self.io_buffer.inputs, self.rows)
@@ -122,8 +97,8 @@ class BatchPart:
         others = {name: array for name, array in self.io_buffer.inputs.items() if name not in shared.names}
         self._fill(write, slice(self.start, self.stop), others, self.rows)
         self._fill(write, shared.rows, histories, len(shared.rows))
-        own = self.io_buffer.more[-1]
-        own[: self.rows], own[self.rows :] = shared.own, 0
+        histories_of = self.io_buffer.more[-1]
+        histories_of[: self.rows], histories_of[self.rows :] = shared.own, 0
 
     @staticmethod
     def _fill(write: Write, rows: Rows, inputs: Mapping[str, Float32s], count: int) -> None:
@@ -132,12 +107,7 @@ class BatchPart:
             array[count:] = array[0]
 
     def weigh(self, label: Float32s, share: Float32s) -> None:
-        """Fill in labels and weights; surplus rows of the buffer get weight 0.
-
-        Args:
-            label: float32, labels of the whole batch.
-            share: float32, each row's weight in the loss of the batch.
-        """
+        """Fill in labels and weights from those of the whole batch; surplus rows get weight 0."""
         labels, shares, *_ = self.io_buffer.more
         labels[: self.rows], labels[self.rows :] = label[self.start : self.stop], label[self.start]
         shares[: self.rows], shares[self.rows :] = share[self.start : self.stop], 0.0
@@ -146,7 +116,6 @@ class BatchPart:
         return self.io_buffer.function([*self.io_buffer.arguments, *state])
 
     def piece(self, gradients: Mapping[str, Float32s]) -> GradientPiece:
-        """Return the gradients of the part's rows, without those of surplus rows."""
         shared = self.shared
         counts = {name: len(shared.rows) for name in shared.names} if shared is not None else {}
         by_inputs = {name: grad[: counts.get(name, self.rows)] for name, grad in gradients.items()}

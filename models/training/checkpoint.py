@@ -1,16 +1,14 @@
-"""Store the trainer's checkpoints, from which a killed run resumes exactly, at the cost of a delta each.
+"""Store the trainer's checkpoints, from which a killed run resumes exactly.
 
 One file is one checkpoint, committed by rename. <number>.full.safetensors holds everything. <number>.inc.safetensors
-holds the rows that changed since the previous checkpoint (tables with optimizer slots and counts), the whole dense
-network and its optimizer, the events that histories have got, and in its metadata the run's state (reader position,
-published generation, ...). Restoring reads the newest full checkpoint and the increments after it, in order. Once the
-increments outweigh the last full checkpoint, a new full one is written, so a checkpoint costs O(changes), amortised.
-Older checkpoints are then removed, except those requested: the trainer can go back to any generation that servers can
-undo to. Users who are to be forgotten are taken out of those, too, before their request counts as answered.
+holds the table rows that changed since the checkpoint before (with optimizer slots and counts), new events of
+histories, the whole dense network with its optimizer, and in its metadata the run's state. Restoring reads the newest
+full checkpoint and the increments after it. A full one is written once the increments outweigh the last one, so a
+checkpoint costs O(changes), amortised. Older ones are then removed, except those for generations that servers can undo
+to. Users who are to be forgotten are removed from those, too, before their request counts as answered.
 
-Order of commits in a run: first the increment, then the delta made of the same changes, then perhaps a full checkpoint.
-So a served delta can always be continued, and one whose publication a kill prevented is published on resume, byte for
-byte.
+Order of commits: the increment, the delta made of the same changes, perhaps a full checkpoint. So a run can continue
+from every served delta, and a delta whose publication a kill prevented is published on resume, byte for byte.
 """
 
 from __future__ import annotations
@@ -56,35 +54,33 @@ TABLE_PARTS = tuple(f.name for f in dataclasses.fields(Changes))
 
 @dataclasses.dataclass(slots=True)
 class RunState:
-    """State of a training run. Fields that an older file lacks have their defaults.
+    """State of a training run; fields that an older file lacks have their defaults.
 
     Attributes:
-        fingerprint: Of the model's configuration (models.training.fingerprint).
         scaling: (mean, 1 / standard deviation) of float features, measured once.
-        epoch: The current epoch.
         position: Rows consumed in this epoch.
         version: The published version; 0 for none yet.
-        step: Step of its change log.
-        finished_at: Unix time of the newest step, for the delta that carries it.
-        event_time: Times of the first and last event of the newest step, likewise.
-        events: Number of events of the newest step, likewise.
+        step: Newest step of its change log.
+        finished_at: Unix time of the newest step.
+        event_time: Times of the first and last event of the newest step.
+        events: Number of events of the newest step.
         digest: Digest of the newest step's generation; "" for step 0.
-        parent: Digest of the generation that it is based on; "" for step 0.
+        parent: Digest of the generation before it; "" for step 0.
         settings: Settings behind the fingerprint (models.training.fingerprint).
-        train: Values filled in for [train] (models.training.defaults).
+        train: Defaults filled in for [train] (models.training.defaults).
         full_rows: publish.full_rows when the version was made; None before.
-        epoch_scores: Score of each epoch that early stopping has judged, higher is better.
+        epoch_scores: By judged epoch, higher is better.
         version_row: Position when the version was made.
         guard: Usual figures of windows (models.training.window_guard).
-        hash_seeds: Seeds of tables of strings, drawn once; 0 for a table without one.
-        refused: True if the gate has refused the version: no run continues from it unless it was released.
+        hash_seeds: By table of strings, drawn once; 0 for a table without one.
+        refused: The gate has refused the version: no run continues from it unless it was released.
         data: Which rows were learned (models.training.learned_rows).
         histories: By sequence, which store has all histories (models.streams.history_writer).
-        entities: Marks of the entities that the newest step's generation has (models.training.entity_deltas).
-        parent_entities: Marks of those that the generation has which it is based on.
+        entities: Marks of the newest generation's entities (models.training.entity_deltas).
+        parent_entities: Those of the generation before it.
         popularity: The clock of a next-item network's counts (models.training.item_counts); {} without one.
         sources: What ranks items for everybody (models.training.item_sources); {} without it.
-        log_odds: Of each label, measured once.
+        log_odds: By label, measured once.
         borders: Mark of the steps of deltas (models.training.batch_borders); [] before the first one.
         withheld: Number of newest deltas that lack the dense weights (models.training.lineage).
     """
@@ -119,35 +115,25 @@ class RunState:
     withheld: int = 0
 
     def begin_version(self, number: int, finished_at: float) -> None:
-        """Make this the state of a new version.
-
-        Args:
-            finished_at: Unix time.
-        """
+        """Make this the state of a new version, finished at a Unix time."""
         self.version, self.step, self.digest, self.parent = number, 0, "", ""
         self.finished_at, self.event_time, self.events, self.withheld = finished_at, None, 0, 0
 
     def go_back(self, before: RunState) -> None:
-        """Take over the version and step of an earlier state, and go on from this position."""
+        """Take over version and step of an earlier state, but not its position."""
         self.version, self.step, self.refused = before.version, before.step, False
         self.digest, self.parent, self.finished_at = before.digest, before.parent, before.finished_at
         self.entities, self.parent_entities, self.withheld = before.entities, before.parent_entities, before.withheld
 
     def learned(self, batch: Batch) -> None:
-        """Take in that a batch has been learned."""
         self.position, self.events = batch.end, self.events + batch.stream_rows
         if batch.time is not None:
             first, last = float(batch.time.min()), float(batch.time.max())
-            known = self.event_time or (first, last)
-            self.event_time = min(known[0], first), max(known[1], last)
+            times = self.event_time or (first, last)
+            self.event_time = min(times[0], first), max(times[1], last)
 
     def resumed(self, rows: int | None, full_rows: int) -> Iterator[str]:
-        """Yield lines about a run that continues from this state.
-
-        Args:
-            rows: Rows of the data; None if they have no end.
-            full_rows: publish.full_rows of the run.
-        """
+        """Yield lines about a run that continues from this state; `rows` is None for endless data."""
         line = f"resumed at row {self.position}, generation {self.version}.{self.step}"
         ended = self.version and rows is not None and rows <= self.position
         yield f"{line}: the data have no rows after it, so nothing is trained on" if ended else line
@@ -160,29 +146,17 @@ class RunState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """A restored checkpoint.
-
-    Attributes:
-        changes: Changes of the newest increment by table; None after a full checkpoint.
-    """
+    """A restored checkpoint; `changes` are those of the newest increment, None after a full checkpoint."""
 
     state: RunState
     changes: dict[str, Changes] | None
 
 
 class Checkpoints:
-    """A folder of checkpoints of one model, written by one trainer.
-
-    Attributes:
-        borders: What the run has learned in which step; each checkpoint has its mark.
-    """
+    """A folder of checkpoints of one model, written by one trainer."""
 
     def __init__(self, folder: Path, source: Source | None = None) -> None:
-        """Open the folder, which is made if necessary, and remove what a killed run left.
-
-        Args:
-            source: The run's rows: checkpoints have what their histories know, if there are any, and tell them.
-        """
+        """Open or create the folder, and remove what a killed run left; histories of `source` are stored, too."""
         self.folder, self.borders = folder, BatchBorders(folder)
         self._histories, self._erasures = (source if isinstance(source, SequenceSource) else None), Erasures(folder)
         if self._histories is not None:
@@ -190,21 +164,17 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(".*.tmp"):
             unfinished.unlink()
-        files = self._files()
+        files = _files(self.folder)
         self._number = files[-1][0] if files else 0
         full = next((i for i in reversed(range(len(files))) if files[i][1] == "full"), 0)
         sizes = [path.stat().st_size for _, _, path in files[full:]]
         self._full_nbytes, self._increment_nbytes = (sizes[0] if sizes else 0), sum(sizes[1:])
         self._states: dict[int, RunState] = {}
-        # Requests to forget a user that the newest checkpoint answers.
+        # Requests to forget a user that are answered once older checkpoints are rewritten.
         self._forgotten: dict[int, Path] = {}
 
     def save(self, trainer: Trainer, state: RunState) -> None:
-        """Commit an increment, or everything the first time; its content no longer counts as changed.
-
-        Raises:
-            BadInput: Training has diverged.
-        """
+        """Commit an increment, or everything the first time; clears the changes. Raises BadInput on divergence."""
         if self._full_nbytes == 0:
             self.save_full(trainer, state)
         else:
@@ -214,11 +184,7 @@ class Checkpoints:
         clear_changed(trainer)
 
     def save_changes(self, trainer: Trainer, state: RunState, changes: dict[str, Changes]) -> None:
-        """Commit an increment of these changes, which are finite; they still count as changed.
-
-        Args:
-            changes: Changes by table.
-        """
+        """Commit an increment of these changes, which are finite; does not clear them."""
         self._increment_nbytes += self._write("inc", trainer, state, changes)
         self._forget()
 
@@ -226,27 +192,17 @@ class Checkpoints:
         """Write a full checkpoint once the increments outweigh the last one.
 
         Nothing may have changed since the last save(), and its changes must be published, because a full checkpoint
-        does not record what the increments before it changed.
-
-        Args:
-            wanted: Returns the numbers of checkpoints to keep, as for save_full().
+        does not record what the increments before it changed. `wanted` returns save_full()'s `wanted`.
         """
         if self._increment_nbytes > self._full_nbytes:
             self.save_full(trainer, state, wanted())
 
     def save_full(self, trainer: Trainer, state: RunState, wanted: Collection[int] = ()) -> None:
-        """Commit a full checkpoint and remove older ones.
-
-        Args:
-            wanted: Numbers of checkpoints that must stay restorable.
-
-        Raises:
-            BadInput: Training has diverged.
-        """
+        """Commit a full checkpoint and remove older ones, except `wanted`, which stay restorable."""
         tables = {name: table.export() for name, table in trainer.tables.items()}
         check_weights(tables, trainer, self.newest)
         self._full_nbytes, self._increment_nbytes = self._write("full", trainer, state, tables), 0
-        files = self._files()
+        files = _files(self.folder)
         oldest = min(wanted, default=self._number)
         first = max((n for n, kind, _ in files if kind == "full" and n <= oldest), default=oldest)
         for number, _, path in files:
@@ -256,17 +212,13 @@ class Checkpoints:
         self._forget()
 
     def erase_asked(self, trainer: Trainer, state: RunState, wanted: Callable[[], Collection[int]] = tuple) -> None:
-        """Forget the users that a trainer is asked to forget; as for compact(), nothing may have changed.
-
-        Args:
-            wanted: Returns the numbers of checkpoints to keep, as for save_full().
-        """
+        """Forget the users that a trainer is asked to forget; conditions and `wanted` as for compact()."""
         if self._histories is not None and self._erasures.asked():
             self.save_full(trainer, state, wanted())
 
     def states(self) -> list[tuple[int, RunState]]:
         """Return every restorable checkpoint, by ascending number, with its state. Raises Corrupt."""
-        files = self._files()
+        files = _files(self.folder)
         first = next((i for i, (_, kind, _) in enumerate(files) if kind == "full"), len(files))
         for number, _, path in files[first:]:
             if number not in self._states:
@@ -278,13 +230,9 @@ class Checkpoints:
         return newest_state(self.folder)
 
     def saved_histories(self, position: int) -> Histories | None:
-        """Return what checkpoints have of the rows before a position at most, by sequence; None if nothing.
-
-        Args:
-            position: The row.
-        """
+        """Return, by sequence, what checkpoints have of the rows up to a position; None if nothing."""
         parts: dict[str, list[dict[str, NDArray[Any]]]] = {}
-        for _, _, path in self._files():
+        for _, _, path in _files(self.folder):
             read = _parts(_verified(path, HISTORIES))
             if not read or any(int(arrays["position"][0]) > position for arrays in read.values()):
                 continue
@@ -300,35 +248,22 @@ class Checkpoints:
         return parts or None
 
     def restore(self, trainer: Trainer, number: int | None = None) -> RestoredCheckpoint | None:
-        """Restore the trainer from a checkpoint.
-
-        Args:
-            number: Number of the checkpoint; None for the newest.
-
-        Returns:
-            The checkpoint; None if there is none.
-
-        Raises:
-            Corrupt: A file is damaged or missing.
-        """
-        files = [file for file in self._files() if number is None or file[0] <= number]
+        """Restore the trainer from checkpoint `number`, or the newest; None if there is none. Raises Corrupt."""
+        files = [file for file in _files(self.folder) if number is None or file[0] <= number]
         full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
         if not full:
             return None
         restored: RestoredCheckpoint | None = None
         self.borders.forget()
         trainer.clear()
-        for wanted, (found, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
-            if found != wanted:
-                raise Corrupt(f"checkpoint: number {wanted} is missing between the last full one and {path.name}")
+        for expected, (actual, kind, path) in enumerate(files[full[-1] :], files[full[-1]][0]):
+            if actual != expected:
+                raise Corrupt(f"checkpoint: number {expected} is missing between the last full one and {path.name}")
             restored = self._read(path, kind, trainer)
         if restored is not None and restored.state.version and not restored.state.borders:
             # Of an older release, which wrote no borders.
             self.borders.interrupted(restored.state.position)
         return restored
-
-    def _files(self) -> list[tuple[int, str, Path]]:
-        return _files(self.folder)
 
     def _write(self, kind: str, trainer: Trainer, state: RunState, tables: dict[str, Changes]) -> int:
         arrays: dict[str, NDArray[Any]] = {}
@@ -370,10 +305,10 @@ class Checkpoints:
         return path.stat().st_size
 
     def _forget(self) -> None:
-        """Take the users that the newest checkpoint does not have any more out of older ones, and answer for them."""
+        """Remove the users that the newest checkpoint has forgotten from older ones, and answer the requests."""
         if not self._forgotten:
             return
-        for _, _, path in self._files()[:-1]:
+        for _, _, path in _files(self.folder)[:-1]:
             _rewrite_without(path, np.array(sorted(self._forgotten), np.int64))
         self._erasures.answered(self._forgotten.values())
         self._forgotten = {}
@@ -427,29 +362,19 @@ def newest_state(folder: Path) -> RunState | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MappedCheckpoint:
-    """The newest checkpoint, memory-mapped.
-
-    Attributes:
-        steps: Number of steps taken.
-        tables: By name, the newest increment first, down to the full checkpoint.
-    """
+    """The newest checkpoint, memory-mapped; of each table the newest increment first, down to the full checkpoint."""
 
     state: RunState
     steps: int
     tables: dict[str, list[Changes]]
 
     def rows(self, name: str, dim: int) -> RowLayers | None:
-        """Return a table as the trainer had it; None if it had no rows of this width.
-
-        Args:
-            name: Name of the table.
-            dim: Width of its rows.
-        """
+        """Return a table as the trainer had it; None if it had no rows of width `dim`."""
         layers = self.tables.get(name, [])
         if not layers or any(c.rows.shape[1:] != (dim,) for c in layers):
             return None
-        made = [RowLayer(c.keys, c.rows, NO_SCALES, c.removed, c.counts, c.last_step) for c in layers]
-        return RowLayers(name, dim, made)
+        row_layers = [RowLayer(c.keys, c.rows, NO_SCALES, c.removed, c.counts, c.last_step) for c in layers]
+        return RowLayers(name, dim, row_layers)
 
     def slots_nbytes(self, name: str) -> int:
         """Return the bytes of optimizer state of a row."""
@@ -458,10 +383,7 @@ class MappedCheckpoint:
 
 
 def map_newest(folder: Path) -> MappedCheckpoint | None:
-    """Map the newest checkpoint of a folder without reading its tables into memory; None if there is none.
-
-    Changes nothing, so it may run beside the trainer that writes there. Raises Corrupt.
-    """
+    """Map the newest checkpoint without reading its tables, safely beside the trainer that writes; None without one."""
     files = _files(folder) if folder.is_dir() else []
     full = [i for i, (_, kind, _) in enumerate(files) if kind == "full"]
     if not full:
@@ -483,12 +405,11 @@ def map_newest(folder: Path) -> MappedCheckpoint | None:
 
 
 def _files(folder: Path) -> list[tuple[int, str, Path]]:
-    found = [(FILE.fullmatch(path.name), path) for path in folder.iterdir()]
-    return sorted((int(match[1]), match[2], path) for match, path in found if match)
+    matches = [(FILE.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), match[2], path) for match, path in matches if match)
 
 
 def _verified(path: Path, group: str = "") -> Tensors:
-    """Return a checkpoint file after verifying its tensors, or those of a group."""
     tensors = _open(path)
     checksums = json.loads(tensors.metadata["checksums"])
     for name, array in tensors.arrays.items():
@@ -498,7 +419,6 @@ def _verified(path: Path, group: str = "") -> Tensors:
 
 
 def _parts(tensors: Tensors) -> dict[str, dict[str, NDArray[Any]]]:
-    """Return what a checkpoint has of histories, by sequence."""
     parts: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in tensors.arrays.items():
         group, _, rest = name.partition("/")
@@ -509,7 +429,7 @@ def _parts(tensors: Tensors) -> dict[str, dict[str, NDArray[Any]]]:
 
 
 def _rewrite_without(path: Path, users: NDArray[np.int64]) -> None:
-    """Replace a checkpoint by one without some users' events, if it has any; what else it has is not verified."""
+    """Replace a checkpoint by one without some users' events, if it has any; verifies nothing else."""
     tensors, changed = _open(path), dict[str, NDArray[Any]]()
     for sequence, part in _parts(tensors).items():
         if (arrays := without_users(part, users)) is not None:

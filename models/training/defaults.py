@@ -1,7 +1,7 @@
-"""Choose what a training file leaves out of [train] by its features and rows; chosen() documents the rules.
+"""Choose what a training file leaves out of [train] by its features and rows; chosen() has the rules.
 
-A choice is made once, before the first step, and kept in the checkpoints: a model continues with the same settings,
-whatever rows have arrived since and whatever a later release would choose.
+A choice is made once, before the first step, and kept in checkpoints: a model keeps its settings, whatever rows arrive
+and whatever a later release would choose.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ SMALL_ACCUMULATOR = 1e-6
 FEWEST_BATCH_ROWS, MOST_BATCH_ROWS, STEPS = 32, 512, 350
 DENSE_RATE, LEAST_DENSE_SHARE, MOST_COUNTING_SHARE = 0.001, 0.5, 3.0
 RARE_ROWS, MOST_LARGER, FEWEST_STEPS = 4.0, 4, 32
-"""Enlargement of batches for rows of the rarer label.
-
-How many such rows a batch should have, the largest factor, and the number of steps that must be left.
-"""
+"""Rows of the rarer label that a batch should have, the largest factor for it, and the steps that must be left."""
 
 
 def chosen(
@@ -63,18 +60,16 @@ def chosen(
 
     Adam moves every weight of the network by the rate, regardless of the gradient's length. If a batch has one row of
     the rarer label or none, the gradient's direction is chance, and all scores rise or fall together: deltas of good
-    rows moved the mean score by up to 290 %. Larger batches and a lower rate of the network prevent that; tables are
-    not the cause.
+    rows moved the mean score by up to 290 %. Larger batches and a lower rate of the network prevent that.
 
     Args:
         rows: Rows of the full version; None if unknown.
         ones: Share of labels that are 1; None if unknown, which counts as a half.
-        histories: For a next-item network, how many histories a pass has; None for other networks. It gets
-            NEXT_ITEM_VALUES, since a history has many targets.
-        items: Likewise, how many items a pass has.
+        histories: Of a pass of a next-item network, which gets NEXT_ITEM_VALUES; None for other networks.
+        items: Likewise.
 
     Returns:
-        The settings. Values for settings that the file leaves out:
+        The settings, with these defaults:
 
         optimizer             adagrad: each id's rate falls as it is met more often, so rare ids learn at once and
                               common ones settle, in one epoch as in an endless stream
@@ -117,21 +112,12 @@ def chosen(
 
 
 def filled(settings: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
-    """Fill in what [train] leaves out.
-
-    Args:
-        values: Values by key.
-    """
+    """Fill in what [train] leaves out."""
     return replace(settings, **{key: values[key] for key in KEPT if key in values and not getattr(settings, key)})
 
 
 def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
-    """Return [train] with a schedule that ends with the full version, unless the file sets its end.
-
-    Args:
-        settings: [train], filled in.
-        rows: Rows of the full version; None if unknown, and then the schedule has no end.
-    """
+    """Return [train] with a schedule that ends with the full version if its rows are known, unless the file ends it."""
     if settings.schedule == "constant" or settings.schedule_steps or rows is None:
         return settings
     tail = round(rows * settings.holdout)
@@ -142,41 +128,28 @@ def scheduled(settings: TrainSettings, rows: int | None) -> TrainSettings:
 def of_table(settings: TrainSettings, table: TableConfig) -> TrainSettings:
     """Return [train] for a single table.
 
-    Without its own rate a table has that of [train]. If its optimizer differs, Adam and AdamW get a tenth of the rate
-    of the others. For a hashed table the rate is divided by the rows of an id, because an id moves by all of them at
-    once.
-
-    Args:
-        settings: [train], filled in.
+    Without its own rate a table has that of [train], a tenth of it for Adam and AdamW if the optimizer differs. A
+    hashed table's is divided by the rows of an id, because an id moves by all of them at once.
     """
-    own = replace(settings, **table.train)
+    table_settings = replace(settings, **table.train)
     if "learning_rate" in table.train:
-        return own
-    rate = own.learning_rate * _share(own.optimizer) / _share(settings.optimizer)
-    return replace(own, learning_rate=rate / rows_an_id(table))
+        return table_settings
+    rate = table_settings.learning_rate * _share(table_settings.optimizer) / _share(settings.optimizer)
+    return replace(table_settings, learning_rate=rate / rows_an_id(table))
 
 
 def transformed(features: list[FeatureConfig], transforms: Mapping[str, str]) -> list[FeatureConfig]:
-    """Return the features with a transform each; 'none' if neither the file nor `transforms` has one.
-
-    Args:
-        transforms: Transforms by feature name, for features without one in the file.
-    """
+    """Return the features with a transform each: the file's, that of `transforms`, or 'none'."""
     return [f if f.transform else replace(f, transform=transforms.get(f.name, "none")) for f in features]
 
 
 def kept(settings: TrainSettings) -> dict[str, Any]:
-    """Return what a checkpoint keeps of filled-in settings."""
+    """Return the filled-in settings that checkpoints keep."""
     return {key: value for key, value in asdict(settings).items() if key in KEPT}
 
 
 def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -> str:
-    """Return one line about the values filled in, or "".
-
-    Args:
-        after: The same, filled in.
-        rows: Rows of the full version; None if unknown.
-    """
+    """Return one line about the values filled in, or ""."""
     parts = []
     if not before.optimizer or not before.learning_rate:
         parts.append(f"{after.optimizer} {after.learning_rate:.2g}")
@@ -190,7 +163,7 @@ def filled_line(before: TrainSettings, after: TrainSettings, rows: int | None) -
 
 
 def _learning_rate(features: list[FeatureConfig], rows: int | None) -> float:
-    """Return the rate of embeddings for Adagrad."""
+    """Return Adagrad's rate of embeddings."""
     rate = RATE * min(MOST_LONGER, max(1.0, math.sqrt((rows or 0) / RATE_ROWS)))
     dims = [f.dim for f in features if f.dim and not (f.wide or f.counts)]
     return min(rate, 2 / (len(dims) * math.sqrt(max(dims)))) if dims else rate
@@ -206,10 +179,7 @@ def _rare(ones: float | None) -> float:
 
 
 def _batch_rows(rows: int | None, rare: float) -> int:
-    """Return the power of two nearest to rows / STEPS, or to what holds RARE_ROWS of the rarer label if that is more.
-
-    The result is bounded.
-    """
+    """Return the power of two nearest to rows / STEPS, or for RARE_ROWS of the rarer label if more, within bounds."""
     steps = MOST_BATCH_ROWS if rows is None else _nearest_power(rows / STEPS)
     usual = min(MOST_BATCH_ROWS, max(FEWEST_BATCH_ROWS, steps))
     larger = min(usual * MOST_LARGER, _nearest_power(RARE_ROWS / max(rare, 1e-9)))

@@ -16,12 +16,7 @@ class DeltaRules:
         now_s: Callable[[], float],
         changed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start as if a delta had just been published.
-
-        Args:
-            now_s: Clock.
-            changed: Returns whether something besides rows is to be published, such as an entity.
-        """
+        """Start as after a delta; `changed` returns whether something besides rows is to be published."""
         self._publish, self._now_s, self._changed = publish, now_s, changed
         self.published()
 
@@ -29,12 +24,11 @@ class DeltaRules:
         self.rows += rows
 
     def published(self) -> None:
-        """Reset all rules after a publish."""
         self.rows, self._since_s = 0, self._now_s()
         self._asked_s = self._since_s
 
     def due(self) -> bool:
-        """Return True if a delta is to be published now."""
+        """Return True if a delta is due."""
         publish = self._publish
         if not self.rows:
             return self._changed_alone()
@@ -43,11 +37,10 @@ class DeltaRules:
         return bool(publish.delta_seconds) and self._now_s() - self._since_s >= publish.delta_seconds
 
     def left(self) -> bool:
-        """Return True if there is something to publish at the end."""
         return self.rows > 0 or self._changed()
 
     def _changed_alone(self) -> bool:
-        """Return True if, without rows, something besides has waited for long enough; asks every delta_seconds."""
+        """Return True if something besides rows has waited long enough; asks every delta_seconds."""
         now_s, wait_s = self._now_s(), self._publish.delta_seconds
         if not wait_s or now_s - self._asked_s < wait_s:
             return False

@@ -1,7 +1,4 @@
-"""Functions that XLA compiles to train a network.
-
-They are pure functions of tensors, with the state (models.training.dense_state) as argument and result.
-"""
+"""Functions that XLA compiles to train a network: pure, with the state (dense_state) as argument and result."""
 
 from __future__ import annotations
 
@@ -25,14 +22,7 @@ Tensors = list[Any]
 
 
 class DenseFunctions:
-    """The functions of one network with its loss.
-
-    Attributes:
-        trained: Variables that are trained.
-        other: Variables that are not trained.
-        rest: Names of the graph's weights that are not trained.
-        division: The network's parts, if it is divided at its histories.
-    """
+    """The functions of one network with its loss; variables `other` and weights named `rest` are not trained."""
 
     def __init__(
         self,
@@ -44,17 +34,11 @@ class DenseFunctions:
         rows_of: Sequence[str] = (MATRIX,),
         counts: Sequence[int] = (),
     ) -> None:
-        """Create the functions.
-
-        Args:
-            row_loss: The loss of each row.
-            rows_of: Inputs that hold rows of tables, which learn from the gradient by these inputs.
-            counts: Offsets in x of the features whose rows are counts (models.zoo.counted_odds).
-        """
+        """Create the functions; `rows_of` are inputs with rows of tables, `counts` the offsets in x of counted rows."""
         self._rows_of = [list(graph.inputs).index(name) for name in rows_of]
         self._arch, self._graph, self._labels = arch, graph, labels
         width = arch.logits.inputs[0].shape[1]
-        # One where x has the number of rows, and one where it has that of positive labels.
+        # 1 where x has the number of rows, and where it has that of positive labels.
         self._counts = np.zeros((2, width), np.float32)
         for offset in counts:
             self._counts[[0, 1], [offset, offset + 1]] = 1
@@ -67,10 +51,7 @@ class DenseFunctions:
         self.rest = [name for name in graph.weight_names if name not in paths]
 
     def rows_are_alone(self) -> bool:
-        """Return whether each row's loss depends on that row only.
-
-        That is so if the network keeps no statistics and a few rows have the same losses with and without the others.
-        """
+        """Return whether each row's loss depends on that row only: no statistics, equal losses without other rows."""
         if any("float" in v.dtype for v in self.other):
             return False
         random = np.random.default_rng(0)
@@ -79,16 +60,13 @@ class DenseFunctions:
         label = np.resize(np.array([0, 1, 1], np.float32), self.label_shape(TRIED_ROWS))
         weights, other = [v.value for v in self.trained], [v.value for v in self.other]
         half = TRIED_ROWS // 2
-        whole = self._losses(inputs, label, weights, other, False)[0]
-        parts = (slice(half), slice(half, None))
-        halves = [self._losses([i[p] for i in inputs], label[p], weights, other, False)[0] for p in parts]
+        parts = slice(None), slice(half), slice(half, None)
+        logits = [self._logits([i[p] for i in inputs], weights, other, False)[0] for p in parts]
+        whole, *halves = (self._row_losses(label[p], part) for p, part in zip(parts, logits))
         return bool(np.allclose(whole, np.concatenate(halves), rtol=1e-3, atol=1e-5))
 
     def steps_score(self) -> bool:
-        """Return whether a step's forward pass has the scores that scores() has.
-
-        That is so if the network draws and keeps nothing when it learns, and its outputs are the logits' probabilities.
-        """
+        """Return whether a step has the scores of scores(): it draws and keeps nothing, and outputs probabilities."""
         if self.other or self.rest:
             return False
         random = np.random.default_rng(1)
@@ -125,7 +103,7 @@ class DenseFunctions:
         """Compute what gradients() does, with the first part of the division for each distinct history.
 
         Args:
-            *given: As for gradients(), with a row of each history for each distinct one, and after number
+            *given: As for gradients(), with one row for each distinct history, and after number
                 own: float32 [rows], the number of each row's histories.
         """
         inputs, (label, share, number, own, vectors, *other) = self._divided(given)
@@ -158,13 +136,7 @@ class DenseFunctions:
         return by_x * (1 - self._counts.sum(0)) - tf.matmul(adds, self._counts)
 
     def moves(self, rates: Any, vectors: Any, *gradients: Any) -> Tensors:
-        """Return the vectors [3, n] after a step by the gradients [n] of all parts.
-
-        Args:
-            rates: Learning rate, and learning rate times correction().
-            vectors: float32 [3, n], weights and moments.
-            *gradients: float32 [n] each, the gradients of the parts.
-        """
+        """Return the vectors [3, n] after a step; `rates` are the learning rate, without and with correction()."""
         total = gradients[0]
         for gradient in gradients[1:]:
             total = total + gradient
@@ -172,13 +144,7 @@ class DenseFunctions:
         return [moved(self._settings, sizes, vectors, total, rates[0], rates[1])]
 
     def scores(self, *given: Any) -> Tensors:
-        """Return the labels' probabilities, as the dense graph computes them.
-
-        Args:
-            *given: The graph's inputs; then
-                vectors: float32 [3, n], weights and moments;
-                and the graph's weights that are not trained.
-        """
+        """Return the labels' probabilities of the graph's inputs, by the vectors and weights that are not trained."""
         inputs, (vectors, *rest) = self._divided(given)
         weights = dict(zip((v.path for v in self.trained), self._unpacked(vectors))) | dict(zip(self.rest, rest))
         outputs = self._graph.function(
@@ -186,26 +152,38 @@ class DenseFunctions:
         )
         return [outputs[name] for name in self._arch.outputs]
 
-    def _divided(self, given: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the graph's inputs and the other arguments."""
+    def _divided(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         count = len(self._graph.inputs)
-        return list(given[:count]), list(given[count:])
+        return list(arguments[:count]), list(arguments[count:])
 
     def _unpacked(self, vectors: Any) -> Tensors:
         pieces = tf.split(vectors[0], self._sizes)
         return [tf.reshape(piece, variable.shape) for piece, variable in zip(pieces, self.trained)]
 
-    def _losses(
-        self, inputs: Sequence[Any], label: Any, weights: Tensors, other: Tensors, training: bool
-    ) -> tuple[Any, Sequence[Any]]:
-        logits, after = self._logits(inputs, weights, other, training)
-        return self._row_losses(label, logits), after
+    def _call(self, part: Any, inputs: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
+        """Call a model of some of the variables; return its outputs, and the whole other state after it."""
+        by_path = dict(zip((v.path for v in self.trained), weights))
+        places = {v.path: i for i, v in enumerate(self.other)}
+        outputs, after = part.stateless_call(
+            [by_path[v.path] for v in part.trainable_variables],
+            [other[places[v.path]] for v in part.non_trainable_variables],
+            inputs,
+            training=training,
+        )
+        passed = list(other)
+        for variable, value in zip(part.non_trainable_variables, after):
+            passed[places[variable.path]] = value
+        return outputs, passed
+
+    def _unused_state(self) -> Tensors:
+        # Dropout's.
+        return [tf.zeros(v.shape, v.dtype) for v in self.other]
 
     def _logits(
         self, inputs: Sequence[Any], weights: Tensors, other: Tensors, training: bool
     ) -> tuple[Any, Sequence[Any]]:
-        given = inputs[0] if len(inputs) == 1 else list(inputs)
-        logits, after = self._arch.logits.stateless_call(weights, other, given, training=training)
+        tensors = inputs[0] if len(inputs) == 1 else list(inputs)
+        logits, after = self._arch.logits.stateless_call(weights, other, tensors, training=training)
         return logits, after
 
     def _row_losses(self, label: Any, logits: Any) -> Any:

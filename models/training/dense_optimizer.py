@@ -1,8 +1,4 @@
-"""The optimizer of the dense network: Adam as Keras computes it.
-
-Decoupled weight decay and clipping are optional. It is a function of tensors, to be compiled together with what
-precedes it.
-"""
+"""The optimizer of the dense network: Adam as Keras computes it, with optional decoupled weight decay and clipping."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from freshet_serving.models.config.train_section import TrainSettings
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-7
 NOT_DECAYED = ("bias", "gamma", "beta")
-"""Names of weights without decay: they do not start near zero, or do no harm far from it."""
+"""Parts of the names of weights without decay: these do not start near zero, or may be far from it."""
 
 
 def correction(step: int) -> float:
-    """Return Adam's bias correction of the rate at a step, counted from 1: both moments begin at zero."""
+    """Return Adam's bias correction of the rate at a step, counted from 1."""
     return float((1 - BETA_2**step) ** 0.5 / (1 - BETA_1**step))
 
 
@@ -27,16 +23,8 @@ def moved(
 ) -> Any:
     """Return the vectors [3, n] (weights, first and second moments) after one step of Adam (Kingma and Ba, 2015).
 
-    dense_weight_decay: each step reduces a weight by this share of itself times the rate (Loshchilov and Hutter, 2019).
-    dense_clip_norm: upper bound of the norm of all gradients together (Pascanu et al., 2013).
-
-    Args:
-        settings: Decay and clipping.
-        sizes: Name and size of each weight, in the order of the vectors.
-        vectors: float32 [3, n].
-        grad: float32 [n], the gradient.
-        rate: The learning rate.
-        corrected: The learning rate times correction().
+    Decay is decoupled (Loshchilov and Hutter, 2019); clipping bounds the norm of all gradients (Pascanu et al., 2013).
+    `corrected` is the learning rate times correction().
     """
     weights, first, second = tf.unstack(vectors)
     if settings.dense_clip_norm:

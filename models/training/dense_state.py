@@ -1,8 +1,7 @@
 """State of a network that passes from step to step: weights, their optimizer's moments, and other state.
 
-The trained weights form one vector and so do both moments, three rows of one array: each argument and result of an
-executable costs time, and this makes the optimizer one loop. They live where executables read them (DeviceArray), and
-as NumPy arrays only while they are new.
+Weights and moments form three rows of one array: each argument and result of an executable costs time, and this makes
+the optimizer one loop. They live where executables read them (DeviceArray), and as NumPy arrays only while new.
 """
 
 from __future__ import annotations
@@ -20,25 +19,13 @@ Float32s = NDArray[np.float32]
 Weights = Mapping[str, Float32s]
 
 WEIGHTS, FIRST, SECOND = range(3)
-"""Rows of the vectors."""
 
 
 class DenseState:
-    """Training state of a network.
-
-    Attributes:
-        steps: Steps of the optimizer.
-        assigned: How often tensors were assigned from outside.
-    """
+    """Training state of a network; `assigned` counts assignments from outside."""
 
     def __init__(self, trained: Sequence[Any], other: Sequence[Any], threads: int) -> None:
-        """Copy the variables' values; the optimizer starts anew.
-
-        Args:
-            trained: Keras variables that are trained.
-            other: Keras variables that are not.
-            threads: Threads of the executables.
-        """
+        """Copy the values of Keras variables, trained and not; `threads` is that of the executables."""
         self._trained, self._others, self._threads = trained, other, threads
         ends = np.cumsum([0, *(int(np.prod(v.shape)) for v in trained)]).tolist()
         self._places = {v.path: (slice(*part), v.shape) for v, part in zip(trained, zip(ends, ends[1:]))}
@@ -48,18 +35,15 @@ class DenseState:
         self.assign({v.path: v.numpy() for v in trained})
 
     def held(self) -> list[DeviceArray]:
-        """Return the vectors [3, n] and the other state, as arguments of an executable."""
-        return [self.held_vectors(), *self.held_other()]
+        """Return the vectors [3, n] and the other state, as an executable's arguments."""
+        other = [s if isinstance(s, DeviceArray) else device_put(s, self._threads) for s in self._other]
+        self._other = [*other]
+        return [self.held_vectors(), *other]
 
     def held_vectors(self) -> DeviceArray:
         if not isinstance(self._vectors, DeviceArray):
             self._vectors = device_put(self._vectors, self._threads)
         return self._vectors
-
-    def held_other(self) -> list[DeviceArray]:
-        held = [s if isinstance(s, DeviceArray) else device_put(s, self._threads) for s in self._other]
-        self._other = [*held]
-        return held
 
     def specs(self) -> list[ArraySpec]:
         return [ArraySpec.of(_array(s)) for s in (self._vectors, *self._other)]
@@ -68,16 +52,15 @@ class DenseState:
         self._vectors = vectors
 
     def passed(self, other: Sequence[DeviceArray]) -> None:
-        """Store the new values of the other state."""
         self._other = list(other)
 
     def named(self) -> dict[str, Array]:
         """Return weights and other state by variable path; read-only."""
-        found = self._by_path(WEIGHTS)
-        return found | {v.path: _array(s) for v, s in zip(self._others, self._other)}
+        weights = self._by_path(WEIGHTS)
+        return weights | {v.path: _array(s) for v, s in zip(self._others, self._other)}
 
     def assign(self, weights: Weights) -> None:
-        """Assign tensors by path and ignore those that are not of this network; the optimizer's state is kept."""
+        """Assign tensors by path, ignoring other networks'; the optimizer's state stays."""
         self.assigned += 1
         vectors = np.array(_array(self._vectors))
         for path, (place, shape) in self._places.items():
@@ -89,7 +72,7 @@ class DenseState:
                 self._other[i] = np.array(weights[variable.path])
 
     def optimizer(self) -> dict[str, Array]:
-        """Return copies of the optimizer's steps and moments, and of the states of dropout's random generators."""
+        """Return copies of the optimizer's steps and moments, and of dropout's generators."""
         state: dict[str, Array] = {"0000": np.array(self.steps, np.int64)}
         for row in (FIRST, SECOND):
             moments = self._by_path(row).values()
@@ -97,14 +80,9 @@ class DenseState:
         return state | {name: np.array(_array(self._other[i])) for name, i in self._dropouts().items()}
 
     def restore(self, weights: Weights, optimizer: Mapping[str, Array]) -> None:
-        """Restore a checkpoint.
-
-        Args:
-            weights: Tensors by path.
-            optimizer: The result of optimizer().
-        """
+        """Restore a checkpoint: tensors by path, and the result of optimizer()."""
         self.assign(weights)
-        # Copy: the given arrays may be a file's memory.
+        # Copy: the arrays may be a file's memory.
         self.steps, vectors = int(optimizer["0000"]), np.array(_array(self._vectors))
         for i, (place, _) in enumerate(self._places.values()):
             for row in (FIRST, SECOND):
@@ -115,7 +93,6 @@ class DenseState:
                 self._other[i] = np.array(optimizer[name])
 
     def arrays(self) -> list[Array]:
-        """Return the whole state, for replace() in another process; read-only."""
         return [np.array([self.steps], np.int64), _array(self._vectors), *map(_array, self._other)]
 
     def replace(self, arrays: Sequence[Array]) -> None:
@@ -128,16 +105,13 @@ class DenseState:
         return {path: vector[place].reshape(shape) for path, (place, shape) in self._places.items()}
 
     def _dropouts(self) -> dict[str, int]:
-        """Return the index in the other state of each dropout layer's generator.
-
-        Generators are the integers in that state; their paths differ by process.
-        """
+        """Return each dropout generator's index: the integers of the other state, whose paths differ by process."""
         places = [i for i, v in enumerate(self._others) if "float" not in v.dtype]
         return {f"dropout_{n:04d}": i for n, i in enumerate(places)}
 
 
 def _moment(number: int, row: int) -> str:
-    """Return a checkpoint's name for a moment of the weight with this number."""
+    """Return a checkpoint's name for a moment of a weight."""
     return f"{2 * number + row + 1:04d}"
 
 

@@ -1,18 +1,17 @@
 """Train the dense network: forward and backward pass of a batch in parts, one a core, then one optimizer step.
 
-Two XLA executables (dense_functions): one computes the loss and gradients of a part; the other adds up the
-gradients of all parts in order and updates the weights. Weights, the network's other state and the optimizer's moments
-live where these read them and pass from call to call; Keras variables only provide the first values. Executables have a
-static number of rows: a part uses the smallest of a few sizes that it fits in, padded with copies of its first row of
-weight 0, which change no gradient. Networks whose rows see one another (batch statistics, pairwise losses) would see
-the padding, and would see fewer neighbours in a part: their batches stay whole and are compiled for each size that
-occurs. Parts of rows with histories hold few events, and compute equal histories once
+Two XLA executables (dense_functions): one computes loss and gradients of a part, the other adds up the gradients of all
+parts in order and updates the weights. Weights, other state and the optimizer's moments live where these read them;
+Keras variables only provide the first values. Executables have a static number of rows: a part uses the smallest of a
+few sizes, padded with copies of its first row of weight 0, which change no gradient. Networks whose rows see one
+another (batch statistics, pairwise losses) would see the padding: their batches stay whole and are compiled for each
+size. Parts of rows with histories hold few events, and compute equal histories once
 (models.training.history_division).
 
-Callers: fill(), gradients(), move() of each step, from one thread; the worker pool computes parts in parallel, each in
-memory of its own. move() touches nothing that updates of table rows use, so both may run at once.
+One thread calls fill(), gradients() and move() of each step; the worker pool computes parts in parallel, each in memory
+of its own. move() touches nothing that updates of table rows use, so both may run at once.
 
-Determinism: a step is a function of state, batch and the number of cores.
+A step is a function of state, batch and the number of cores.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 
 NARROWER = 4
-"""Largest padding: an executable has at most this many times the rows of its part."""
+"""An executable has at most this many times the rows of its part."""
 EXAMPLE_ROWS = 16
 """Rows of examples of a graph with sequences: random numbers would be no masks."""
 LEAST_ROWS = 64
@@ -59,18 +58,16 @@ LEAST_ROWS = 64
 WINDOW_ROWS = 512
 """Fewest rows of an executable for windows scored between two deltas, which are larger than a batch."""
 FEWER = (2, 4, 8)
-"""An executable for shared histories has its rows divided by one of these as histories."""
+"""An executable for shared histories has one of these fractions of its rows as histories."""
 PART_ROWS = 128
 """For fewer rows than this, waking another thread does not pay."""
 MOST_PARTS = 4
-"""Most parts of a batch for the cores alone: each has gradients of all weights, which must be added up. With more
-cores, the call of each part uses several.
-"""
+"""Most parts of a batch for the cores alone: the gradients of all weights of each must be added up. With more cores,
+the call of each part uses several."""
 PART_EVENTS, LEAST_PART_ROWS = 4096, 16
-"""Events of a part, and the fewest rows of one. A layer's values for more events do not fit in a core's cache, and
-their memory is new in every call: with 50 events a row, `din` took 39 us a row in parts of 1,024 rows and 8.5 us in
-parts of 64 (`stca` 95 and 35).
-"""
+"""Most events and fewest rows of a part. A layer's values for more events do not fit in a core's cache, and are new
+memory in every call: with 50 events a row, `din` took 39 us a row in parts of 1,024 rows and 8.5 us in parts of 64
+(`stca` 95 and 35)."""
 PARTS_APART = 1 << 16
 """Distance between the numbers of the first parts of two processes."""
 
@@ -79,14 +76,12 @@ class DenseStep:
     """One optimizer step of the network, called with a batch.
 
     Attributes:
-        arch: The network.
         graph: The dense graph that is scored and published, with its first weights.
         rows_are_alone: Whether each row's loss depends on that row only.
         shares_histories: Whether ready() should be given the rows with the same histories.
     """
 
     functions = DenseFunctions
-    """Makes the functions that are compiled."""
 
     def __init__(
         self,
@@ -97,16 +92,7 @@ class DenseStep:
         worker_pool: WorkerPool | None = None,
         first_part: int = 0,
     ) -> None:
-        """Build the network.
-
-        Args:
-            manifest: As for Trainer.
-            settings: As for Trainer.
-            network: As for Trainer.
-            fusion: As for Trainer.
-            worker_pool: Computes parts; by default only the caller's thread.
-            first_part: Number of the first part, where other processes have parts of the same batches.
-        """
+        """As Trainer's; without a pool only the caller's thread computes. Its parts begin at `first_part`."""
         self._first_part, self._settings = first_part, settings
         self._follows_from = manifest, settings, network, fusion
         self._worker_pool = worker_pool or WorkerPool(1)
@@ -123,7 +109,7 @@ class DenseStep:
             lambda rest: with_counted_odds(
                 rest,
                 network.counts,
-                lambda own: build_arch(manifest.arch, own, options, network.labels, settings.known_seed),
+                lambda inner: build_arch(manifest.arch, inner, options, network.labels, settings.known_seed),
                 equals,
             ),
         )
@@ -151,11 +137,10 @@ class DenseStep:
         # Executables with one thread compute in the calling thread.
         self._threads = 1 if self._most == self._worker_pool.size else self._worker_pool.size
         events = sum(s.max_length for s in sequences) if self.rows_are_alone else 0
-        # Rows of a part that are not too many for a core's cache; 0 for any number.
+        # Rows of a part that fit a core's cache; 0 for any number.
         self._cached = max(LEAST_PART_ROWS, PART_EVENTS // events) if events else 0
-        # Rows of the largest part of a full batch.
         self._full = max(stop - start for start, stop in self._shares(settings.batch_rows))
-        # Parts of larger batches, which are scored, have as many: they need no executable of their own, and no padding.
+        # Parts of larger, scored batches have as many, so need no other executable and no padding.
         self._cached = self._full if events else 0
         self._functions: dict[tuple[str, int, int], XlaFunction] = {}
         self._io_buffers: dict[tuple[str, int, int, int], BatchBuffer] = {}
@@ -167,7 +152,7 @@ class DenseStep:
         self._no_gradient = device_put(np.zeros(self.weights_count, np.float32), self._threads)
 
     def _settings_of(self, function: str) -> str:
-        """Return all settings that a function follows from; "" if that may be more than can be told."""
+        """Return all settings that determine a function; "" if they may not be complete."""
         return ""
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
@@ -188,38 +173,21 @@ class DenseStep:
         return replace(named, graphs=undivided_graphs(named, self.graph.inputs))
 
     def scale_rate(self, factor: float) -> None:
-        """Set the learning rate, as a factor of the configured one."""
         self.rate = self._settings.dense_learning_rate * factor
 
     def ready(self, rows: int, same: Int64s | None = None) -> None:
-        """Compile what a step on this many rows needs, unless it is compiled already.
-
-        Args:
-            rows: Rows of the batch.
-            same: int64 [rows], for each row the number of one row that stands for all rows with its histories; None if
-                rows were not compared.
-        """
+        """Compile what a step on so many rows needs; `same` [rows] is the first row with each row's histories."""
         self._filled = self._parts("gradients", rows, same)
         self._mover(len(self._filled))
 
     def fill(self, write: Write, alone: bool = False) -> None:
-        """Fill in the rows that ready() prepared for.
-
-        Args:
-            write: Writes rows of the batch into an input buffer.
-            alone: Run in the caller's thread only.
-        """
+        """Fill in the rows that ready() prepared for; with `alone`, in the caller's thread only."""
         self._worker_pool.run([partial(part.fill, write) for part in self._filled], alone)
 
     def gradients(self, label: Float32s, share: Float32s) -> tuple[float, list[GradientPiece]]:
-        """Compute loss and gradients of the rows that were filled in.
+        """Compute loss and gradients of the rows that were filled in, with weights losses.mean_shares().
 
-        Args:
-            label: float32 [rows] or [rows, labels].
-            share: float32 [rows], weights of the rows (losses.mean_shares).
-
-        Returns:
-            The loss, and the gradients by x and by each sequence, in pieces; valid until the next step.
+        Return the loss, and pieces of the gradients by x and by each sequence; valid until the next step.
         """
         state = self.state.held()
         for part in self._filled:
@@ -239,7 +207,7 @@ class DenseStep:
 
     @cached_property
     def has_scores(self) -> bool:
-        """True if scores() has what score() returned for the rows of a step before it."""
+        """True if scores() returns what score() would have before the step."""
         return self._do.steps_score()
 
     def scores(self) -> Float32s:
@@ -250,7 +218,6 @@ class DenseStep:
 
     @property
     def weights_count(self) -> int:
-        """Number of trained weights."""
         return self.state.specs()[0].shape[1]
 
     def gradient(self) -> Float32s:
@@ -261,11 +228,10 @@ class DenseStep:
         return total
 
     def replace_gradient(self, total: Float32s) -> None:
-        """Make move() use this gradient [n]; gradients() may have seen some rows of the batch, or none."""
+        """Make move() use this gradient [n], for a batch of which other processes have seen parts."""
         self._gradients = [device_put(total, self._threads)]
 
     def move(self) -> None:
-        """Take one optimizer step by the gradients."""
         # Surplus arguments are zeros, so that there are few executables.
         mover, count = self._mover(len(self._gradients)), _mover_size(len(self._gradients))
         gradients = [*self._gradients, *[self._no_gradient] * (count - len(self._gradients))]
@@ -274,21 +240,13 @@ class DenseStep:
         self.state.moved(mover.function([*mover.arguments, self.state.held_vectors(), *gradients])[0])
 
     def score(self, rows: int, write: Write, weights: DenseState | None = None) -> Float32s:
-        """Score rows.
-
-        Args:
-            write: Writes rows into the dense graph's inputs.
-            weights: Weights to score with; None for the current ones.
-
-        Returns:
-            The labels' probabilities as the dense graph computes them, in the shape of Batch.label.
-        """
+        """Return the labels' probabilities by `weights` or the current ones, in the shape of Batch.label."""
         state = weights or self.state
-        given = [state.held_vectors(), *self._rest(state)]
+        state_arrays = [state.held_vectors(), *self._rest(state)]
 
         def score(part: BatchPart) -> Float32s:
             part.fill(write)
-            outputs = part.compute(given)
+            outputs = part.compute(state_arrays)
             return np.concatenate([output.view()[: part.rows] for output in outputs], axis=1)
 
         scores = np.concatenate(self._worker_pool.run([partial(score, part) for part in self._parts("scores", rows)]))
@@ -304,11 +262,11 @@ class DenseStep:
         return {name: np.array(named.get(name, first), np.float32) for name, first in self.graph.weights.items()}
 
     def begin_with(self, weights: Weights) -> None:
-        """Start with given dense tensors by name and a new optimizer."""
+        """Start with given dense tensors and a new optimizer."""
         self.state = self.with_weights(weights)
 
     def with_weights(self, weights: Weights) -> DenseState:
-        """Return a separate state with given dense tensors by name, for score()."""
+        """Return a separate state with given dense tensors, for score()."""
         state = DenseState(self._do.trained, self._do.other, self._threads)
         state.assign(weights)
         return state
@@ -320,53 +278,54 @@ class DenseStep:
             device_put(np.asarray(named.get(name, self.graph.weights[name])), self._threads) for name in self._do.rest
         ]
 
-    def _parts(self, what: str, rows: int, same: Int64s | None = None) -> list[BatchPart]:
-        """Return the batch's rows in parts, in buffers that fit them."""
-        return [self._part(what, number, start, stop, same) for number, (start, stop) in enumerate(self._shares(rows))]
+    def _parts(self, function: str, rows: int, same: Int64s | None = None) -> list[BatchPart]:
+        return [
+            self._part(function, number, start, stop, same) for number, (start, stop) in enumerate(self._shares(rows))
+        ]
 
-    def _part(self, what: str, number: int, start: int, stop: int, same: Int64s | None) -> BatchPart:
+    def _part(self, function: str, number: int, start: int, stop: int, same: Int64s | None) -> BatchPart:
         rows = stop - start
-        size = _size(rows, self._full) if self.rows_are_alone or what == "scores" else rows
+        size = _size(rows, self._full) if self.rows_are_alone or function == "scores" else rows
         if same is not None and self.shares_histories:
-            found, own, times = np.unique(same[start:stop], return_inverse=True, return_counts=True)
-            if distinct := _distinct_size(len(found), size):
-                io_buffer = self._io_buffer(f"shared_{what}", size, number, distinct)
-                return BatchPart(io_buffer, start, stop, SharedHistories(self._rows_of[1:], found, own, times))
-        return BatchPart(self._io_buffer(what, size, number), start, stop)
+            firsts, positions, times = np.unique(same[start:stop], return_inverse=True, return_counts=True)
+            if distinct := _distinct_size(len(firsts), size):
+                io_buffer = self._io_buffer(f"shared_{function}", size, number, distinct)
+                return BatchPart(io_buffer, start, stop, SharedHistories(self._rows_of[1:], firsts, positions, times))
+        return BatchPart(self._io_buffer(function, size, number), start, stop)
 
     def _shares(self, rows: int) -> list[tuple[int, int]]:
         parts = min(self._most, rows // PART_ROWS)
         return even_ranges(rows, max(parts, -(-rows // self._cached)) if self._cached else parts)
 
-    def _io_buffer(self, what: str, size: int, number: int, distinct: int = 0) -> BatchBuffer:
-        return self._io_buffers.get((what, size, distinct, number)) or self._made(what, size, distinct, number)
+    def _io_buffer(self, function: str, size: int, number: int, distinct: int = 0) -> BatchBuffer:
+        key = function, size, distinct, number
+        return self._io_buffers.get(key) or self._new_io_buffer(*key)
 
     def _mover(self, parts: int) -> BatchBuffer:
         return self._io_buffer("moves", _mover_size(parts), 0)
 
-    def _made(self, what: str, size: int, distinct: int, number: int) -> BatchBuffer:
-        """Create a buffer for the executable of this size, which all buffers of the size share."""
-        inputs, more, state = self._takes(what, size, distinct)
-        if (what, size, distinct) not in self._functions:
+    def _new_io_buffer(self, function: str, size: int, distinct: int, number: int) -> BatchBuffer:
+        inputs, more, state = self._takes(function, size, distinct)
+        if (function, size, distinct) not in self._functions:
             specs = [*inputs.values(), *more, *state]
-            self._functions[what, size, distinct] = XlaFunction(
-                getattr(self._do, what), specs, self._threads, self._settings_of(what)
+            self._functions[function, size, distinct] = XlaFunction(
+                getattr(self._do, function), specs, self._threads, self._settings_of(function)
             )
-        io_buffer = BatchBuffer(self._functions[what, size, distinct], inputs, more)
-        self._io_buffers[what, size, distinct, number] = io_buffer
-        if what.endswith("gradients"):
+        io_buffer = BatchBuffer(self._functions[function, size, distinct], inputs, more)
+        self._io_buffers[function, size, distinct, number] = io_buffer
+        if function.endswith("gradients"):
             io_buffer.more[2][...] = self._first_part + number
         return io_buffer
 
     def _takes(
-        self, what: str, size: int, distinct: int
+        self, function: str, size: int, distinct: int
     ) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
         """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
         inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
         vectors, *other = self.state.specs()
-        if what == "scores":
+        if function == "scores":
             return inputs, [], [vectors, *(ArraySpec(self.graph.weights[name].shape) for name in self._do.rest)]
-        if what == "moves":
+        if function == "moves":
             return {}, [ArraySpec((2,))], [vectors, *[ArraySpec(vectors.shape[1:])] * size]
         more = [ArraySpec(self._do.label_shape(size)), ArraySpec((size,)), ArraySpec((1,))]
         if distinct:
@@ -376,33 +335,18 @@ class DenseStep:
 
 
 def _mover_size(parts: int) -> int:
-    """Return the gradients that the executable takes for a step over so many parts."""
+    """Return the number of gradients that the executable for so many parts takes."""
     return 1 << (parts - 1).bit_length()
 
 
 def _distinct_size(distinct: int, size: int) -> int:
-    """Return the histories of the executable for a part; 0 if they are no fewer than its rows.
-
-    Compiling a network over histories takes seconds, so there are few sizes: halves, quarters and eighths.
-
-    Args:
-        distinct: Distinct histories of the part.
-        size: Rows of its executable.
-    """
+    """Return the histories of a part's executable, 0 for one a row; compiling takes seconds, so there are few sizes."""
     fits = [size // share for share in FEWER if size // share >= distinct]
     return min(fits, default=0)
 
 
 def _size(rows: int, full: int) -> int:
-    """Return the rows of the executable for a part.
-
-    A compilation takes half a second, a padded row a microsecond: so there are few sizes, and none just for the
-    remainder at the end of a window.
-
-    Args:
-        rows: Rows of the part.
-        full: Rows of the largest part of a full batch.
-    """
+    """Return the rows of a part's executable; compiling takes half a second and padding a microsecond a row."""
     size = max(1, full)
     while size < rows:
         size = max(2 * size, WINDOW_ROWS)

@@ -1,19 +1,19 @@
-"""Give items that no event has had yet, but that an entity's table describes, a row by what it says of them.
+"""Give items that no event has had yet, but that an entity's table describes, a row by their description.
 
-Such an item is to be found before anybody has clicked it. Its learned numbers are the mean of all learned rows and, for
-each column of the entity, the mean of what sets the items with its value apart from that, shrunken by SHRINK items; of
-several values, the mean of theirs. It counts as popular as an item with one event.
+So an item can be found before anybody has clicked it. Its learned numbers are the mean of all learned rows plus, for
+each column of the entity, the mean deviation of the items with its value, shrunken by SHRINK items (of several values,
+the mean of theirs). It counts as popular as an item with one event.
 
 Invariants
-- Only rows that are made here are written, once each: what is learned later moves them like any others.
-- Rows follow from the newest rows of the table and from the items' rows. Without a table that describes it, an item
-  has no row before its first event, and is in no list of best items.
+- Only rows made here are written, once each: training moves them later like any others.
+- Rows follow from the newest rows of the table and the items' rows. An item without description has no row before its
+  first event, and is in no list of best items.
 
-Costs: a look for keys without a row before each publication; with any, a pass over the items' rows. Memory of the
+Costs: a search for keys without a row before each publication; with any, a pass over the items' rows. Memory of the
 table's keys and columns.
 
-Rejected: embeddings of the columns as trained parts of each item's vector: a step would move the vectors of all items
-with a value, and each delta would have them all.
+Rejected: trained embeddings of the columns in each item's vector: a step would move the vectors of all items with a
+value, and each delta would have them all.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ Float32s = NDArray[np.float32]
 
 
 def described_by(source: Source, key: str) -> list[EntityTable | FollowedTable]:
-    """Return the entities of a source that are keyed by a column."""
-    below: object = source
-    while below is not None and not isinstance(below, EntitySource):
-        below = getattr(below, "events", None)
-    tables: Sequence[JoinedTable] = below.tables if isinstance(below, EntitySource) else ()
+    inner: object = source
+    while inner is not None and not isinstance(inner, EntitySource):
+        inner = getattr(inner, "events", None)
+    tables: Sequence[JoinedTable] = inner.tables if isinstance(inner, EntitySource) else ()
     return [
         table
         for table in tables
@@ -55,12 +54,7 @@ def described_by(source: Source, key: str) -> list[EntityTable | FollowedTable]:
 
 
 class NewestKeys(NamedTuple):
-    """The newest state of a table of items.
-
-    Attributes:
-        keys: int64 [n], their keys, as their table has them.
-        columns: n rows each, of what the network reads.
-    """
+    """The newest state of a table of items: their keys, int64 [n], and the columns that the network reads."""
 
     keys: Int64s
     columns: list[Column]
@@ -70,92 +64,74 @@ class DescribedKeys:
     """The items that tables describe."""
 
     def __init__(self, tables: Sequence[EntityTable | FollowedTable], seed: int) -> None:
-        """Read nothing yet.
-
-        Args:
-            seed: Seed of hashes of ids that are strings.
-        """
+        """Read nothing yet; `seed` is that of hashes of ids that are strings."""
         self._tables, self._seed = tables, seed
         self._read: dict[str, tuple[object, NewestKeys]] = {}
 
     def newest(self) -> list[NewestKeys]:
-        """Return what each table says now."""
         return [self._newest(table) for table in self._tables]
 
     def _newest(self, table: EntityTable | FollowedTable) -> NewestKeys:
         mark = (table.identity, table.mark) if isinstance(table, FollowedTable) else None
-        known = self._read.get(table.name)
-        if known is None or known[0] != mark:
+        read = self._read.get(table.name)
+        if read is None or read[0] != mark:
             if isinstance(table, FollowedTable):
                 rows = table.newest()
                 keys, columns, mark = rows.keys, rows.columns, (table.identity, rows.mark)
             else:
                 keys, columns = table.newest()
             ids = hash_strings(keys, self._seed) if isinstance(keys, Strings) else np.asarray(keys, np.int64)
-            known = mark, NewestKeys(ids, [columns[f.name] for f in table.fields if f not in table.further])
-            self._read[table.name] = known
-        return known[1]
+            read = mark, NewestKeys(ids, [columns[f.name] for f in table.fields if f not in table.further])
+            self._read[table.name] = read
+        return read[1]
 
 
 class DescribedItems:
     """The rows of items that tables describe."""
 
     def __init__(self, trainer: NextItemTrainer, described: DescribedKeys) -> None:
-        """Make no rows yet.
-
-        Args:
-            described: The items that tables describe.
-        """
         self._trainer, self._described = trainer, described
 
     def add(self, row: int) -> int:
-        """Make the rows that are missing, and return how many.
-
-        Args:
-            row: Row of the log that their one event counts as.
-        """
-        made = 0
+        """Make the missing rows and return how many; their one event counts as that of `row` of the log."""
+        added = 0
         for keys, columns in self._described.newest():
             missing = self._trainer.items.find(keys) < 0
             if missing.any():
-                made += self._make(keys, columns, missing, row)
-        return made
+                added += self._make(keys, columns, missing, row)
+        return added
 
     def _make(self, keys: Int64s, columns: Sequence[Column], missing: NDArray[np.bool_], row: int) -> int:
         items, layout = self._trainer.items, self._trainer.rows
-        there, rows = self._trainer.catalogue()
+        live, rows = self._trainer.catalogue()
         learned = np.zeros((len(keys), layout.dim), np.float32)
         refs = items.find(keys)
-        place = np.full(int(max(there.max(initial=-1), refs.max(initial=-1))) + 2, -1, np.int64)
-        place[there] = np.arange(len(there))
+        place = np.full(int(max(live.max(initial=-1), refs.max(initial=-1))) + 2, -1, np.int64)
+        place[live] = np.arange(len(live))
         learned[~missing] = rows[place[refs[~missing]], : layout.dim]
         mean = rows[:, : layout.dim].mean(axis=0) if len(rows) else np.zeros(layout.dim, np.float32)
         vectors = described_vectors(columns, learned, missing, mean)[missing]
         new = items.insert(keys[missing], np.zeros(int(missing.sum()), np.int64))
-        kept = new >= 0
-        items.rows[new[kept], : layout.dim] = vectors[kept]
-        # Not too old to be kept.
-        items.last_step[new[kept]] = self._trainer.steps
+        stored = new >= 0
+        items.rows[new[stored], : layout.dim] = vectors[stored]
+        # Exempt from eviction by age.
+        items.last_step[new[stored]] = self._trainer.steps
         if self._trainer.counts is not None:
             clock = self._trainer.counts.clock or self._trainer.counts.go_on(row)
             popularity = (float(clock.logs(np.array([row]))[0]) + LOG_FLOOR) / SCALE
-            items.rows[new[kept], layout.dim] = max(0.0, popularity)
-        items.touch(new[kept])
-        return int(kept.sum())
+            items.rows[new[stored], layout.dim] = max(0.0, popularity)
+        items.touch(new[stored])
+        return int(stored.sum())
 
 
 def described_vectors(
     columns: Sequence[Column], learned: Float32s, missing: NDArray[np.bool_], mean: Float32s
 ) -> Float32s:
-    """Return vectors of all items by what columns say of them, float32 [n, d].
+    """Return vectors of all items, float32 [n, d], by their columns; those of numbers are ignored.
 
-    Args:
-        columns: Columns of n items; those of numbers say nothing.
-        learned: float32 [n, d], learned vectors.
-        missing: bool [n], items without one.
-        mean: float32 [d], mean of all learned vectors.
+    `learned` [n, d] has the vectors of items that are not `missing` [n], and `mean` is that of all learned ones.
     """
-    made = np.repeat(mean[None].astype(np.float64), len(learned), axis=0)
+    vectors = np.repeat(mean[None].astype(np.float64), len(learned), axis=0)
     for column in columns:
         lists = isinstance(column, Ragged)
         lengths = np.diff(column.row_splits) if isinstance(column, Ragged) else np.ones(len(learned), np.int64)
@@ -164,12 +140,12 @@ def described_vectors(
             continue
         owner = np.repeat(np.arange(len(learned)), lengths)
         value = np.unique(ids_of(values), return_inverse=True)[1].reshape(-1)
-        known = ~missing[owner]
+        has_vector = ~missing[owner]
         count = int(value.max(initial=-1)) + 1
         sums = np.zeros((count, learned.shape[1]))
-        np.add.at(sums, value[known], learned[owner[known]] - made[owner[known]])
-        apart = sums / (np.bincount(value[known], minlength=count)[:, None] + SHRINK)
-        parts = np.zeros_like(made)
+        np.add.at(sums, value[has_vector], learned[owner[has_vector]] - vectors[owner[has_vector]])
+        apart = sums / (np.bincount(value[has_vector], minlength=count)[:, None] + SHRINK)
+        parts = np.zeros_like(vectors)
         np.add.at(parts, owner, apart[value])
-        made += parts / np.maximum(lengths, 1)[:, None]
-    return made.astype(np.float32)
+        vectors += parts / np.maximum(lengths, 1)[:, None]
+    return vectors.astype(np.float32)

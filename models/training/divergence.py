@@ -1,9 +1,8 @@
 """Stop a run that has diverged, before anything that is not finite is saved or published.
 
-The loss of every batch is checked, which costs nothing: a step returns it anyway. Rows, weights and the optimizer's
-numbers are checked when a checkpoint is made of them, which happens before every publication, because a finite loss
-says nothing about the step that follows it. So each checkpoint and each version is finite, and the newest checkpoint
-is a state that a run with lower rates can continue from.
+Every loss is checked, which is free. Rows, weights and the optimizer's numbers are checked for each checkpoint, and so
+before every publication, because a finite loss says nothing about the step after it. So checkpoints and versions are
+finite, and a run with lower rates can continue from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ if TYPE_CHECKING:
     from freshet_serving.models.training.trainer import Trainer
 
 MOST_NAMED = 3
-"""Tables whose own rates a message names."""
 
 
 class SavedState(Protocol):
-    """The state of a checkpoint (models.training.checkpoint.RunState)."""
-
     epoch: int
     position: int
     version: int
@@ -34,24 +30,13 @@ class SavedState(Protocol):
 
 
 def check_loss(loss: float, trainer: Trainer, newest: Callable[[], SavedState | None]) -> None:
-    """Raise BadInput if a loss is not finite.
-
-    Args:
-        loss: Mean loss of a batch, before the trainer's last step.
-        newest: Returns the state of the newest checkpoint, None if there is none; called only to raise.
-    """
+    """Raise BadInput if a loss, from before the last step, is not finite; `newest` is called only to raise."""
     if not math.isfinite(loss):
         raise _diverged(f"the loss is {loss}", trainer, newest())
 
 
 def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Callable[[], SavedState | None]) -> None:
-    """Raise BadInput if a row, a weight or a number of the optimizer is not finite, or a row too large for a delta.
-
-    Args:
-        tables: Rows to check by table.
-        trainer: The trainer, for its dense network.
-        newest: As for check_loss().
-    """
+    """Raise BadInput if a row, a weight or an optimizer's number is not finite, or a row too large for a delta."""
     fault = ""
     for name, rows in tables.items():
         if not all_below(rows.rows, MOST_IN_ROW):
@@ -67,7 +52,6 @@ def check_weights(tables: Mapping[str, Changes], trainer: Trainer, newest: Calla
 
 
 def _diverged(fault: str, trainer: Trainer, saved: SavedState | None) -> BadInput:
-    """Return the error of a diverged run; `saved` is the state of its newest checkpoint."""
     where, published = "with the first row", "no version of this run was published"
     if saved is not None and (saved.position or saved.epoch):
         where = f"after row {saved.position:,}" + f" of epoch {saved.epoch + 1}" * (not saved.version)
@@ -81,10 +65,9 @@ def _diverged(fault: str, trainer: Trainer, saved: SavedState | None) -> BadInpu
 
 
 def _rates(trainer: Trainer) -> str:
-    """Return the learning rates of the last step by their keys."""
     settings, factor = trainer.settings, trainer.rate_factor
     rates = {"train.learning_rate": settings.learning_rate, "train.dense_learning_rate": settings.dense_learning_rate}
-    own = {name: rate for name, rate in trainer.rates.items() if rate != settings.learning_rate}
-    rates |= {f"tables.{name}.learning_rate": rate for name, rate in list(own.items())[:MOST_NAMED]}
+    table_rates = {name: rate for name, rate in trainer.rates.items() if rate != settings.learning_rate}
+    rates |= {f"tables.{name}.learning_rate": rate for name, rate in list(table_rates.items())[:MOST_NAMED]}
     shown = ", ".join(f"{key} {rate:g}" for key, rate in rates.items())
     return shown if factor == 1.0 else f"{shown}, all times {factor:.3g} by the schedule"

@@ -2,10 +2,10 @@
 
 Invariants
 - The held-out tail is not trained on during the epochs.
-- The best epoch's weights are a checkpoint of the run, which stays restorable until the epochs are over.
-- Judging an epoch is one commit: the checkpoint that stores the score also stores the consequence, the next epoch or
-  the weights to continue with. After a kill before it, the same epoch is judged again, with the same score.
-- Going back restores everything: rows, network, optimizers and the step count, and with it the learning rates.
+- The best epoch's weights are a checkpoint, which stays restorable until the epochs are over.
+- Judging an epoch is one commit: the checkpoint with the score also has the consequence, the next epoch or the weights
+  to continue with. After a kill before it, the epoch is judged again, with the same score.
+- Going back restores everything: rows, network, optimizers and the step count, and so the learning rates.
 """
 
 from __future__ import annotations
@@ -21,19 +21,13 @@ from freshet_serving.models.training.trainer import BoundBatch, Trainer
 
 
 def best_epoch(scores: Sequence[float]) -> int:
-    """Return the index of the first best score, higher is better; the last one if all are NaN."""
-    known = [score for score in scores if not math.isnan(score)]
-    return scores.index(max(known)) if known else len(scores) - 1
+    """Return the index of the first best score, or the last one if all are NaN."""
+    comparable = [score for score in scores if not math.isnan(score)]
+    return scores.index(max(comparable)) if comparable else len(scores) - 1
 
 
 class EpochQuality(NamedTuple):
-    """Quality of the held-out rows after an epoch.
-
-    Attributes:
-        figures: Metrics by name.
-        score: What epochs are compared by, higher is better.
-        told: The figures, for people.
-    """
+    """Quality of the held-out rows after an epoch; `score` compares epochs, higher is better."""
 
     figures: dict[str, float]
     score: float
@@ -41,7 +35,7 @@ class EpochQuality(NamedTuple):
 
 
 def scored_quality(trainer: Trainer, works: Iterable[BoundBatch], stop_by: str) -> EpochQuality:
-    """Score rows without training on them; stop_by names the metric that is the score."""
+    """Score rows without training on them; `stop_by` names the metric that is the score."""
     scored = ScoredRows()
     for work in works:
         scored.add(work.batch.label, trainer.score(work), work.batch.weight)
@@ -57,7 +51,7 @@ class EarlyStopping:
         self._settings, self._trainer, self._checkpoints = settings, trainer, checkpoints
 
     def wanted(self, now: RunState) -> list[int]:
-        """Return the number of the checkpoint that must stay, if any."""
+        """Return the number of the checkpoint to keep, if any."""
         if not now.epoch_scores:
             return []
         epochs = best_epoch(now.epoch_scores) + 1
@@ -68,15 +62,7 @@ class EarlyStopping:
         ]
 
     def judge(self, state: RunState, quality: EpochQuality, position: int) -> str:
-        """Record the score of a finished epoch, and move the run's state to what follows.
-
-        Args:
-            quality: That of the held-out rows.
-            position: Position of the row after the last epoch.
-
-        Returns:
-            One line about the epoch.
-        """
+        """Record a finished epoch's score, move the run's state to what follows, and return one line about it."""
         settings = self._settings
         # A new list, because saved states share the old one.
         state.epoch_scores = [*state.epoch_scores, quality.score]

@@ -1,6 +1,6 @@
 """Give a version the entities of a training file: their entries in the manifest and their records.
 
-The trainer's own manifest has no entities: it reads their columns from the stream that they are joined to.
+The trainer's own manifest has no entities: it reads their columns from the stream that joins them.
 """
 
 from __future__ import annotations
@@ -38,62 +38,53 @@ log = logging.getLogger("freshet.training")
 
 Records = tuple[NDArray[np.int64], NDArray[np.int32]]
 ROOM = 2
-"""Lists of which features read everything, and texts, may grow to this many times the longest one of the table."""
+"""Lists of which features read everything, and texts, may grow to this multiple of the table's longest one."""
 STRING_NBYTES = 16
-"""Further bytes for each string, as room for longer texts of later deltas."""
+"""Further bytes for each string, for longer texts of later deltas."""
 DTYPES = {"id": "int64", "ids": "int64", "string": "string", "strings": "string", "float": "float32"}
 RAGGED = ("ids", "strings")
 MAX_WORDS = 4096
-"""Most words of a record, as of any table's row."""
 
 
 def with_entities(
     draft: Manifest, configs: Sequence[EntityConfig], followed: Sequence[FollowedTable] = ()
 ) -> tuple[Manifest, dict[str, Records]]:
-    """Return a version's manifest with its entities, and their keys and records by table.
-
-    Args:
-        followed: The tables that the run follows: entities among them are as they are now, others are read.
-
-    Raises:
-        BadInput: A table cannot be read, or its columns cannot be records.
-    """
-    found: dict[str, Records] = {}
+    """Return a version's manifest with its entities, and their keys and records by table; reads unfollowed ones."""
+    records: dict[str, Records] = {}
     read = {i.name for i in draft.inputs}
-    # What only events of histories have, requests send with the histories.
+    # Columns of histories' events come with the histories in requests.
     for config in [c for c in configs if c.filters or any(f.name in read for f in c.fields)]:
         keys, columns = _newest(config, followed)
         entity = _entry(config, read)
         if names_keys(entity):
             columns = {**columns, entity.key: keys}
-        made = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
+        with_derived = columns | Transforms(replace(draft, transforms=derived(draft, entity))).run(columns)
         layout = record_layout(draft, replace(entity, text_nbytes=0))
         capacities = {}
         for f in (*layout.sources, *layout.given):
             if f.ragged:
-                column, most = made[f.source], 0 if f in layout.given else longest_read(draft, f.source)
+                column, most = with_derived[f.source], 0 if f in layout.given else longest_read(draft, f.source)
                 assert isinstance(column, Ragged)
                 longest = max(1, int(np.diff(column.row_splits).max(initial=0)))
                 capacities[f.source] = most or ROOM * longest
         entity = _with_texts(draft, replace(entity, capacities=capacities, text_nbytes=0), columns, len(keys))
         read_by = next((f.table for f in draft.features if f.input == entity.key and f.table), "")
-        # The seed by which a feature looks the key up, so that it is hashed once.
+        # The seed of a feature that looks up the key, so that it is hashed once.
         seed = draft.table(read_by).hash_seed if read_by and isinstance(keys, Strings) else 0
         words = record_layout(draft, entity).words
         table = TableEntry(entity.table, words, len(keys), RECORD, hash_seed=seed)
         draft = replace(draft, entities=[*draft.entities, entity], tables=[*draft.tables, table])
         ids = hash_strings(keys, seed) if isinstance(keys, Strings) else np.asarray(keys)
-        found[table.name] = ids, make_records(draft, entity, columns, len(ids))
-    return draft, found
+        records[table.name] = ids, make_records(draft, entity, columns, len(ids))
+    return draft, records
 
 
 def _entry(config: EntityConfig, read: Collection[str]) -> EntityEntry:
-    """Return an entity without its sizes."""
     key, inputs = config.key_field, [f.name for f in config.fields]
     if not config.filters:
         return EntityEntry(config.name, key.name, inputs, unknown=config.unknown)
     fields = {f.name: f for f in (*config.fields, *config.further, *([key] if key.kind == "string" else []))}
-    # Columns that no request sends, because no feature of the network reads them, are for filters too.
+    # Filters also use columns that no feature reads, and so no request sends.
     names = [name for name in fields if name in config.filters or name not in inputs or name not in read]
     filters = [Input(name, DTYPES[fields[name].kind], ragged=fields[name].kind in RAGGED) for name in names]
     inputs = [name for name in inputs if name in read]
@@ -101,7 +92,6 @@ def _entry(config: EntityConfig, read: Collection[str]) -> EntityEntry:
 
 
 def _newest(config: EntityConfig, followed: Sequence[FollowedTable]) -> tuple[Column, dict[str, Column]]:
-    """Return the keys of an entity and their newest columns."""
     for table in followed:
         if table.section == config.section:
             rows = table.newest()
@@ -110,7 +100,7 @@ def _newest(config: EntityConfig, followed: Sequence[FollowedTable]) -> tuple[Co
 
 
 def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> EntityEntry:
-    """Return the entity with room for the texts of its columns; without its columns as given if there is none."""
+    """Return the entity with room for the texts of its columns; without its columns as given if they do not fit."""
     layout = record_layout(draft, entity)
     texts = [columns[column.name] for column in layout.texts]
     longest = text_nbytes(texts, layout.texts, rows) if texts else 0
@@ -127,5 +117,5 @@ def _with_texts(draft: Manifest, entity: EntityEntry, columns: Mapping[str, Colu
         "entities.%s: too many columns to keep their values as given; recordings will have only the key", entity.name
     )
     bound = {f.source for f in layout.sources}
-    kept = {name: n for name, n in entity.capacities.items() if name in bound}
-    return replace(entity, capacities=kept, text_nbytes=NOT_GIVEN)
+    capacities = {name: n for name, n in entity.capacities.items() if name in bound}
+    return replace(entity, capacities=capacities, text_nbytes=NOT_GIVEN)

@@ -1,12 +1,11 @@
-"""Entities in the deltas of a run that follows them: the keys that have changed since the generation before it.
+"""Publish changes of entities in the deltas of a run that follows them.
 
 Invariants
-- A run's marks say up to which state of each entity the generation that it stands on has the rows. A checkpoint has
-  those of its own generation and those of the one before: after a kill between checkpoint and publication the changes
-  are in the delta that is published on resume.
-- Marks of another identity, or none, say nothing: the delta is then what makes the entity served exactly as it is.
-- Rows that training has joined are of a state that is at most as new as the one that the next delta is made of.
-- What a rollback took back comes again with a key's next change, or with the next full version.
+- A run's marks say which state of each entity its generation has. A checkpoint stores those of its own generation and
+  of the one before: after a kill before publication, the delta published on resume has the changes.
+- Without a mark, or with another identity, the delta makes the served entity equal to the followed one.
+- Rows joined in training are of a state at most as new as the next delta's.
+- What a rollback undid returns with a key's next change, or with the next full version.
 """
 
 from __future__ import annotations
@@ -31,21 +30,16 @@ Marks = Mapping[str, tuple[str, int]]
 
 
 def entities_of(tables: Sequence[FollowedTable]) -> list[FollowedTable]:
-    """Return the tables that are entities; the others are user tables, which no version has."""
+    """Return the tables that are entities; versions do not have the others, user tables."""
     return [table for table in tables if table.section == f"entities.{table.name}"]
 
 
 def marks_of(tables: Sequence[FollowedTable]) -> Marks:
-    """Return the marks of the entities as they are."""
     return {table.name: (table.identity, table.mark) for table in entities_of(tables)}
 
 
 def forget_gone(tables: Sequence[FollowedTable], saved: Sequence[tuple[int, RunState]]) -> None:
-    """Drop the keys of entities that every checkpoint knows to be gone.
-
-    Args:
-        saved: The checkpoints.
-    """
+    """Drop the keys of entities that are gone in every checkpoint."""
     for table in entities_of(tables):
         marks = [state.entities.get(table.name, ("", 0)) for _, state in saved]
         table.forget(min((mark if identity == table.identity else 0 for identity, mark in marks), default=0))
@@ -65,12 +59,7 @@ class EntityDeltas:
         served: Callable[[], VersionContents],
         note: Callable[[str], None],
     ) -> None:
-        """Make changes of the tables that are the version's entities.
-
-        Args:
-            served: Returns the newest generation.
-            note: Receives lines about what is not published.
-        """
+        """Make changes of the tables that are the version's entities; served() returns the newest generation."""
         self._manifest, self._served, self._note = manifest, served, note
         self._tables, self._told = list[FollowedTable](), dict[str, int]()
         columns = {entity.name: (entity.key, frozenset(_columns(manifest, entity))) for entity in manifest.entities}
@@ -78,21 +67,17 @@ class EntityDeltas:
             if columns.get(table.name) == (table.key.name, frozenset(f.name for f in table.fields)):
                 self._tables.append(table)
             elif any(i.name == f.name for i in manifest.inputs for f in table.fields):
-                # Else events of histories alone have its columns, and no version ever does.
+                # Else the columns belong to events of histories only.
                 note(f"{table.section}: changes are published from the next full version on, which has its columns")
 
     def since(self, marks: Marks) -> tuple[dict[str, TableDelta], Marks]:
-        """Return the changes by table since marks, without those that have none, and the marks with them.
-
-        Args:
-            marks: Of the generation that the changes follow.
-        """
+        """Return the non-empty changes by table since a generation's marks, and the new marks."""
         changes, now = dict[str, TableDelta](), dict(marks)
         for table in self._tables:
-            known = marks.get(table.name)
-            # Read once: it may change meanwhile.
-            same = known is not None and known[0] == table.identity
-            rows = table.changed(known[1]) if same and known is not None else table.newest()
+            mark = marks.get(table.name)
+            # newest() and changed() are read once: the table may change meanwhile.
+            same = mark is not None and mark[0] == table.identity
+            rows = table.changed(mark[1]) if same and mark is not None else table.newest()
             now[table.name] = table.identity, rows.mark
             change = self._change(table.name, rows, whole=not same)
             if len(change.keys) or len(change.removed):
@@ -103,15 +88,15 @@ class EntityDeltas:
         entity, refused = self._entity(name), list[str]()
         ids = self._ids(entity, rows.keys)
         columns = {**rows.columns, entity.key: rows.keys} if names_keys(entity) else rows.columns
-        kept, records = self._fitting(entity, columns, np.arange(len(ids)), refused)
+        fitting, records = self._fitting(entity, columns, np.arange(len(ids)), refused)
         if refused and self._told.get(name) != rows.mark:
             self._told[name] = rows.mark
             self._note(f"entities.{name}: {len(refused):,} rows were skipped; the last: {refused[-1]}")
         if whole:
-            return table_difference(self._served(), entity.table, ids[kept], records.__getitem__)
-        order = np.argsort(ids[kept])
+            return table_difference(self._served(), entity.table, ids[fitting], records.__getitem__)
+        order = np.argsort(ids[fitting])
         removed: Int64s = np.unique(self._ids(entity, rows.removed))
-        return TableDelta(ids[kept][order], records[order], removed)
+        return TableDelta(ids[fitting][order], records[order], removed)
 
     def _entity(self, name: str) -> EntityEntry:
         return first_of(entity for entity in self._manifest.entities if entity.name == name)
@@ -119,7 +104,7 @@ class EntityDeltas:
     def _fitting(
         self, entity: EntityEntry, columns: Mapping[str, Column], rows: Int64s, refused: list[str]
     ) -> tuple[Int64s, Records]:
-        """Return the rows that fit the version, found by halves, and their records; add why others do not."""
+        """Return the rows that fit the version, found by bisection, and their records; note why others do not."""
         try:
             taken = {name: take_rows(column, rows) for name, column in columns.items()}
             return rows, make_records(self._manifest, entity, taken, len(rows))
@@ -128,7 +113,9 @@ class EntityDeltas:
                 refused.append(str(error))
                 return rows[:0], np.empty((0, self._manifest.table(entity.table).dim), np.int32)
             halves = [self._fitting(entity, columns, half, refused) for half in np.array_split(rows, 2)]
-            return np.concatenate([kept for kept, _ in halves]), np.concatenate([made for _, made in halves])
+            return np.concatenate([fitting for fitting, _ in halves]), np.concatenate(
+                [records for _, records in halves]
+            )
 
     def _ids(self, entity: EntityEntry, keys: Column) -> Int64s:
         if isinstance(keys, Strings):

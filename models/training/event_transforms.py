@@ -13,13 +13,13 @@ Step = tuple[str, list[int], list[float], list[str]]
 
 
 def events_read(f: FeatureConfig) -> list[str]:
-    """Return the columns that a feature which is no cross reads: its own, and those that `where` tests."""
+    """Return the columns that a feature other than a cross reads: its own, and those that `where` tests."""
     sequence = f.column.partition(".")[0]
     return [f.column, *(f"{sequence}.{key}" for key in f.where)]
 
 
 def event_steps(f: FeatureConfig) -> list[Step]:
-    """Return the steps that derive a feature from the events of a history; [] if it takes them all."""
+    """Return the steps that derive a feature from a history's events; [] if it takes them all."""
     steps: list[Step] = []
     if tested := list(f.where.values()):
         integers = [value for value in tested if isinstance(value, int)]
@@ -32,12 +32,7 @@ def event_steps(f: FeatureConfig) -> list[Step]:
 def window_step(
     f: FeatureConfig, events: str, histories: Collection[str], units_a_s: int
 ) -> tuple[str, list[str], list[int]]:
-    """Return the transform that takes the events of a cross with decay: its op, inputs and integers.
-
-    Args:
-        events: The column of the history.
-        units_a_s: Units of the history's times in a second.
-    """
+    """Return op, inputs and integers of the transform that takes the events of a cross with decay."""
     if f.decay == AGE:
         return "aged", [events, age_times(f, histories)], [age * units_a_s for age in f.window]
     return "newest", [events], [*f.window]

@@ -43,73 +43,69 @@ def fingerprint(config: TrainConfig) -> str:
 
 
 def settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings behind the fingerprint, by section.key, as they are after a JSON round trip."""
-    found: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
+    """Return the settings behind the fingerprint, by section.key, as after a JSON round trip."""
+    by_key: dict[str, Any] = {f"model.{key}": value for key, value in _model(config).items()}
     for feature in config.features:
-        kept = {key: value for key, value in _feature(feature).items() if key != "name" and key not in SERVED}
-        found |= {f"features.{feature.name}.{key}": value for key, value in kept.items()}
-    found |= {"features": [f.name for f in config.features]}
-    found |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.known_seed}
+        values = {key: value for key, value in _feature(feature).items() if key != "name" and key not in SERVED}
+        by_key |= {f"features.{feature.name}.{key}": value for key, value in values.items()}
+    by_key |= {"features": [f.name for f in config.features]}
+    by_key |= {"train.optimizer": config.train.optimizer, "train.seed": config.train.known_seed}
     if len(config.data.labels) > 1:
-        found |= {"data.label": list(config.data.labels)}
-    found |= {f"fusion.{output}": text for output, text in config.fusion.items()}
-    for name, kept in _tables(config).items():
-        found |= {f"tables.{name}.{key}": value for key, value in kept.items()}
-    as_json: dict[str, Any] = json.loads(json.dumps(found))
+        by_key |= {"data.label": list(config.data.labels)}
+    by_key |= {f"fusion.{output}": text for output, text in config.fusion.items()}
+    for name, values in _tables(config).items():
+        by_key |= {f"tables.{name}.{key}": value for key, value in values.items()}
+    as_json: dict[str, Any] = json.loads(json.dumps(by_key))
     return as_json
 
 
 def _model(config: TrainConfig) -> dict[str, Any]:
-    """Return [model] of the file; its first three keys are older than the others."""
     model = config.model
-    found: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": (), **model.options}
-    if not found.get("popularity", True):
-        # As in checkpoints that are older than counts.
-        found = {key: value for key, value in found.items() if key not in ("popularity", "successors")}
-    # As in checkpoints from before there was another loss than that of labels.
+    values: dict[str, Any] = {"name": model.name, "arch": model.arch, "hidden": (), **model.options}
+    if not values.get("popularity", True):
+        # As in checkpoints older than counts.
+        values = {key: value for key, value in values.items() if key not in ("popularity", "successors")}
+    # As in checkpoints older than other losses.
     loss = SOFTMAX if learns_to_retrieve(model) else "" if model.loss == LOG_LOSS else model.loss
     learned = {"loss": loss, "label_weights": model.label_weights}
-    return found | {key: value for key, value in learned.items() if value}
+    return values | {key: value for key, value in learned.items() if value}
 
 
 def _feature(feature: FeatureConfig) -> dict[str, Any]:
-    """Return a feature's settings; those that derive it from other columns only if set, as in older checkpoints."""
+    """Return a feature's settings; derivation from other columns only if set, as in older checkpoints."""
     whole = asdict(feature)
     unset = {key for key in MADE_OF if not whole[key]} - (set() if feature.padding is None else {"padding"})
-    found = {key.rstrip("_"): value for key, value in whole.items() if key not in unset}
-    # As in checkpoints that are older than these settings.
+    values = {key.rstrip("_"): value for key, value in whole.items() if key not in unset}
+    # As in checkpoints older than these settings.
     if feature.sequence is not None and not feature.sequence.floats:
-        del found["sequence"]["floats"]
+        del values["sequence"]["floats"]
     if feature.sequence is not None:
         unset_keys = [key for key in ("padding", "guest") if getattr(feature.sequence, key) is None]
         unset_keys += [] if feature.sequence.ttl_s else ["ttl_s"]
-        # Where events are kept, and written to, changes nothing that is learned.
+        # Where events are stored changes nothing that is learned.
         for key in (*unset_keys, "memory_mb", "store"):
-            del found["sequence"][key]
-    return found
+            del values["sequence"][key]
+    return values
 
 
 def _tables(config: TrainConfig) -> dict[str, dict[str, Any]]:
-    """Return for each table its non-default settings that decide which ids have rows and how many slots."""
-    found = {}
+    """Return each table's non-default settings that decide which ids have rows and how many slots."""
+    tables = {}
     for name, table in sorted(config.tables.items()):
         keys = (*ADMISSION, *HASHING) if table.hash in HASHES else ADMISSION
-        own = {key: getattr(table, key) for key in keys if getattr(table, key) != getattr(TableConfig(), key)}
+        changed_settings = {
+            key: getattr(table, key) for key in keys if getattr(table, key) != getattr(TableConfig(), key)
+        }
         optimizer = table.train.get("optimizer", config.train.optimizer)
         if optimizer != config.train.optimizer:
-            own["optimizer"] = optimizer
-        if own:
-            found[name] = own
-    return found
+            changed_settings["optimizer"] = optimizer
+        if changed_settings:
+            tables[name] = changed_settings
+    return tables
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Describe the differences between two settings(): each key with its old and new value.
-
-    Args:
-        before: The old settings; {} for a checkpoint older than settings.
-        now: The new settings.
-    """
+    """Describe the differences between two settings(); `before` is {} for a checkpoint older than settings."""
     if not before:
         return "[model], [features], [fusion], train.optimizer or train.seed has changed"
     changes, columns = [], (set(before.get("features", ())), set(now.get("features", ())))
@@ -128,7 +124,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _differences(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in a setting; of a feature's sequence, which others may have too, each of its keys."""
+    """Return what differs in a setting; for a feature's sequence, by its keys, so that others' lines are equal."""
     old, new = before.get(key), now.get(key)
     if not (key.endswith(".sequence") and isinstance(old, dict) and isinstance(new, dict)):
         return [f"{key} was {_shown(before, key)} and is {_shown(now, key)}"]

@@ -1,7 +1,6 @@
 """Publish the full versions of a run, and list the existing ones.
 
-A version is published after the checkpoint that records it is saved; if a kill falls between the two, the run that
-resumes from that checkpoint publishes it (models.training.loop).
+A version is published after its checkpoint is saved; after a kill between the two, the resumed run publishes it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from freshet_serving.processor.package import dense_sequences
 from freshet_serving.processor.repository import ChangeLog, Keyring, VersionContents, VersionReader, open_repository
 
 PRACTICE_ROWS, PRACTICE_NBYTES = 1 << 16, 64 << 20
-"""Maximum rows, and bytes of dense input, of the newest trained rows kept to check a lower precision."""
+"""Limits on the newest trained rows kept to check a lower precision: rows, and bytes of dense input."""
 CHECK_S = 30.0
 
 
@@ -53,13 +52,7 @@ class FullVersions:
     """Full versions of one model in one repository."""
 
     def __init__(self, config: TrainConfig, source: Source, report: Reporter, wait: Wait = no_retry) -> None:
-        """Open the repository.
-
-        Args:
-            config: The run's configuration, filled in.
-            source: The training data.
-            wait: Waits for an unreachable repository; see models.training.lineage.
-        """
+        """Open the repository; `wait` waits while it is unreachable (models.training.lineage)."""
         self._wait, self._checked_s = wait, -CHECK_S
         self._config, self._source, self._report = config, source, report
         self._repository = open_repository(config.publish.repository).with_keys(Keyring.of_writer(config.publish.key))
@@ -68,7 +61,6 @@ class FullVersions:
         return retry_until_ready(lambda: self._repository.versions(self._config.model.name), self._wait)
 
     def next_number(self) -> int:
-        """Return the next number that neither a version nor a candidate has."""
         return max([*self.numbers(), *self.candidates()], default=0) + 1
 
     def candidates(self) -> list[int]:
@@ -78,13 +70,13 @@ class FullVersions:
         return retry_until_ready(lambda: self._repository.version(self._config.model.name, number), self._wait)
 
     def barred(self, number: int) -> str:
-        """Return why servers do not choose a version: it is held or withdrawn; "" if they may."""
+        """Return why servers do not choose a version (held or withdrawn); "" if they may."""
         model = self._config.model.name
         record = retry_until_ready(lambda: self._repository.barred(model, [number]), self._wait).get(number)
         return record.describe() if record is not None else ""
 
     def check_chosen(self, number: int) -> None:
-        """Raise Conflict if a version is held or withdrawn by now; asks an object store every CHECK_S at most."""
+        """Raise Conflict if a version is held or withdrawn; asks an object store at most every CHECK_S."""
         now_s = time.monotonic()
         if self._repository.remote and now_s - self._checked_s < CHECK_S:
             return
@@ -97,7 +89,7 @@ class FullVersions:
             )
 
     def newest(self) -> VersionContents | None:
-        """Return the contents of the newest version that servers choose; None if there is no version."""
+        """Return the newest version that servers choose; None without versions."""
         if not self.numbers():
             return None
         version = self.published(None)
@@ -105,15 +97,7 @@ class FullVersions:
         return VersionContents(version, change_log, change_log.history.head)
 
     def was_refused(self, saved: RunState | None, anew: bool) -> bool:
-        """Return True if the version of a checkpoint was refused and not released, so that no run continues from it.
-
-        Args:
-            saved: State of the newest checkpoint.
-            anew: True if the run makes a new version.
-
-        Raises:
-            Refused: The version is a candidate, and the run would go on with it.
-        """
+        """Return True if a checkpoint's version was refused and not released; Refused for a candidate unless `anew`."""
         if saved is None or not saved.refused or saved.version in self.numbers():
             return False
         if not anew and saved.version in self.candidates():
@@ -121,16 +105,9 @@ class FullVersions:
         return True
 
     def publish(self, trainer: Trainer, state: RunState, held_out: HeldOut, again: bool = False) -> Generation:
-        """Publish the trainer's weights as version state.version.
+        """Publish the trainer's weights as version state.version; raise Refused, or Conflict if the number is taken.
 
-        Args:
-            state: The run's state, with the version's number.
-            held_out: Quality of held-out rows.
-            again: True if an earlier attempt may have succeeded although its reply was lost.
-
-        Raises:
-            Refused: The gate has refused the version, which is a candidate now.
-            Conflict: Another writer has published a version of this number.
+        `again` says that an earlier attempt may have succeeded although its reply was lost.
         """
         generation = Generation(state.version, 0)
         if self._is_published(state, again):
@@ -145,7 +122,7 @@ class FullVersions:
         )
         draft, records = with_entities(draft, self._config.entities, followed_tables(self._source))
         self._report.begin("compiling", 5)
-        made = publish_version(
+        published = publish_version(
             self._repository,
             draft,
             {name: (e.keys, e.rows) for name, e in exports.items()} | records,
@@ -155,18 +132,18 @@ class FullVersions:
             lower=self._lower(trainer, state.position),
             review=self._review(trainer, state, held_out),
         )
-        for line in made.manifest.notes.get("compile", {}).get("refused", ()):
+        for line in published.manifest.notes.get("compile", {}).get("refused", ()):
             self._report.note(line)
-        verdict = made.manifest.notes.get(NOTE_OF_GATE, {})
+        verdict = published.manifest.notes.get(NOTE_OF_GATE, {})
         if verdict.get("verdict") == REFUSED:
-            raise refusal(made)
+            raise refusal(published)
         for line in (*verdict.get("reasons", ()), *verdict.get("reported", ())):
             self._report.note(f"gate: {line}")
         self._report.note(f"published {self._config.model.name} {generation}")
         return generation
 
     def _is_published(self, state: RunState, again: bool) -> bool:
-        """Return True if an earlier attempt published this version; raise Refused if it was refused then."""
+        """Return True if an earlier attempt published this version; raise Refused if it was refused."""
         model, number = self._config.model.name, state.version
         refused = number in self.candidates()
         if not refused and not (again and number in self.numbers()):
@@ -179,7 +156,7 @@ class FullVersions:
         return True
 
     def _review(self, trainer: Trainer, state: RunState, held_out: HeldOut) -> VersionReview | None:
-        """Return the version's gate; None if it is off."""
+        """Return the version's gate; None if off."""
         config, bounds = self._config, self._config.publish.gate
         if bounds.mode == "off":
             return None
@@ -216,14 +193,14 @@ class FullVersions:
             self._report.note(f"removed {model} {', '.join(removed)}: publish.keep_versions is {keep}")
 
     def _lower(self, trainer: Trainer, stop: int) -> LowPrecisionOptions | None:
-        """Return the lower precision that the file asks for, with the newest rows trained on before row `stop`."""
+        """Return the requested lower precision, with the newest rows before `stop` to check it."""
         publish = self._config.publish
         if publish.precision == "float32":
             return None
         width = trainer.manifest.width + sum(s.width for s in dense_sequences(trainer.manifest.sequences))
-        wanted = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * width)))
+        rows = min(PRACTICE_ROWS, max(1, PRACTICE_NBYTES // (4 * width)))
         try:
-            batches = newest_rows(self._source, stop, wanted, self._config.train.batch_rows)
+            batches = newest_rows(self._source, stop, rows, self._config.train.batch_rows)
         except BadInput as error:
             self._report.note(f"publishing float32 only: rows to check a lower precision cannot be read: {error}")
             return None

@@ -1,7 +1,6 @@
 """Choose how tables are hashed if the training file sets a number of rows but no hashing.
 
-The choice depends on the ids of the data's first rows. It is made once and kept in the checkpoints, like those of
-models.training.defaults.
+The choice depends on the ids of the first rows, and is made once, like those of models.training.defaults.
 """
 
 from __future__ import annotations
@@ -27,60 +26,44 @@ COUNTED_ROWS, COUNTED_AT_ONCE = 200_000, 8192
 
 
 def undecided(config: TrainConfig) -> list[str]:
-    """Return the tables whose hashing is left out."""
     return sorted(name for name, table in config.tables.items() if table.hash_rows and not table.hash)
 
 
 def decided(config: TrainConfig, hashes: Mapping[str, str]) -> dict[str, TableConfig]:
-    """Return the tables with a hashing each.
-
-    Args:
-        hashes: Hashing of tables that leave it out; 'none' if it is missing.
-    """
+    """Return the tables with a hashing each: 'none' if neither the file nor `hashes` has one."""
     filled = {name: replace(config.tables[name], hash=hashes.get(name, NO_HASH)) for name in undecided(config)}
     return {**config.tables, **filled}
 
 
 def rows_an_id(table: TableConfig) -> int:
-    """Return the number of rows of the table that are summed for an id."""
+    """Return how many rows are summed for an id."""
     if table.hash in ("", NO_HASH):
         return 1
-    made = key_transform("", "", 0, table.hash, table.hash_rows, table.hash_codes)
-    return len(CODES[made.op](np.zeros(1, np.int64), *made.integers[1:])[0])
+    transform = key_transform("", "", 0, table.hash, table.hash_rows, table.hash_codes)
+    return len(CODES[transform.op](np.zeros(1, np.int64), *transform.integers[1:])[0])
 
 
 def of_version(manifest: Manifest) -> dict[str, str]:
-    """Return the hashing of each table of a version."""
     ops = {t.name: t.op for t in manifest.transforms if t.op in HASHES}
     return {f.table: ops.get(f.input, NO_HASH) for f in manifest.lookups if f.table}
 
 
 def measured(source: Source, config: TrainConfig) -> tuple[dict[str, str], str]:
-    """Choose the hashing of tables that leave it out.
-
-    Args:
-        source: The training data.
-
-    Returns:
-        Hashing by table, and one line about the choices, or "".
-    """
-    wanted, hashes, lines = undecided(config), {}, []
-    for name, ids in estimated_ids(source, config, wanted).items():
+    """Choose the hashing of tables that leave it out; return it by table, and one line about it, or ""."""
+    tables, hashes, lines = undecided(config), {}, []
+    for name, ids in estimated_ids(source, config, tables).items():
         rows = config.tables[name].hash_rows
         hashes[name] = choice(ids, rows)
-        known = "unlimited" if math.isinf(ids) else f"{ids:,.0f}"
-        lines.append(f"{name} {hashes[name]} ({known} ids, {rows:,} rows)")
+        shown = "unlimited" if math.isinf(ids) else f"{ids:,.0f}"
+        lines.append(f"{name} {hashes[name]} ({shown} ids, {rows:,} rows)")
     return hashes, f"defaults: hash of {'; '.join(lines)}" if lines else ""
 
 
 def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dict[str, float]:
-    """Estimate the number of different ids that each table will meet in all of the data.
+    """Estimate the number of distinct ids of each table in all of the data; inf if new ids of endless data keep coming.
 
-    If the data are longer than the counted part, Heaps' law extrapolates: n rows have n**b distinct ids, where b is
-    estimated from the second half of the counted rows.
-
-    Returns:
-        Numbers by table; inf if the data are endless and new ids keep coming.
+    Beyond the counted rows, Heaps' law extrapolates: n rows have n**b distinct ids, with b from the second half of the
+    counted rows.
     """
     if not tables:
         return {}
@@ -99,21 +82,21 @@ def estimated_ids(source: Source, config: TrainConfig, tables: list[str]) -> dic
             half, half_rows = {name: len(ids) for name, ids in met.items()}, rows
         if rows >= until:
             break
-    found: dict[str, float] = {}
+    estimates: dict[str, float] = {}
     for name, ids in met.items():
         grows = len(ids) > half.get(name, 0)
         if total == rows or not grows:
-            found[name] = len(ids)
+            estimates[name] = len(ids)
         elif total is None:
-            found[name] = math.inf
+            estimates[name] = math.inf
         else:
             power = min(1.0, math.log(len(ids) / max(1, half[name])) / math.log(max(2.0, rows / half_rows)))
-            found[name] = len(ids) * (total / rows) ** power
+            estimates[name] = len(ids) * (total / rows) ** power
     for feature in config.features:
-        if feature.cross and feature.table in found:
-            # The data do not have a cross's ids: each bucket may be one.
-            found[feature.table] = max(found[feature.table], feature.buckets)
-    return found
+        if feature.cross and feature.table in estimates:
+            # A cross's ids are not in the data: each bucket may be one.
+            estimates[feature.table] = max(estimates[feature.table], feature.buckets)
+    return estimates
 
 
 def _ids(column: Column) -> NDArray[np.int64]:

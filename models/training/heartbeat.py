@@ -1,15 +1,13 @@
 """Report a run's progress to its servers: replace `<model>/trainer.json` in the repository every few seconds.
 
 Invariants
-- Training never waits for a report and never fails because of one: a thread of its own writes them, and one that
-  cannot be written is skipped. The next one says the same, and servers count the age of the newest that arrived.
-- The last report of a run says how it ended. The command waits for it at most END_S; a run that is killed writes none
-  and becomes silent.
-- The report has no data of users and nothing that names the machine: the run's name is random, errors are cut before
-  the value that they got (without_values), and those that are not ours are not told at all.
+- Training never waits for a report or fails because of one: a thread writes them, and skips one that cannot be written.
+- The last report says how the run ended. The command waits for it at most END_S; a killed run becomes silent.
+- A report has no user data and nothing that names the machine: the run's name is random, errors end before their value
+  (without_values), and foreign errors are left out.
 - Nothing is written before the model has its first version, and so a folder.
 
-Costs: a file of about 1 KB each EVERY_S, fsynced; in an object store one PUT, 260,000 a month for a run without an end.
+Costs: a file of about 1 KB each EVERY_S, fsynced; in an object store one PUT, 260,000 a month for an endless run.
 Mirrors do not list because of it.
 """
 
@@ -36,18 +34,13 @@ from freshet_serving.processor.repository import (
 
 EVERY_S, END_S = 10.0, 10.0
 RATE_REPORTS = 7
-"""Number of newest reports over which rows a second are measured: a minute."""
+"""Number of newest reports that rows a second are measured over: a minute."""
 REFUSED_CODE = 3
-"""Exit code of a run whose version the gate has refused; its error is the verdict."""
+"""Exit code of a run whose version the gate has refused."""
 
 
 class Heartbeat:
-    """The reports of one run, from the block's begin to its end.
-
-    Attributes:
-        status: Returns the run's status, once there is a run.
-        stopping: True if the run was asked to stop.
-    """
+    """Reports of one run, from the block's begin to its end; `status` returns its status once there is a run."""
 
     def __init__(
         self,
@@ -57,19 +50,12 @@ class Heartbeat:
         unix_s: Callable[[], float] = time.time,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write nothing yet.
-
-        Args:
-            repository: Address of the repository.
-            follow: True if the run has no end.
-            unix_s: Clock for times that people read.
-            now_s: Clock for rates.
-        """
+        """Write nothing yet; `follow` if the run has no end. Clocks: unix_s for people, now_s for rates."""
         self._address, self._model, self._unix_s, self._now_s = repository, model, unix_s, now_s
         self._repository: Repository | None = None
         self.status: Callable[[], RunStatus] = RunStatus
         self.stopping = False
-        # Written by the thread that trains; the report by the heartbeat's own.
+        # Written by the training thread; the report by the heartbeat's.
         self._end: tuple[TrainerState, str] | None = None
         self._report = TrainerReport(
             secrets.token_hex(8), TrainerState.RUNNING, 0, EVERY_S, follow, started_at=unix_s(), written_at=unix_s()
@@ -90,20 +76,12 @@ class Heartbeat:
         self._thread.join(END_S)
 
     def stop(self, stop: Callable[[], None]) -> None:
-        """Ask the run to stop: it ends without an error, and has not finished.
-
-        Args:
-            stop: Asks it.
-        """
+        """Ask the run to stop through `stop`: it ends without an error, and has not finished."""
         self.stopping = True
         stop()
 
     def end(self, error: BaseException | None) -> None:
-        """Set the state in which the run has ended.
-
-        Args:
-            error: What ended it; None if it returned.
-        """
+        """Set the state in which the run has ended, by the error or None."""
         if self.stopping or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             self._end = TrainerState.STOPPED, ""
         elif getattr(error, "exit_code", 0) == REFUSED_CODE:
@@ -116,7 +94,6 @@ class Heartbeat:
             self._end = TrainerState.FAILED, "an unexpected error; its output says which"
 
     def write(self) -> None:
-        """Write a report of the run as it is now, if the repository can be written."""
         report = self._next()
         try:
             if self._repository is None:

@@ -1,12 +1,11 @@
 """Divide a network at what depends on histories alone, so that a step computes it once for rows of the same history.
 
-A tensor that depends on histories alone has one row a history: the first part computes it for the distinct histories,
-and each row of the second part reads the row of its own. Nothing else changes, so losses and gradients are the same but
-for the order in which numbers are added up.
+The first part computes such tensors for the distinct histories; each row of the second part reads its history's row.
+Losses and gradients are the same but for the order of sums.
 
-A network stays whole where the first part has no weights: reading a history at two places of memory is as cheap as
-reading it once and copying it. `din` compares each event with the candidate first, and in `bst` the candidate is an
-event. It also stays whole where the first part has a state, such as dropout's, which would draw fewer numbers.
+A network stays whole if the first part has no weights, because reading a history twice is as cheap as copying it: `din`
+compares each event with the candidate first, and in `bst` the candidate is an event. So it does if the first part has a
+state, such as dropout's, which would draw fewer numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ class HistoryDivision:
     """A network in two parts over the same variables."""
 
     def __init__(self, network: keras.Model, histories: Sequence[int], boundary: Tensors) -> None:
-        """Make the parts.
-
-        Args:
-            network: The network, a model of logits.
-            histories: Numbers of its inputs that are histories.
-            boundary: The first part's tensors that the second part reads.
-        """
+        """Make the parts of a model of logits at the boundary: the first part's tensors that the second reads."""
         self._histories = histories
         self._others = [i for i in range(len(network.inputs)) if i not in histories]
         read = {str(n): tensor for n, tensor in enumerate(boundary)}
@@ -46,31 +39,25 @@ class HistoryDivision:
 
     @property
     def has_row_a_history(self) -> bool:
-        """True if each tensor between the parts has a row a history, or one for all."""
         return all(rows in (1, TRIED_ROWS) for rows in self._rows.values())
 
     def call(
         self, weights: Tensors, other: Sequence[Any], inputs: Sequence[Any], own: Any, training: bool
     ) -> tuple[Any, Tensors]:
-        """Return the network's logits and the new values of its other state, as its stateless_call does.
+        """Return the network's logits and other state; inputs that are histories have a row for each distinct one.
 
-        Args:
-            weights: Values of its trained variables.
-            other: Values of its other state.
-            inputs: Its inputs; those that are histories have a row for each distinct one.
-            own: int32 [rows], the number of each row's histories.
-            training: Whether it is called to learn.
+        `own` is the number of each row's histories, int32 [rows].
         """
-        known, state = dict(zip(self._paths, weights)), dict(zip(self._other, other))
-        found, _ = self._first.stateless_call(
-            [known[v.path] for v in self._first.trainable_variables],
+        weight_of, state = dict(zip(self._paths, weights)), dict(zip(self._other, other))
+        tensors, _ = self._first.stateless_call(
+            [weight_of[v.path] for v in self._first.trainable_variables],
             [],
             [inputs[i] for i in self._histories],
             training=training,
         )
-        read = [tf.gather(found[name], own) if rows > 1 else found[name] for name, rows in self._rows.items()]
+        read = [tf.gather(tensors[name], own) if rows > 1 else tensors[name] for name, rows in self._rows.items()]
         logits, after = self._second.stateless_call(
-            [known[v.path] for v in self._second.trainable_variables],
+            [weight_of[v.path] for v in self._second.trainable_variables],
             [state[v.path] for v in self._second.non_trainable_variables],
             [*(inputs[i] for i in self._others), *read],
             training=training,
@@ -80,12 +67,7 @@ class HistoryDivision:
 
 
 def divide(network: keras.Model, histories: Sequence[int]) -> HistoryDivision | None:
-    """Return the parts of a network; None if it stays whole.
-
-    Args:
-        network: The network, a model of logits.
-        histories: Numbers of its inputs that are histories.
-    """
+    """Return the parts of a model of logits whose `histories` are inputs by number; None if it stays whole."""
     alone = {id(tensor): i in histories for i, tensor in enumerate(network.inputs)}
     boundary, learns, has_state = dict[int, Any](), False, False
     waiting = [network.outputs[0]]
@@ -93,16 +75,16 @@ def divide(network: keras.Model, histories: Sequence[int]) -> HistoryDivision | 
         tensor = waiting[-1]
         operation, number, _ = tensor._keras_history
         before = operation._inbound_nodes[number].arguments.keras_tensors if id(tensor) not in alone else []
-        missing = [given for given in before if id(given) not in alone]
+        missing = [source for source in before if id(source) not in alone]
         waiting.extend(missing)
         if missing or id(waiting.pop()) in alone:
             continue
-        alone[id(tensor)] = bool(before) and all(alone[id(given)] for given in before)
+        alone[id(tensor)] = bool(before) and all(alone[id(source)] for source in before)
         if alone[id(tensor)]:
             learns |= bool(getattr(operation, "trainable_variables", ()))
             has_state |= bool(getattr(operation, "non_trainable_variables", ()))
         else:
-            boundary |= {id(given): given for given in before if alone[id(given)]}
+            boundary |= {id(source): source for source in before if alone[id(source)]}
     if not learns or has_state:
         return None
     division = HistoryDivision(network, histories, [*boundary.values()])

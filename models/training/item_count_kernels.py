@@ -11,23 +11,14 @@ from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.package.item_rows import KEY_PARTS, SCALE
 
 MOST_COUNTED = 4096.0
-"""A later event halves the counts of a row with more, so that habits may change."""
+"""A later event first halves the counts of a row with more, so that habits may change."""
 
 _I64 = nb.types.Array(nb.int64, 1, "A", readonly=True)
 
 
 @inlined
 def follow(rows, before, item, dense, successors, number):
-    """Count that an item followed another one.
-
-    Args:
-        rows: As of count_events(), and so are the others.
-        before: Row number of the other one.
-        item: Row number of the item.
-        dense: See there.
-        successors: See there.
-        number: 0 for the next event, 1 for two events after.
-    """
+    """Count that an item followed another one, `before`; `number` is 0 for the next event, 1 for the one after it."""
     totals = dense + KEY_PARTS
     keys = totals + 2
     times = keys + KEY_PARTS * successors

@@ -1,15 +1,13 @@
 """Count in the items' rows how popular they are and what follows them (processor.package.item_rows).
 
 Invariants
-- Counts are float32 numbers of rows of the items' table and nothing else: what publishes, restores or undoes rows does
-  it to counts.
-- A row's counted numbers change only here; optimizers do not move them.
-- A pass over the full version counts all its events before it learns any; an event that is learned is then left out of
-  its own counts, so that they say of it what they will say of a new one. Later events are counted once learned.
-- A successor has its count exactly, from its last entry into the row on; the ones that were least often leave.
-- Popularity halves every `half_life` rows of the log, the one of HALF_LIVES that would have foretold the log best. It
-  is a logarithm, to which later events add more, so that a new event touches no other item's row; what all items gain
-  alike changes no order.
+- Counts are float32 numbers of the items' rows and nothing else: they are published, restored and undone with the rows.
+- Only this module changes them; optimizers do not.
+- A pass over the full version counts all its events before it learns any. An event is left out of its own counts when
+  it is learned, so that counts say of it what they will say of a new one. Later events are counted once learned.
+- A successor's count is exact from its last entry into the row on; the least frequent ones leave.
+- Popularity halves every `half_life` rows of the log: the one of HALF_LIVES that predicts the log best. It is a
+  logarithm to which later events add more, so a new event touches no other item's row.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from freshet_serving.processor.package.item_rows import (
 )
 
 HALF_LIVES, USUAL = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0), 1.0
-"""Rows in which popularity may halve, as shares of the full version's, and that of a log which nobody counted."""
+"""Half-lives of popularity as shares of the full version's rows, and that of a log that was not counted."""
 FEWEST_ROWS = 1000
 """The shortest half-life: fewer events are chance."""
 BLOCKS, SPREADS = 32, (0.3, 1.0, 3.0, 10.0)
-"""A half-life foretells a block of rows from those before; each item has a spread added, the best for the half-life."""
+"""A half-life predicts a block of rows from those before; each item has a spread added, the best for the half-life."""
 SAMPLE, ROUNDS = 20_000, 60
 LEARNED_ALONE = ItemRows(1, False, 0)
 
@@ -49,7 +47,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ItemRowInitializer(RowInitializer):
-    """First values of items' rows: learned numbers as of any table, the item's key, and no counts."""
+    """First values of items' rows: as any table's, then the item's key, and no counts."""
 
     layout: ItemRows = LEARNED_ALONE
 
@@ -63,12 +61,9 @@ class ItemRowInitializer(RowInitializer):
 
 @dataclass(frozen=True, slots=True)
 class PopularityClock:
-    """The clock of popularity: how much an event of a later row counts.
+    """Weights of events for popularity: 1 / total at `row`, half as much every half_life rows before.
 
-    Attributes:
-        row: Row of the log whose event counts 1 / total.
-        half_life: Rows in which an event counts half as much.
-        total: What all events until `row` count together.
+    `total` is what all events until `row` count together.
     """
 
     row: int
@@ -77,7 +72,7 @@ class PopularityClock:
 
     @classmethod
     def at(cls, row: int, share: float = USUAL) -> PopularityClock:
-        """Return the clock of a full version that ends before a row; it halves in a share of its rows."""
+        """Return the clock of a full version that ends before `row`, with a half-life of a share of its rows."""
         half_life = max(FEWEST_ROWS, row * share)
         return cls(row, half_life, max(1.0, half_life / math.log(2) * (1 - 0.5 ** (row / half_life))))
 
@@ -86,7 +81,6 @@ class PopularityClock:
         return np.asarray((rows - self.row) * (math.log(2) / self.half_life) - math.log(self.total), np.float64)
 
     def saved(self) -> dict[str, Any]:
-        """Return what the constructor takes."""
         return asdict(self)
 
 
@@ -105,37 +99,26 @@ class Followed(NamedTuple):
 
 
 class ItemCounts:
-    """The counted numbers of a table of items.
-
-    Attributes:
-        clock: What an event counts; None before a pass.
-    """
+    """The counted numbers of a table of items; `clock` is None before a pass."""
 
     def __init__(self, table: EmbeddingVariable, layout: ItemRows) -> None:
         self._table, self.layout = table, layout
         self.clock: PopularityClock | None = None
 
     def count_log(self, keys: Int64s, firsts: Bools, rows: Int64s, until: int) -> Float32s:
-        """Count the events of a pass, in place of what the items' rows have; return the mixture that fits them.
+        """Count the events of a pass from zero; return the mixture that fits them, a1 and a2.
 
-        Args:
-            keys: int64 [n], their items, user by user.
-            firsts: bool [n], which are their user's first.
-            rows: int64 [n], their rows in the log.
-            until: Row after the last one.
-
-        Returns:
-            float32 [2], a1 and a2.
+        Keys and rows in the log, int64 [n], come user by user; `firsts` are each user's first.
         """
         items, numbers, times = np.unique(keys, return_inverse=True, return_counts=True)
         numbers, count = numbers.reshape(-1), len(items)
         self.clock = clock = PopularityClock.at(until, fitting_half_life(numbers, rows, count, until))
         refs = self._table.insert(items, times)
-        there = refs >= 0
+        present = refs >= 0
         counted = np.bincount(numbers, np.exp(clock.logs(rows)), minlength=count)
         popularity = np.maximum(0.0, (np.log(np.maximum(counted, 1e-30)) + LOG_FLOOR) / SCALE)
-        self._table.rows[refs[there], self.layout.dim] = popularity[there]
-        self._table.touch(refs[there])
+        self._table.rows[refs[present], self.layout.dim] = popularity[present]
+        self._table.touch(refs[present])
         if not self.layout.successors or not count:
             return np.zeros(2, np.float32)
         seconds, thirds = ~firsts[1:], ~(firsts[1:-1] | firsts[2:])
@@ -143,50 +126,45 @@ class ItemCounts:
             numbers[:-1][seconds] * count + numbers[1:][seconds],
             numbers[:-2][thirds] * count + numbers[2:][thirds],
         ]
-        whole, which = np.unique(np.concatenate(pairs), return_inverse=True)
-        which = which.reshape(-1)
+        distinct_pairs, pair_of = np.unique(np.concatenate(pairs), return_inverse=True)
+        pair_of = pair_of.reshape(-1)
         split = len(pairs[0])
-        each = [np.bincount(at, minlength=len(whole)).astype(np.float64) for at in (which[:split], which[split:])]
-        before, after = whole // count, whole % count
-        totals = [np.bincount(before, one, minlength=count) for one in each]
-        often = sum(one / (total[before] + SMOOTHING) for one, total in zip(each, totals))
+        counts_of = [
+            np.bincount(at, minlength=len(distinct_pairs)).astype(np.float64)
+            for at in (pair_of[:split], pair_of[split:])
+        ]
+        before, after = distinct_pairs // count, distinct_pairs % count
+        totals = [np.bincount(before, counts_at, minlength=count) for counts_at in counts_of]
+        often = sum(counts_at / (total[before] + SMOOTHING) for counts_at, total in zip(counts_of, totals))
         order = np.lexsort((after, -often, before))
-        place = np.arange(len(whole)) - np.searchsorted(before, before[order])
-        kept = order[(place < self.layout.successors) & there[before[order]]]
-        place = place[(place < self.layout.successors) & there[before[order]]]
-        made = np.zeros((count, self.layout.width), np.float32)
-        made[:, self.layout.totals] = np.stack(totals, axis=1)
-        made_keys = np.zeros((count, self.layout.successors, KEY_PARTS), np.float32)
-        made_keys[before[kept], place] = split_keys(items[after[kept]])
-        made[:, self.layout.keys] = made_keys.transpose(0, 2, 1).reshape(count, -1)
-        for number, one in enumerate(each):
-            made[before[kept], self.layout.times(number).start + place] = one[kept]
+        place = np.arange(len(distinct_pairs)) - np.searchsorted(before, before[order])
+        stored = order[(place < self.layout.successors) & present[before[order]]]
+        place = place[(place < self.layout.successors) & present[before[order]]]
+        new_rows = np.zeros((count, self.layout.width), np.float32)
+        new_rows[:, self.layout.totals] = np.stack(totals, axis=1)
+        new_keys = np.zeros((count, self.layout.successors, KEY_PARTS), np.float32)
+        new_keys[before[stored], place] = split_keys(items[after[stored]])
+        new_rows[:, self.layout.keys] = new_keys.transpose(0, 2, 1).reshape(count, -1)
+        for number, counts_at in enumerate(counts_of):
+            new_rows[before[stored], self.layout.times(number).start + place] = counts_at[stored]
         counts = slice(self.layout.totals.start, self.layout.width)
-        self._table.rows[refs[there], counts] = made[there, counts]
+        self._table.rows[refs[present], counts] = new_rows[present, counts]
         return self._fitting(items, numbers, firsts, refs)
 
     def go_on(self, row: int) -> PopularityClock:
-        """Begin to count later events beside what the rows have, and return the clock.
-
-        Args:
-            row: Row of the first one.
-        """
+        """Begin to count events from `row` on beside what the rows have; return the clock."""
         learned = self._table.export().rows[:, self.layout.dim] * SCALE
         shares = float(np.exp(learned[learned > 0] - LOG_FLOOR).sum())
         self.clock = clock = PopularityClock.at(row)
         if shares:
-            # All events until now count as many as they would if the clock had counted them.
+            # Earlier events count as if this clock had counted them.
             self.clock = clock = replace(clock, total=clock.total / shares)
         return clock
 
     def count_events(self, refs: Int64s, splits: Int64s, counts: Int64s, first_row: int) -> None:
-        """Count the newest events of some histories.
+        """Count the newest `counts` events of histories [splits[i], splits[i + 1]) as events of row `first_row`.
 
-        Args:
-            refs: int64 [n], row numbers of the items of all events; negative for those without a row.
-            splits: Events of history i are [splits[i], splits[i + 1]).
-            counts: How many of the newest are new.
-            first_row: Row of the log that these events count as.
+        `refs` are row numbers of all events' items, negative for those without a row.
         """
         clock = self.clock or self.go_on(first_row)
         gained = float(clock.logs(np.array([first_row]))[0]) + LOG_FLOOR
@@ -194,38 +172,36 @@ class ItemCounts:
         kernels.count_events(self._table.rows, refs, splits, counts, layout.dense, layout.successors, gained)
 
     def followed(self, last: Int64s, before: Int64s, targets: Int64s, counted: bool) -> Followed:
-        """Return what has followed the events before some targets.
+        """Return what has followed the events before some targets, all int64 [n] row numbers, negative for none.
 
-        Args:
-            last: int64 [n], row numbers of the events before the targets; negative for none, and so are the others.
-            before: int64 [n], of those before them.
-            targets: int64 [n], of the targets.
-            counted: Whether the targets themselves are counted, which are then left out.
+        `before` are those before the `last` ones; `counted` targets are left out of what has followed.
         """
         layout, rows = self.layout, self._table.rows
-        own = joined_keys(rows[np.maximum(targets, 0)][:, layout.own])
-        one, two = (np.where((r >= 0)[:, None], rows[np.maximum(r, 0)], np.float32(0)) for r in (last, before))
-        keys, shares = layout.followed(one, two, own if counted else None)
-        there = np.maximum(self._table.find(keys.reshape(-1)), -1).reshape(keys.shape)
-        refs = np.where(shares.any(-1), there, -1)
-        is_own = (keys == own[:, None]) & (targets >= 0)[:, None]
+        target_keys = joined_keys(rows[np.maximum(targets, 0)][:, layout.own])
+        after_last, after_before = (
+            np.where((r >= 0)[:, None], rows[np.maximum(r, 0)], np.float32(0)) for r in (last, before)
+        )
+        keys, shares = layout.followed(after_last, after_before, target_keys if counted else None)
+        found_refs = np.maximum(self._table.find(keys.reshape(-1)), -1).reshape(keys.shape)
+        refs = np.where(shares.any(-1), found_refs, -1)
+        is_own = (keys == target_keys[:, None]) & (targets >= 0)[:, None]
         return Followed(refs, shares, (shares * is_own[:, :, None]).sum(1))
 
     def _fitting(self, items: Int64s, numbers: Int64s, firsts: Bools, refs: Int64s) -> Float32s:
-        """Return a1 and a2 that fit a sample of the events that were counted."""
+        """Return a1 and a2 that fit a sample of the counted events."""
         at = np.flatnonzero(~firsts)
         at = at[:: max(1, len(at) // SAMPLE)]
-        of = refs[numbers]
-        before = np.where(firsts[at - 1], -1, of[at - 2])
-        own = of[at]
-        at, before, own = at[own >= 0], before[own >= 0], own[own >= 0]
+        event_refs = refs[numbers]
+        before = np.where(firsts[at - 1], -1, event_refs[at - 2])
+        targets = event_refs[at]
+        at, before, targets = at[targets >= 0], before[targets >= 0], targets[targets >= 0]
         if not len(at):
             return np.zeros(2, np.float32)
-        followed = self.followed(of[at - 1], before, own, True)
+        followed = self.followed(event_refs[at - 1], before, targets, True)
         share = np.bincount(numbers, minlength=len(items))[numbers[at]] / len(numbers)
         share = np.maximum(share - 1 / len(numbers), 0.3 / len(numbers))
         sums, mixed = followed.shares.sum(1).astype(np.float64), np.ones(2)
-        # Where it stays, the derivative of the events' likelihood is 0.
+        # At the fixed point the derivative of the likelihood is 0.
         for _ in range(ROUNDS):
             right = (followed.own / (share + followed.own @ mixed)[:, None]).sum(0)
             mixed *= right / np.maximum((sums / (1 + sums @ mixed)[:, None]).sum(0), 1e-9)
@@ -235,15 +211,9 @@ class ItemCounts:
 
 
 def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> float:
-    """Return which of HALF_LIVES foretells the events of a log best, each block from those before.
+    """Return the HALF_LIVES share that predicts events of items `numbers` [n] in `rows` [n] best.
 
-    Of those that are within one standard error of the best it is the longest, which has more events.
-
-    Args:
-        numbers: int64 [n], numbers of the events' items.
-        rows: int64 [n], their rows.
-        count: Number of items.
-        until: Row after the last one.
+    Each block is predicted from those before. Of shares within a standard error the longest, with most events, wins.
     """
     order = np.argsort(rows, kind="stable")
     edges = np.linspace(0, until, BLOCKS + 1).astype(np.int64)
@@ -252,14 +222,14 @@ def fitting_half_life(numbers: Int64s, rows: Int64s, count: int, until: int) -> 
     for likelihood, share in zip(likelihoods, HALF_LIVES):
         half_life, counted = max(FEWEST_ROWS, until * share), np.zeros(count)
         for block in range(BLOCKS):
-            some = order[cuts[block] : cuts[block + 1]]
-            items, end = numbers[some], edges[block + 1]
+            in_block = order[cuts[block] : cuts[block + 1]]
+            items, end = numbers[in_block], edges[block + 1]
             total, of_items = counted.sum(), counted[items]
             for at, spread in enumerate(SPREADS if len(items) else ()):
                 likelihood[at, block] = np.log(of_items + spread).sum() - len(items) * np.log(total + spread * count)
             counted *= 0.5 ** ((end - edges[block]) / half_life)
-            counted += np.bincount(items, 0.5 ** ((end - rows[some]) / half_life), minlength=count)
-    # The first blocks are foretold by next to nothing.
+            counted += np.bincount(items, 0.5 ** ((end - rows[in_block]) / half_life), minlength=count)
+    # The first blocks are predicted from almost nothing.
     likelihoods = likelihoods[:, :, BLOCKS // 4 :]
     by_block = likelihoods[np.arange(len(HALF_LIVES)), likelihoods.sum(2).argmax(1)]
     behind = by_block[by_block.sum(1).argmax()] - by_block

@@ -1,26 +1,24 @@
 """Keep what ranks items for everybody beside a model in training: when an item was first seen, and how popular it is.
 
-The numbers are rows of a table of their own, which no feature reads (NAME): the time and, for networks whose rows have
-none (models.training.item_counts), the popularity. So what publishes, restores, undoes or rolls back rows does it to
-them. Servers scan them (processor.extensions.top_items.item_sources).
+The numbers are rows of a table that no feature reads (NAME): the time and, unless the items' rows have it
+(models.training.item_counts), the popularity. So they are published, restored, undone and rolled back like other rows.
+Servers scan them (processor.extensions.top_items.item_sources).
 
 Invariants
-- An item was first seen at the time of its earliest event or, without one, at that of the newest event when its record
-  was first there. No clock is read: the numbers follow from the log, so a run that follows it has those of one that
-  reads it at once.
-- Only events that are learned, or counted before that, say anything. Taking them in again changes no time.
-- Popularity is counted as that of next-item networks is, on the same clock.
-- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS, and from 1: then both numbers
-  of a row are of one size, which their codes need (row_codes has one scale a row), and a new item's row is not many
-  times as long as any before, by which the guard knows broken deltas. A float32 tells a quarter of a minute apart for 7
-  years after the origin, and a minute for 29.
-- Popularity grows by log 2 each half-life, and has three decimals for 10,000 of them. Even the shortest one is 1/64 of
-  the full version's rows, so these are the rows of 156 full versions.
+- An item was first seen at its earliest event or, without one, at the newest event when its record first appeared. No
+  clock is read: the numbers follow from the log, for a run that follows it as for one that reads it at once.
+- Only events that are learned, or counted before that, count. Repeating them changes no time.
+- Popularity is counted as that of next-item networks, on the same clock.
+- Hours are counted from the earliest event of the full version, in units of UNIT_HOURS, and from 1: so both numbers of
+  a row have similar size, which row_codes with one scale a row needs, and a new item's row is not many times as long as
+  any before, by which the guard recognises broken deltas. A float32 resolves a quarter of a minute for 7 years after
+  the origin, a minute for 29.
+- Popularity grows by log 2 each half-life, and has three decimals for 10,000 of them, at least 156 full versions.
 
 Costs: a lookup for each event, and for each record before a publication.
 
-Rejected: a number more in the rows of next-item networks (their codes have one scale for it and the learned numbers,
-and rows of older versions have no place for it).
+Rejected: another number in the rows of next-item networks: their codes have one scale for all numbers, and rows of
+older versions have no place for it.
 """
 
 from __future__ import annotations
@@ -43,19 +41,13 @@ from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE, ItemRo
 NAME = "item_sources"
 HOUR_S, UNIT_HOURS = 3600.0, 4096.0
 POPULARITY = ItemRows(1, True, 0)
-"""The layout of a row that begins with the popularity."""
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 
 
 def with_sources(manifest: Manifest, item: Feature, columns: int) -> tuple[Manifest, str]:
-    """Return the manifest with a table for the numbers of its items, and the table's name.
-
-    Args:
-        item: The feature that looks up an item.
-        columns: Numbers of a row.
-    """
+    """Return the manifest with a table of `columns` numbers for each item, and the table's name."""
     name, taken = NAME, {t.name for t in manifest.tables}
     while name in taken:
         name += "_"
@@ -64,49 +56,29 @@ def with_sources(manifest: Manifest, item: Feature, columns: int) -> tuple[Manif
 
 
 class ItemSources:
-    """The numbers of a model's items.
+    """The numbers of a model's items; `counts` is None if the items' own rows have the popularity.
 
-    Attributes:
-        counts: Counts the popularity; None where the items' own rows have it.
-        origin_s: Unix seconds that hours are counted from; None without an event that has a time.
-        newest_s: Time of the newest event.
+    Hours are counted from `origin_s`, Unix seconds, None without an event that has a time.
     """
 
     def __init__(self, table: EmbeddingVariable, seed: int, counted: bool) -> None:
-        """Have no event.
-
-        Args:
-            table: The table, of one number a row, or two if popularity is counted.
-            seed: Seed of hashes of ids that are strings.
-            counted: Whether popularity is counted.
-        """
+        """Start without events in a table of one number a row, or two if popularity is `counted`."""
         self.table, self._seed = table, seed
         self.counts = ItemCounts(table, POPULARITY) if counted else None
         self.origin_s: float | None = None
         self.newest_s = 0.0
 
     def keys_of(self, ids: Column) -> Int64s:
-        """Return the keys of ids as the data have them, int64 [n]."""
+        """Return the keys of ids, int64 [n]."""
         return hash_strings(ids, self._seed) if isinstance(ids, Strings) else np.asarray(ids, np.int64)
 
     def count_log(self, keys: Int64s, rows: Int64s, until: int) -> None:
-        """Count the events of a pass, in place of those before.
-
-        Args:
-            keys: int64 [n], their items.
-            rows: int64 [n], their rows in the log.
-            until: Row after the last one.
-        """
+        """Count the events of a pass from zero: their items' keys, int64 [n], and their rows in the log."""
         if self.counts is not None:
             self.counts.count_log(keys, np.zeros(len(keys), np.bool_), rows, until)
 
     def count(self, keys: Int64s, first_row: int) -> None:
-        """Count events.
-
-        Args:
-            keys: int64 [n], their items.
-            first_row: Row of the log that they count as.
-        """
+        """Count events of items, int64 [n], as those of row `first_row` of the log."""
         if self.counts is None or not len(keys):
             return
         refs = self.table.insert(keys)
@@ -114,16 +86,11 @@ class ItemSources:
         self.table.touch(np.unique(refs))
 
     def see(self, keys: Int64s, times: Float64s | None) -> None:
-        """Take in the times of events; before they are counted.
-
-        Args:
-            keys: int64 [n], their items.
-            times: float64 [n], Unix seconds, NaN for none; None for a log without times.
-        """
+        """Take in the times [n] of items' events before they are counted: Unix seconds, NaN or None for none."""
         if times is None:
             return
-        known = np.isfinite(times)
-        keys, times = keys[known], times[known]
+        timed = np.isfinite(times)
+        keys, times = keys[timed], times[timed]
         if not len(keys):
             return
         if self.origin_s is None:
@@ -139,11 +106,7 @@ class ItemSources:
         self.table.touch(refs[earlier])
 
     def describe(self, keys: Int64s) -> None:
-        """Take in items that have a record; those without an event are as old as the newest one is now.
-
-        Args:
-            keys: int64 [n], keys of the records.
-        """
+        """Take in items that have records; those without an event are as old as the newest one."""
         if self.origin_s is None or not len(keys):
             return
         missing = np.unique(keys[self.table.find(keys) < 0])
@@ -153,32 +116,21 @@ class ItemSources:
             self.table.touch(refs)
 
     def keep(self, items: EmbeddingVariable, described: Int64s) -> None:
-        """Remove the numbers of items that have neither a row nor a record.
-
-        Args:
-            items: The items' rows.
-            described: int64 [n], keys of the records.
-        """
+        """Remove the numbers of items that have neither a row nor a record (`described`)."""
         keys = self.table.export().keys
         gone = keys[(items.find(keys) < 0) & ~np.isin(keys, described)]
         self.table.remove(gone)
 
     def saved(self) -> dict[str, Any]:
-        """Return what restore() takes, beside the table."""
+        """Return what restore() takes, without the table."""
         return {} if self.origin_s is None else {"origin_s": self.origin_s, "newest_s": self.newest_s}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take in what saved() has returned; {} for nothing."""
         if saved:
             self.origin_s, self.newest_s = float(saved["origin_s"]), float(saved["newest_s"])
 
     def noted(self, manifest: Manifest, popularity: Mapping[str, Any] | None = None) -> Manifest:
-        """Return a manifest whose notes name the sources that there are.
-
-        Args:
-            manifest: The manifest of a model that ranks items.
-            popularity: The entry of the popularity that items' own rows have; None without it.
-        """
+        """Return a manifest whose notes name the sources; `popularity` is the entry of items' own rows, if any."""
         name, new = self.table.name, None
         if self.counts is not None:
             popularity = source_entry(name, POPULARITY.dim, SCALE, -LOG_FLOOR)

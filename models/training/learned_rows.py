@@ -1,11 +1,10 @@
 """Recognise the rows that a run has learned, so that no run continues at a position of other data.
 
-A checkpoint's position counts rows of the data. It means nothing once the table was replaced: rows would be skipped, or
-older ones learned as if they were new. So a checkpoint has digests of the data's first rows and of those before its
-position, column by column: columns that a later configuration adds or drops do not make the data other ones.
+A position counts rows of the data: in a replaced table, rows would be skipped or learned again. So a checkpoint has
+digests of the data's first rows and of those before its position, by column: columns may be added and dropped.
 
-Not recognised: rows changed elsewhere than at these two places. Followed streams have a journal of their own
-(models.streams.stream_journal), and shuffled passes and histories only the digests of the first rows.
+Not recognised: changes elsewhere. Followed streams have a journal (models.streams.stream_journal), shuffled passes and
+histories only the digests of the first rows.
 """
 
 from __future__ import annotations
@@ -30,35 +29,21 @@ REMEDY = (
 
 
 class LearnedRows:
-    """The rows that a run has learned, as its checkpoints remember them.
-
-    Attributes:
-        state: As JSON: `first`, digests by column of the first ROWS rows; `last`, those of rows [start, end).
-    """
+    """The rows that a run has learned: digests by column of the first ROWS rows, and of the last [start, end)."""
 
     def __init__(self, state: dict[str, Any], joined: Iterable[str] = ()) -> None:
-        """Go on with what a checkpoint remembers.
-
-        Args:
-            state: As the attribute; {} for nothing. It is changed in place.
-            joined: Columns that are not the data's own, such as those of entities.
-        """
+        """Continue with a checkpoint's state, changed in place; `joined` columns are not the data's own."""
         self.state = state
         self._joined = frozenset(joined)
 
     def learned(self, batch: Batch) -> None:
-        """Remember the last rows of a batch that was learned in the order of the data."""
+        """Store digests of the last rows of a batch learned in the order of the data."""
         if len(batch):
             last = batch.slice(max(0, len(batch) - ROWS), len(batch))
             self.state["last"] = {"start": last.start, "end": last.end, "digests": self._digests(last)}
 
     def recognise(self, source: Source, position: int, rows: int | None) -> None:
-        """Raise BadInput unless a source begins with the rows that were learned; then remember its first ones.
-
-        Args:
-            position: Number of rows that were learned.
-            rows: Rows of the data; None if they have no end.
-        """
+        """Raise BadInput unless a source begins with the `position` rows that were learned; store its first ones."""
         if position:
             self._check(source, position, rows)
         self._begin(source)
@@ -92,19 +77,18 @@ class LearnedRows:
             break
 
     def _digests(self, batch: Batch) -> dict[str, str]:
-        """Return a digest of each column of a batch that is the data's own: of labels, times, weights, ids, numbers."""
+        """Return digests of the data's own columns, labels, times and weights, without lists."""
         columns: dict[str, Any] = {LABEL: batch.label, TIME: batch.time, WEIGHT: batch.weight}
         columns |= {f"columns.{name}": c for name, c in batch.columns.items() if name not in self._joined}
         return {name: _digest(c) for name, c in columns.items() if c is not None and not isinstance(c, Ragged)}
 
 
 def _own(source: Source) -> Source:
-    """Return the source below histories, which reading from the middle would make anew."""
+    """Return the source below histories, which would be rebuilt for reading from the middle."""
     return source.events if isinstance(source, SequenceSource) else source
 
 
 def _digest(column: Column) -> str:
-    """Return a digest of a column's values and their type."""
     assert not isinstance(column, Ragged)
     if isinstance(column, Strings):
         parts = [b"strings", repr(column.tolist()).encode()]

@@ -1,40 +1,38 @@
 """Keep a run's weights in sync with the change log of its version: publish on its head, and go back after rollbacks.
 
-The trainer is one writer of the change log among others: servers roll back, people upload. So before it trains on a
-chunk, and again before it publishes one, it reads the records.
+The trainer is one writer of the change log among others: servers roll back, people upload. So it reads the records
+before it trains on a chunk and before it publishes one. They say one of these:
 - Its newest generation is the head: it continues.
-- Generations of other writers are based on it: it loads their rows and weights, and continues from there.
+- Other writers' generations are based on it: it loads their rows and weights, and continues from there.
 - Its newest generation is undone: it restores its own weights, optimizer included, of the newest generation on the
-  current line that a checkpoint has, and advances from there to the head. Rows that were published and undone are
-  skipped, or trained on again (replay). Rows not published yet are trained on again in any case. If no checkpoint
-  reaches back far enough, the weights are those of the repository, and the optimizer starts anew. Histories are not
-  weights and stay as they are, in stores too (models.streams.history_writer).
-- A hold (gate) stops what is served, not training: deltas continue behind it.
+  current line that a checkpoint has, and advances from there to the head. Published rows that were undone are skipped,
+  or trained on again (replay); unpublished rows are trained on again. If no checkpoint reaches back far enough, the
+  weights come from the repository and the optimizer starts anew. Histories are not weights and stay as they are.
+- A hold stops what is served, not training: deltas continue behind it.
 So trainer and head agree at the start of every chunk, except for dense weights that are withheld.
 
-With publish.dense_every = N, dense weights are published with every Nth delta, and others have rows alone: servers mix
-newer rows with older dense weights, and that is what these generations are. The trainer is ahead of the head then.
-- A delta has the difference between the trainer's dense weights and the head's, all of it or nothing. So what is
-  withheld is in the next delta that has any, whatever happened since.
-- RunState.withheld counts the newest deltas that lack them; 0 says that trainer and head agree. It is of a checkpoint's
-  generation, so rollbacks and kills take it along. Where it is not 0, the head's weights are read from the repository.
-- A delta without learned rows has all that is withheld. A run that ends publishes one if there is anything.
-Rejected: by seconds, which a repeated run could not repeat; by the step, which grows by other writers' deltas, too.
+With publish.dense_every = N, every Nth delta has dense weights, and others have rows alone, which servers combine with
+the older dense weights.
+- A delta has the whole difference between the trainer's dense weights and the head's, or nothing of it.
+- RunState.withheld counts the newest deltas without them. Checkpoints store it, so it survives rollbacks and kills. If
+  it is not 0, the head's dense weights are read from the repository.
+- A delta without learned rows has all that is withheld; a run that ends publishes one if necessary.
+Rejected: intervals in seconds, which a repeated run could not repeat; in steps, which other writers take, too.
 
-The increment of a generation is saved before the generation is published, with the digest that it will have. After a
-kill between the two, the next run publishes it byte for byte or, if another writer was faster, on top of theirs. While
-the repository is unreachable, the same step is retried, and nothing is trained on meanwhile.
+The increment of a generation is saved before its delta is published, with the digest that it will have. After a kill
+between the two, the next run publishes it byte for byte or, if another writer was faster, on top of theirs. While the
+repository is unreachable, the step is retried and nothing is trained on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO, TypeVar, cast
+from types import SimpleNamespace
+from typing import BinaryIO, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,17 +76,11 @@ Wait = Callable[[NotReady], None]
 
 
 def no_retry(error: NotReady) -> None:
-    """Raise the error instead of waiting."""
     raise error
 
 
 def retry_until_ready(act: Callable[[], T], wait: Wait) -> T:
-    """Return act(), retried as long as it raises NotReady and wait() returns.
-
-    Args:
-        act: The action.
-        wait: Waits before a retry, or raises to give up.
-    """
+    """Return act(), retried while it raises NotReady and wait(), which may raise to give up, returns."""
     while True:
         try:
             return act()
@@ -111,17 +103,9 @@ class Lineage:
         wait: Wait = no_retry,
         tables: Sequence[FollowedTable] = (),
     ) -> None:
-        """Read the change log.
+        """Read the change log; raise Diverged if the records do not form one.
 
-        Args:
-            version: The version as it was published.
-            replay: Train on undone rows again, instead of skipping them.
-            publish: The section: when dense weights are published, and snapshots written.
-            wait: Waits for an unreachable repository, or raises.
-            tables: The tables that the run follows: deltas have what has changed of those that are entities.
-
-        Raises:
-            Diverged: The records do not form a change log.
+        With `replay`, undone rows are trained on again. wait() waits for an unreachable repository, or raises.
         """
         self._wait = wait
         self._version, self._trainer, self._checkpoints = version, trainer, checkpoints
@@ -131,7 +115,7 @@ class Lineage:
         self._at = self.history.on_line(0) or self.history.head
         self._dense = trainer.dense.weights()
         self._entities = EntityDeltas(tables, version.root_manifest, self._served, report.note)
-        # Of the generation of the weights.
+        # Of the weights' generation.
         self._marks: Marks = state.entities
         self._unfolded = self._count_unfolded()
 
@@ -157,11 +141,7 @@ class Lineage:
         state.event_time, state.events = None, 0
 
     def follow(self) -> bool:
-        """Read the records and sync the weights with them; forget the users that were asked for.
-
-        Returns:
-            True if the weights went back, so that reading has to restart at the state's position.
-        """
+        """Read the records, sync the weights, and forget users as asked; return True if the weights went back."""
         retry_until_ready(self._change_log.look, self._wait)
         if not self._on_line(self._at):
             self._go_back()
@@ -172,19 +152,11 @@ class Lineage:
         return False
 
     def publish(self) -> Generation | None:
-        """Save all changes and publish them on the head, with the state's finished_at, event_time and events.
-
-        Returns:
-            The generation; None if the weights had to go back instead.
-
-        Raises:
-            BadInput: The weights cannot be served.
-        """
+        """Save all changes and publish them on the head with the state's times; None if the weights went back."""
         withheld = self._state.withheld + 1
         return self._publish(withheld if self._state.events and withheld < self._publish_config.dense_every else 0)
 
     def _publish(self, withheld: int) -> Generation | None:
-        """Publish as publish() does; state.withheld becomes `withheld`."""
         while True:
             if self.follow():
                 return None
@@ -312,7 +284,9 @@ class Lineage:
         newest, until = (linked[-1][2], linked[-1][1].position) if linked else (self._at, self._state.position)
         undone = newest if self._on_line(self._at) else self._at
         line = {link.digest for link in self.history.back(head)}
-        number, state, link = next((one for one in reversed(linked) if one[2].digest in line), (0, self._state, head))
+        number, state, link = next(
+            (entry for entry in reversed(linked) if entry[2].digest in line), (0, self._state, head)
+        )
         if number:
             self._checkpoints.restore(self._trainer, number)
             self._stand_on(link, exact=not state.withheld)
@@ -324,10 +298,10 @@ class Lineage:
             back = until
         position = back if self._replay else until
         self._marks = state.entities if self._replay and number else self._marks
-        here = dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest)
+        restored = dataclasses.replace(state, position=position, step=self._at.step, digest=self._at.digest)
         # The store of histories did not go back.
-        here = dataclasses.replace(here, entities=self._marks, histories=self._state.histories)
-        self._become(dataclasses.replace(here, withheld=self._state.withheld))
+        restored = dataclasses.replace(restored, entities=self._marks, histories=self._state.histories)
+        self._become(dataclasses.replace(restored, withheld=self._state.withheld))
         # No increment contains changes loaded from other writers.
         clear_changed(self._trainer)
         self._checkpoints.save_full(self._trainer, self._state, self.wanted())
@@ -385,11 +359,7 @@ class Lineage:
         self._checkpoints.borders.interrupted(self._state.position)
 
     def _stand_on(self, link: ChainLink, exact: bool) -> None:
-        """Take a generation as that of the weights.
-
-        Args:
-            exact: True if its dense weights are the trainer's; else they are read from the repository.
-        """
+        """Take a generation as the weights'; unless `exact`, its dense weights are read from the repository."""
         self._at, self._dense = link, self._trainer.dense.weights()
         if not exact:
             served = retry_until_ready(lambda: VersionContents(self._version, self._change_log, link), self._wait)
@@ -417,8 +387,8 @@ class Lineage:
         return link if link is not None and self._on_line(link) else None
 
     def _on_line(self, link: ChainLink) -> bool:
-        found = self.history.on_line(link.step)
-        return found is not None and found.digest == link.digest
+        current = self.history.on_line(link.step)
+        return current is not None and current.digest == link.digest
 
     # Snapshots.
 
@@ -442,30 +412,14 @@ class Lineage:
             self._report.note(f"{self._state.version}.{link.step} is in a snapshot, from which servers start")
 
 
-class HashingWriter(io.RawIOBase):
-    """A file that discards its content but computes its SHA-256."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sha256 = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.sha256.update(data)
-        return len(data)
-
-
 def _file_sha256(delta: Delta) -> str:
-    """Return the SHA-256 of the file that publishes a delta."""
-    file = HashingWriter()
-    stream_delta(cast(BinaryIO, file), delta)
-    return file.sha256.hexdigest()
+    sha256 = hashlib.sha256()
+    stream_delta(cast(BinaryIO, SimpleNamespace(write=sha256.update)), delta)
+    return sha256.hexdigest()
 
 
 def rebuild(trainer: Trainer, contents: VersionContents) -> None:
-    """Load a generation's weights from the repository into a trainer; every optimizer starts anew."""
+    """Load a generation's weights from the repository into a trainer, with new optimizers."""
     trainer.clear()
     named = {table.name for table in contents.base.root_manifest.tables}
     for name, table in trainer.tables.items():

@@ -1,17 +1,11 @@
 """Run `freshet train`, from a configuration to a published version and a stream of deltas.
 
-Two phases. The first trains on rows [0, full_rows) for some epochs and publishes the full version. In its last epoch
-the held-out tail is scored before it is trained on, which gives the run's AUC and log-loss; with early stopping it is
-also scored after each epoch (models.training.early_stopping). The second trains on the rest in order. Each batch is
-scored before it is trained on, and a delta is published whenever one is due (models.training.delta_rules), behind a
-hold if the guard finds its window abnormal (models.training.window_guard). A followed stream has no end: training
-continues as rows arrive.
+Phase one trains on rows [0, full_rows) for some epochs and publishes the full version. Its last epoch scores the
+held-out tail before training on it, for the run's AUC and log-loss; with early stopping each epoch does.
+Phase two trains on the remaining rows in order. It scores each batch before training on it, and publishes a delta
+whenever one is due, behind a hold if the guard finds the window abnormal. A followed stream has no end.
 
-A kill at any moment loses at most the work since the last checkpoint; the same command continues from there.
-models.training.lineage follows what other writers do to the version's change log meanwhile.
-
-A later version starts with the existing weights, or with new ones. The version as published scores a sample of the
-batches, for comparison with the trained model.
+A kill loses at most the work since the last checkpoint; the same command continues from there.
 """
 
 from __future__ import annotations
@@ -74,7 +68,7 @@ Given = TypeVar("Given", Batch, Batch | None)
 CHECKPOINT_SECONDS = 30.0
 LOOK_S, NEWS_S = 0.5, 10.0
 SAMPLED_BATCHES, SAMPLED_SHARE = 200, 5
-"""Number of batches that the version as published also scores; for an endless stream, one in SAMPLED_SHARE."""
+"""Batches of a stream that the version as published also scores; one in SAMPLED_SHARE if the stream has no end."""
 
 
 class TrainingRun:
@@ -95,32 +89,26 @@ class TrainingRun:
     ) -> None:
         """Open the data, find the state to start from, and restore it.
 
-        Args:
-            source: The data; by default those that the configuration names.
-            checkpoints: Folder of the checkpoints; by default .checkpoints/<model> in the trainer's folder.
-            unix_s: Clock.
-            make_trainer: Takes Trainer's arguments; by default default_trainer.
-
-        Raises:
-            BadInput: The configuration cannot continue the existing state; one line lists the changes.
+        By default data are those of the configuration, checkpoints in .checkpoints/<model> of the trainer's folder, and
+        make_trainer(), called like Trainer(), default_trainer.
         """
         self._begun = start_options or StartOptions()
         self._named = [f"train.{key}" for key in CHOSEN if getattr(config.train, key)]
-        own, folder = make_folders(config), checkpoints or checkpoint_folder(config)
+        trainer_folder, folder = make_folders(config), checkpoints or checkpoint_folder(config)
         self.config = config = with_unsigned_ids(config)
-        like = self._begun.repeat
-        self.source = source or open_rows(config, folder, self._begun.from_scratch, like)
+        repeated = self._begun.repeat
+        self.source = source or open_rows(config, folder, self._begun.from_scratch, repeated)
         self._followed, self._tables = followed_source(self.source), followed_tables(self.source)
         self._endless = self._followed is not None and self._followed.endless
-        self._repeated = None if like is None else RepeatedRun(like)
+        self._repeated = None if repeated is None else RepeatedRun(repeated)
         self._report = reporter = reporter or SilentReporter()
         self._unix_s, self._stopped, self._told_s, self._in_order = unix_s, threading.Event(), 0.0, True
         self._outages = Outages(self._endless and is_address(config.publish.repository), self._stopped, reporter.note)
         self._checkpoints = Checkpoints(folder, self.source)
         if self._endless and not self._checkpoints.newest():
             self._await_rows(1)
-        versions, known = FullVersions(config, self.source, reporter, self._outages.wait), self._known_rows()
-        start = find_start(config, self.source, self._begun, self._checkpoints, versions, known, reporter.note)
+        versions, known_rows = FullVersions(config, self.source, reporter, self._outages.wait), self._known_rows()
+        start = find_start(config, self.source, self._begun, self._checkpoints, versions, known_rows, reporter.note)
         self.config = config = start.config
         self.state = start.state()
         self._joined = {field.name for table in config.joined for field in table.fields}
@@ -134,12 +122,12 @@ class TrainingRun:
         self.evaluation_metrics = EvaluationMetrics(
             label_names(config.data), measured.by, measured.group, measured.top, self._baselines
         )
-        extra = [*measured.by, *([measured.group] if measured.group else [])]
-        self._extra = ExtraColumns(extra, self.source, config.data, config.train.batch_rows)
+        extra_columns = [*measured.by, *([measured.group] if measured.group else [])]
+        self._extra = ExtraColumns(extra_columns, self.source, config.data, config.train.batch_rows)
         self._histories = HistoryWriter.of(config, self.trainer.manifest, self.source, reporter, self._stopped)
         self._stopping = EarlyStopping(config.train, self.trainer, self._checkpoints)
         self._counted = RunStatus()
-        runs, name = own / ".runs", config.model.name
+        runs, name = trainer_folder / ".runs", config.model.name
         self.journal = RunJournal(runs / name, name, asdict(config.shown), self._progress_line, reporter.note)
         self._lineage: Lineage | None = None
         self.quality = StreamQuality(self._versions, self.trainer)
@@ -194,8 +182,7 @@ class TrainingRun:
                 self._checkpoints.save_full(self.trainer, self.state)
 
     def _resume(self) -> None:
-        restored = self._checkpoints.restore(self.trainer)
-        if restored is None:
+        if (restored := self._checkpoints.restore(self.trainer)) is None:
             return
         self.state = state = replace(restored.state, settings=self.state.settings, train=self.state.train)
         self._recognise()
@@ -220,7 +207,6 @@ class TrainingRun:
             LearnedRows(self.state.data, self._joined).recognise(self.source, position, rows)
 
     def _begin_with(self, old: VersionContents) -> None:
-        """Start from the newest weights of a version without checkpoints."""
         rebuild(self.trainer, old)
         before, position = Generation(old.base.manifest.version, old.link.step), self.state.position
         row = f"row {position:,}" if position else "the first row"
@@ -286,7 +272,6 @@ class TrainingRun:
         return Generation(self.state.version, 0)
 
     def _save_version(self) -> None:
-        """Save the weights as those of version state.version, and publish it."""
         self.state.version_row, self.state.refused = self.state.position, False
         self._checkpoints.borders.published(self.state.position, Generation(self.state.version, 0))
         self._histories.write(self.state, bar=True)
@@ -296,7 +281,7 @@ class TrainingRun:
         self._publish_version()
 
     def _end_epoch(self, held_out_from: int, stop: int) -> None:
-        """Score the held-out rows without training on them, and apply early stopping."""
+        """Score the held-out rows and apply early stopping."""
         with self._works(held_out_from, stop) as works:
             quality = self._epoch_quality(works)
         self.journal.epoch(self.state.epoch + 1, quality.figures)
@@ -308,12 +293,7 @@ class TrainingRun:
     def stream(
         self, before: Callable[[Batch], None] | None = None, stop_row: int | None = None
     ) -> Iterator[Generation]:
-        """Run phase two: yield the generation of each delta once it is published.
-
-        Args:
-            before: Called with each batch before it is trained on.
-            stop_row: Row to end at; by default the end of the data.
-        """
+        """Run phase two up to `stop_row`: yield each delta's generation; before() gets batches before training."""
         publish = self.config.publish
         if not (publish.delta_rows or publish.delta_seconds or self._repeated):
             return
@@ -415,7 +395,7 @@ class TrainingRun:
         if stage_times["step"].times:
             self.journal.measured(stage_lines(stage_times, cores, overlap(stage_times, cores)))
         write_analysis(self._checkpoints.folder, self.trainer, self._report)
-        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report(), stage_times)
+        return Summary(generation, self.state.position, self.held_out, streamed, self.journal.report())
 
     def _held_out_figures(self) -> dict[str, float]:
         scored = self.held_out
@@ -430,11 +410,7 @@ class TrainingRun:
         self.guard.see(work, fresh)
 
     def _learn(self, until: int, evaluation_metrics: EvaluationMetrics | None = None, mixed: bool = False) -> None:
-        """Train up to row `until`.
-
-        If `evaluation_metrics` is given, each batch is scored first. With `mixed`, rows come in this epoch's shuffled
-        order.
-        """
+        """Train up to row `until`, scoring each batch first for `evaluation_metrics`; `mixed` shuffles the rows."""
         saved_s, self._in_order = time.monotonic(), not (mixed and self.config.train.shuffle_rows)
         with self._works(self.state.position, until, mixed) as works:
             for work in self.trainer.profile.waited(works):
@@ -449,14 +425,12 @@ class TrainingRun:
                     saved_s = time.monotonic()
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
-        """Score a held-out batch before training on it."""
         batch, scores = work.batch, self.trainer.score(work)
         evaluation_metrics.add(self._extra.of(batch), batch.label, scores, batch.weight)
         self._baselines.score(batch)
         self.guard.see_held_out(work, scores)
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
-        """Return rows [first, until) in batches, read and transformed ahead."""
         settings = self.config.train
         batches = self.source.batches(settings.batch_rows, first)
         if mixed and settings.shuffle_rows:
@@ -465,7 +439,6 @@ class TrainingRun:
         return self.trainer.with_prefetched_rows(PrefetchPipeline(self._timed(batches, until), self.trainer.transform))
 
     def _timed(self, batches: Iterator[Given], until: int | None) -> Iterator[Given]:
-        """Yield the batches before row `until`, timing the reads."""
         while True:
             with self.trainer.profile.timed("read"):
                 batch: Any = next(batches, self)
@@ -492,20 +465,19 @@ class TrainingRun:
         self._report.advance(rows)
 
     def _known_rows(self) -> int | None:
-        """Return the rows of the full version; None if they are all rows of endless data."""
-        wanted = self.config.publish.full_rows
-        if self._total_rows is None or (wanted and wanted <= self._total_rows):
-            return wanted or None
+        """Return the rows of the full version; None for all rows of endless data."""
+        full_rows = self.config.publish.full_rows
+        if self._total_rows is None or (full_rows and full_rows <= self._total_rows):
+            return full_rows or None
         return self._total_rows
 
     def _full_rows(self) -> int:
-        """Return the rows of the full version, with a note if the data have fewer than the file asks for."""
-        rows, wanted = self._known_rows(), self.config.publish.full_rows
+        rows, full_rows = self._known_rows(), self.config.publish.full_rows
         if rows is None:
             raise BadInput("publish.full_rows: expected a number, because this stream has no end")
-        if wanted > rows:
+        if full_rows > rows:
             self._report.note(
-                f"publish.full_rows is {wanted:,}, the data have {rows:,} rows: the full version uses all of them,"
+                f"publish.full_rows is {full_rows:,}, the data have {rows:,} rows: the full version uses all of them,"
                 " and there are no deltas until rows are added"
             )
         return rows
@@ -514,19 +486,18 @@ class TrainingRun:
     def _total_rows(self) -> int | None:
         return None if self._endless and self.config.publish.full_rows else self.source.count_rows()
 
-    def _await_rows(self, wanted: int) -> None:
-        """Wait until a followed stream has `wanted` rows."""
-        if (there := self.source.count_rows() or 0) >= wanted:
+    def _await_rows(self, expected: int) -> None:
+        if (arrived := self.source.count_rows() or 0) >= expected:
             return
-        self._report.note(f"waiting for {wanted:,} rows, {there:,} have arrived so far")
-        self._report.begin("waiting for rows", wanted)
-        self._report.advance(there)
-        while there < wanted:
+        self._report.note(f"waiting for {expected:,} rows, {arrived:,} have arrived so far")
+        self._report.begin("waiting for rows", expected)
+        self._report.advance(arrived)
+        while arrived < expected:
             if self._stopped.wait(LOOK_S):
-                raise BadInput(f"data: expected {wanted:,} rows for the full version, got {there:,} so far")
+                raise BadInput(f"data: expected {expected:,} rows for the full version, got {arrived:,} so far")
             self._tell_news()
-            came, there = there, self.source.count_rows() or 0
-            self._report.advance(there - came)
+            before, arrived = arrived, self.source.count_rows() or 0
+            self._report.advance(arrived - before)
 
     def _publish_version(self) -> None:
         state, before_s = self.state, self._outages.waited_s
@@ -571,7 +542,6 @@ class TrainingRun:
         return generation
 
     def _tell_news(self) -> None:
-        """Note changes of a followed stream's status at intervals."""
         if self._followed is not None and time.monotonic() - self._told_s >= NEWS_S:
             self._told_s = time.monotonic()
             for line in [*self._followed.news(), *(line for table in self._tables for line in table.news())]:

@@ -21,13 +21,7 @@ TRIED_ROWS = 2
 
 
 def row_loss(network: NetworkConfig) -> RowLoss:
-    """Return the loss function.
-
-    It is the configured function, tried on a few rows, or else the log-loss; for several labels, their weighted sum.
-
-    Raises:
-        BadInput: The configured function does not return one finite number for each row.
-    """
+    """Return the configured loss, tried on a few rows, or the log-loss, a weighted sum for several labels."""
     if network.loss and network.loss != LOG_LOSS:
         return _tried(resolve_function(network.loss, "model.loss"), len(network.labels))
     weights = tf.constant(network.label_weights or (1.0,) * len(network.labels), tf.float32)
@@ -40,14 +34,7 @@ def row_loss(network: NetworkConfig) -> RowLoss:
 
 
 def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
-    """Return the weight of each row's loss in the mean of a batch.
-
-    Args:
-        weight: float32 [rows], or None for equal weights.
-
-    Returns:
-        float32 [rows]: weight / sum(weight), so that the scale of the weights does not matter; 0 if all weights are 0.
-    """
+    """Return each row's share of the mean loss, float32 [rows]: weight / sum(weight) or 0; without weights equal."""
     if weight is None:
         return np.full(rows, 1.0 / rows, np.float32)
     total = weight.sum(dtype=np.float64)
@@ -56,12 +43,12 @@ def mean_shares(rows: int, weight: Float32s | None) -> Float32s:
 
 def _tried(loss: RowLoss, labels: int) -> RowLoss:
     rows = tf.constant([0.0, 1.0]) if labels == 1 else tf.constant([[0.0] * labels, [1.0] * labels])
-    given = "label and logits [n]" if labels == 1 else f"label and logits [n, {labels}]"
+    arguments = "label and logits [n]" if labels == 1 else f"label and logits [n, {labels}]"
     try:
         losses = np.asarray(loss(rows, tf.zeros_like(rows)))
     except Exception as error:
-        raise BadInput(f"model.loss: raised {type(error).__name__} for {given}: {str(error)[:200]}") from error
+        raise BadInput(f"model.loss: raised {type(error).__name__} for {arguments}: {str(error)[:200]}") from error
     if losses.shape != (TRIED_ROWS,) or losses.dtype != np.float32 or not np.isfinite(losses).all():
         got = f"{losses.dtype} {list(losses.shape)} of {TRIED_ROWS} rows"
-        raise BadInput(f"model.loss: expected one finite float32 per row [n] for {given}, got {got}")
+        raise BadInput(f"model.loss: expected one finite float32 per row [n] for {arguments}, got {got}")
     return loss

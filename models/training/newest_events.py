@@ -1,10 +1,8 @@
 """Rank by any version what came next in the newest events of a log, for the gate of next-item networks.
 
-Each version ranks the events among its own items, with the user vectors of its own executables. The events' ranks are
-those of the same events in the same order, so that two versions are compared event by event.
-
-Both see the same histories, which are made of the newest READ_ROWS rows alone: the gate of a small run does not read a
-long log from its beginning, and a stream has those rows still.
+Each version ranks the events among its own items by its own executables; events and order are the same for both, so
+that they are compared event by event. Histories are made of the newest READ_ROWS rows alone: a small run need not read
+a long log, and a stream still has them.
 
 Costs: READ_ROWS are read into memory; each version computes EVENTS user vectors and their scores of all items.
 """
@@ -32,13 +30,10 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedEvents:
-    """The newest events as one version ranks them.
+    """The newest events as one version ranks them: ranks int64 [n] of their items among all, from 1.
 
-    Attributes:
-        ranks: int64 [n], rank of each event's item among all items, from 1.
-        top: Places that count.
-        alike: True if all histories have the same vector.
-        coverage: Share of the events whose item has a row that is not all 0, by the feature of the items.
+    `alike` says that all histories have the same vector. Coverage is the share of events whose item has a row that is
+    not all 0, by the items' feature.
     """
 
     ranks: Int64s
@@ -47,11 +42,9 @@ class RankedEvents:
     coverage: dict[str, float]
 
     def gains(self) -> Float64s:
-        """Return each event's share [n] of the NDCG."""
         return gains_of(self.ranks, self.top)
 
     def hits(self) -> Float64s:
-        """Return each event's share [n] of the hit rate."""
         return (self.ranks <= self.top).astype(np.float64)
 
 
@@ -59,11 +52,7 @@ class NewestEvents:
     """The newest events of a log."""
 
     def __init__(self, config: TrainConfig, log: Source, stop: int) -> None:
-        """Read the newest rows of the log.
-
-        Args:
-            stop: Number of rows that were trained on.
-        """
+        """Read the newest rows of the log before row `stop`."""
         (sequence,) = config.sequences.values()
         columns = [f for f in config.features if f.sequence is not None]
         self._item = next(f for f in config.features if f.side == "item")
@@ -73,11 +62,7 @@ class NewestEvents:
         self._top = config.evaluate.top
 
     def ranked(self, version: VersionReader, model: str) -> RankedEvents:
-        """Rank the events by a version; raise FreshetError if it cannot.
-
-        Args:
-            version: The version, which need not be committed.
-        """
+        """Rank the events by a version, committed or not; raise FreshetError if it cannot."""
         ranks, alive, first, alike = [np.empty(0, np.int64)], 0, None, True
         with GenerationScorer(version, model) as scorer:
             ranker, ranking = NextItemRanker(scorer, self._item, self._column), CatalogueRanking(self._top)

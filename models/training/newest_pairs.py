@@ -1,7 +1,6 @@
 """Rank by any version the items of the newest rows that were chosen, for the gate of towers that learn to retrieve.
 
-Each version ranks them among the same items, the recent ones of the run, by the vectors of its own executables; so two
-versions are compared row by row.
+Each version ranks them among the run's recent items by its own executables, so two versions are compared row by row.
 
 Costs: each version computes the vectors of all recent items, and of PAIRS users.
 """
@@ -30,12 +29,7 @@ class NewestPairs:
     """The newest rows that were chosen, and the items to rank them among."""
 
     def __init__(self, config: TrainConfig, rows: Sequence[Batch], items: Mapping[str, Column]) -> None:
-        """Take the newest PAIRS rows.
-
-        Args:
-            rows: The newest rows, in order.
-            items: Columns of the items, by input; {} for those of the rows.
-        """
+        """Take the newest PAIRS of `rows`, in order; `items` are columns by input, {} for the rows' items."""
         self._config, self._rows, self._items = config, rows, items
         self._pairs, left = list[Batch](), PAIRS
         for batch in reversed(rows):
@@ -45,14 +39,7 @@ class NewestPairs:
                 left -= len(chosen)
 
     def ranked(self, version: VersionReader, model: str) -> RankedEvents:
-        """Rank the rows by a version.
-
-        Args:
-            version: The version, which need not be committed.
-
-        Raises:
-            FreshetError: It cannot rank them.
-        """
+        """Rank the rows by a version, committed or not; raise FreshetError if it cannot."""
         top = self._config.evaluate.top
         ranks, first, alike = [np.empty(0, np.int64)], None, bool(self._pairs)
         with GenerationScorer(version, model) as scorer:

@@ -1,15 +1,12 @@
 """Functions that XLA compiles to train a network on which item comes next in a history.
 
-The loss of a target is the cross-entropy of a softmax over the target and the step's candidates: items drawn evenly
-and without repetition from all that have a row, the same ones for every target of the step. If the step has as many
-candidates as there are items, that is the softmax over the whole catalogue; else a candidate's logit is raised by
-log(items / candidates), so that the sum estimates the whole one (Bengio and Senécal, 2003). A binary loss with a few
-negatives a target learns scores that are too high and an order that is worse, unless it is calibrated by the
-catalogue's size (Petrov and Macdonald, 2023).
+Every event of a history but the first is a target, compared with the user's vector after the event before it. Its loss
+is the cross-entropy of a softmax over the target and the step's candidates: items drawn evenly and without repetition,
+the same for all targets. With fewer candidates than items, a candidate's logit is raised by log(items / candidates), so
+that the sum estimates that over the catalogue (Bengio and Senécal, 2003). A binary loss with a few negatives a target
+learns scores that are too high and a worse order unless it is calibrated (Petrov and Macdonald, 2023).
 
-Every event of a history but the first is a target, compared with the user's vector after the event before it. Logits
-[targets, candidates] are never held at once: a loop over CHUNK targets adds up loss and gradients, for as many targets
-as there are and not for padding.
+Logits [targets, candidates] are never held at once: a loop over CHUNK real targets adds up loss and gradients.
 """
 
 from __future__ import annotations
@@ -22,21 +19,19 @@ from freshet_serving.models.zoo.dense_input import ColumnSpan, SequenceSpan
 from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE, ItemRows
 
 CHUNK = 128
-"""Targets of a product with the candidates: its logits stay in the processor's cache, and a batch of a stream, whose
-histories have a target or two each, fills it."""
+"""Targets of one product with the candidates: its logits stay in the processor's cache, and a stream's batch with a
+target or two a history fills it."""
 NEVER = -1e9
 
 
 class NextItemFunctions(DenseFunctions):
-    """The functions of one network, whose sequence has one event more in training than when it is served."""
+    """The functions of one network, whose sequence has one more event in training than when served."""
 
     sequence: SequenceSpan
-    """The sequence as it is in training."""
     item: ColumnSpan
-    """Its column of the items."""
 
     def rows_are_alone(self) -> bool:
-        """Return True: no layer of these networks mixes histories, which small runs need not find out each time."""
+        """Return True: no layer of these networks mixes histories, so none is tried."""
         return True
 
     def learn(self, *given: Any) -> Tensors:
@@ -52,22 +47,18 @@ class NextItemFunctions(DenseFunctions):
                 count: float32 [1], how many have a weight;
                 with successors, float32 [rows * length, s]: the place of each among the candidates, or -1; its share
                 s1; its share s2; and [rows * length, 2]: those of the target (processor.package.item_rows);
-                number: as for gradients();
-                vectors: float32 [3, n], weights and moments;
-                and the other state.
+                number, vectors, and the other state, as for gradients().
 
         Returns:
-            The loss, its gradients by the sequence, by the candidates and by the weights [n], and the new values of
-                the other state.
+            The loss, its gradients by the sequence, by the candidates and by the weights [n], and the other state.
         """
         layout = self.rows
         sequence, candidates, raised, places, shares, order, count, *rest = given
         followed, (number, vectors, *other) = (rest[:4], rest[4:]) if layout.successors else ([], rest)
-        own = [s + tf.cast(number[0], s.dtype) if "seed" in v.path else s for v, s in zip(self.other, other)]
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([sequence, candidates, *weights])
-            states, after = self._states(sequence, weights, own, True)
+            states, after = self._states(sequence, weights, self._drawn(number, other), True)
             width = candidates.shape[1]
             users = tf.reshape(states, (-1, states.shape[2]))
             targets = tf.reshape(self._next_rows(sequence)[:, :, :width], (-1, width))
@@ -91,7 +82,6 @@ class NextItemFunctions(DenseFunctions):
 
     @property
     def rows(self) -> ItemRows:
-        """The items' rows."""
         assert self._arch.next_item is not None
         return self._arch.next_item.rows
 
@@ -104,44 +94,24 @@ class NextItemFunctions(DenseFunctions):
         popularity = tf.gather(candidates[:, dim], tf.maximum(slots, 0))
         weight, mixture = users[:, dim : dim + 1], tf.exp(users[:, dim + 1 :])
 
-        def lift(one: Any, two: Any, popular: Any) -> Any:
-            mixed = mixture[:, :1] * one + mixture[:, 1:] * two
+        def lift(s1: Any, s2: Any, popular: Any) -> Any:
+            mixed = mixture[:, :1] * s1 + mixture[:, 1:] * s2
             return tf.math.log1p(mixed * tf.exp(-weight * (popular - LOG_FLOOR / SCALE)))
 
         of_targets = lift(own[:, :1], own[:, 1:], targets[:, dim : dim + 1])[:, 0]
         return slots, lift(ones, twos, popularity), of_targets
 
     def states(self, *given: Any) -> Tensors:
-        """Return NextItem.states after each event but the last, [rows, length, d].
-
-        Args:
-            *given: The sequence [rows, width], and the vectors [3, n].
-        """
+        """Return NextItem.states after each event but the last, of a sequence [rows, width] and the vectors [3, n]."""
         sequence, vectors = given
-        # The other state is that of dropout, which is not used here.
-        other = [tf.zeros(v.shape, v.dtype) for v in self.other]
-        return [self._states(sequence, self._unpacked(vectors), other, False)[0]]
+        return [self._states(sequence, self._unpacked(vectors), self._unused_state(), False)[0]]
 
     def _states(self, sequence: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
-        """Return the states, and the other state after them."""
-        next_item = self._arch.next_item
-        assert next_item is not None
-        model, places = next_item.states, {v.path: i for i, v in enumerate(self.other)}
-        by_path = dict(zip((v.path for v in self.trained), weights))
-        given = [by_path[v.path] for v in model.trainable_variables]
-        states, after = model.stateless_call(
-            given,
-            [other[places[v.path]] for v in model.non_trainable_variables],
-            self._served(sequence),
-            training=training,
-        )
-        passed = list(other)
-        for variable, value in zip(model.non_trainable_variables, after):
-            passed[places[variable.path]] = value
-        return states, passed
+        assert self._arch.next_item is not None
+        return self._call(self._arch.next_item.states, self._served(sequence), weights, other, training)
 
     def _served(self, sequence: Any) -> Any:
-        """Return the sequence without its last place, as it is served."""
+        """Return the sequence without its last place, as served."""
         s, parts = self.sequence, []
         length = s.max_length - 1
         for c in s.columns:
@@ -154,8 +124,8 @@ class NextItemFunctions(DenseFunctions):
     def _next_rows(self, sequence: Any) -> Any:
         """Return the item's row of each event but the first, [rows, length, d]."""
         s, item = self.sequence, self.item
-        found = sequence[:, item.offset + item.dim : item.offset + item.dim * s.max_length]
-        return tf.reshape(found, (-1, s.max_length - 1, item.dim))
+        rows = sequence[:, item.offset + item.dim : item.offset + item.dim * s.max_length]
+        return tf.reshape(rows, (-1, s.max_length - 1, item.dim))
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -189,15 +159,15 @@ def softmax_loss(
     """
     total, width = states.shape
     chunk = min(CHUNK, total)
-    # Numbers that fill the last chunk are those of one more row, with weight 0, which is dropped at the end.
+    # The numbers that fill the last chunk are those of an additional row of weight 0.
     padded = -(-total // chunk) * chunk
     order = tf.pad(order, [[0, padded - total]], constant_values=total)
-    rows, wanted = (tf.pad(a, [[0, 1], [0, 0]]) for a in (states, targets))
+    rows, target_rows = (tf.pad(a, [[0, 1], [0, 0]]) for a in (states, targets))
     at, weight = tf.pad(places, [[0, 1]], constant_values=-1), tf.pad(shares, [[0, 1]])
     most_candidates = candidates.shape[0]
     numbers = tf.range(most_candidates)
     if slots is not None:
-        # A place behind the candidates is that of none.
+        # The place behind the candidates stands for none.
         slots = tf.where(slots < 0, most_candidates, slots)
         slots = tf.pad(slots, [[0, 1], [0, 0]], constant_values=most_candidates)
         lifted, own_lifted = tf.pad(lifts, [[0, 1], [0, 0]]), tf.pad(own_lifts, [[0, 1]])
@@ -209,14 +179,14 @@ def softmax_loss(
     def step(
         first: Any, loss: Any, by_states: Any, by_targets: Any, by_candidates: Any, *by_lifts: Any
     ) -> tuple[Any, ...]:
-        some = tf.slice(order, [first], [chunk])
-        u, v, share = tf.gather(rows, some), tf.gather(wanted, some), tf.gather(weight, some)
-        itself = tf.expand_dims(tf.gather(at, some), 1) == numbers
+        numbers_now = tf.slice(order, [first], [chunk])
+        u, v, share = tf.gather(rows, numbers_now), tf.gather(target_rows, numbers_now), tf.gather(weight, numbers_now)
+        itself = tf.expand_dims(tf.gather(at, numbers_now), 1) == numbers
         logits, own = tf.matmul(u, candidates, transpose_b=True) + raised, tf.reduce_sum(u * v, axis=1)
         if by_lifts:
-            at_slots = tf.stack([in_chunk, tf.gather(slots, some)], axis=2)
-            sparse = tf.scatter_nd(at_slots, tf.gather(lifted, some), (chunk, most_candidates + 1))
-            logits, own = logits + sparse[:, :-1], own + tf.gather(own_lifted, some)
+            at_slots = tf.stack([in_chunk, tf.gather(slots, numbers_now)], axis=2)
+            sparse = tf.scatter_nd(at_slots, tf.gather(lifted, numbers_now), (chunk, most_candidates + 1))
+            logits, own = logits + sparse[:, :-1], own + tf.gather(own_lifted, numbers_now)
         logits = tf.where(itself, NEVER, logits)
         most = tf.maximum(tf.reduce_max(logits, axis=1), own)
         powers, own_power = tf.exp(logits - tf.expand_dims(most, 1)), tf.exp(own - most)
@@ -225,7 +195,7 @@ def softmax_loss(
         by_logits = powers * tf.expand_dims(share / sums, 1)
         by_own = tf.expand_dims((own_power / sums - 1.0) * share, 1)
         by_u = tf.matmul(by_logits, candidates) + by_own * v
-        indices = tf.expand_dims(some, 1)
+        indices = tf.expand_dims(numbers_now, 1)
         if by_lifts:
             at_each = tf.gather_nd(tf.pad(by_logits, [[0, 0], [0, 1]]), at_slots)
             by_slots = tf.tensor_scatter_nd_update(by_lifts[0], indices, at_each)

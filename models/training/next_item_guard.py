@@ -1,8 +1,7 @@
 """Guard the deltas of a run of a next-item network (models.training.rank_stream_guard).
 
-Costs: of each batch at most RANKED events are ranked among all items, with one pass of the network over its histories;
-where there are more than MOST_ITEMS items, in one batch of several, and once more by popularity alone. And so are
-EARLIER events twice for each delta, by the network.
+Costs: at most RANKED events of each batch (beyond MOST_ITEMS items, of one batch in several) are ranked among all items
+with one pass of the network over its histories, and again by popularity alone; EARLIER events twice for each delta.
 """
 
 from __future__ import annotations
@@ -26,25 +25,15 @@ class NextItemGuard(RankStreamGuard):
     """The guard of one run."""
 
     def __init__(self, config: GuardConfig, trainer: NextItemTrainer, top: int) -> None:
-        """Begin without a window.
-
-        Args:
-            top: Places that count.
-        """
         super().__init__(config, trainer, top)
         self._items = trainer
 
     def sees(self, batches: int) -> bool:
-        """Return whether it is to see the batch after so many."""
+        """Return whether to see the batch after so many."""
         return self.config.enabled and not batches % (1 + len(self._items.items) // MOST_ITEMS)
 
     def rank(self, work: BoundBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
-        """Return the gains of a batch's events by the network and by popularity, as see() takes them.
-
-        Args:
-            ranking: Counts the ranks by the network.
-            most: Events at most; 0 for all.
-        """
+        """Return the gains of at most `most` events (0 for all) by network and by popularity, as see() takes them."""
         return rank_targets(self._items, work, ranking, most, CatalogueRanking(self._top))
 
     def _ranked(self, works: Sequence[BoundBatch], most: int) -> Float64s:

@@ -1,13 +1,12 @@
 """Run `freshet train` for a network that learns which item comes next.
 
-As models.training.loop, but a row of the log is an event of its user's history, and no row has a label or a score: the
-full version learns a history a user (models.data.next_item_rows), and a delta the histories of the users of its rows.
-The held-out tail is measured by hit rate and NDCG over the whole catalogue, before it is trained on.
+As models.training.loop, but a row of the log is an event of its user's history and has no label or score: the full
+version learns a history a user (models.data.next_item_rows), a delta the histories of its rows' users. The held-out
+tail is measured by hit rate and NDCG over the whole catalogue, before training on it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +30,7 @@ from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuar
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun
+from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
@@ -43,12 +42,7 @@ from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch(BoundBatch):
-    """Histories that end with new rows of the log.
-
-    Attributes:
-        ids: The rows' items.
-        times: float64 [n], the rows' times; None for a log without times.
-    """
+    """Histories that end with new rows of the log: the rows' items, and times [n] unless the log has none."""
 
     ids: Column = field(kw_only=True)
     times: NDArray[np.float64] | None = field(kw_only=True)
@@ -61,39 +55,39 @@ class NextItemRun(SourcedRun):
     batches_have_rows = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
         if named.get("make_trainer") is not None:
             raise BadInput("--processes: expected 1 for a next-item network, which is trained by one process")
         super().__init__(*given, **named)
-        source, trainer = self.source, self.trainer
-        assert isinstance(source, SequenceSource)
-        assert isinstance(trainer, NextItemTrainer)
-        self._log, self._items = source.events, trainer
+        assert isinstance(self.source, SequenceSource)
+        self._log = self.source.events
         self._columns = [f for f in self.config.features if f.sequence is not None]
         (self._sequence,) = self.config.sequences.values()
         self._passed: NextItemRows | None = None
         self._passed_until = self._tail = self._catalogue = 0
         self._batches = 0
-        if trainer.counts is not None and not self._restore_clock() and len(trainer.items):
-            # The weights of a version whose checkpoint is not there.
-            self.state.popularity = trainer.counts.go_on(self.state.position).saved()
+        counts = self._items.counts
+        if counts is not None and not self._restore_clock() and len(self._items.items):
+            # Weights of a version without its checkpoint.
+            self.state.popularity = counts.go_on(self.state.position).saved()
+
+    @property
+    def _items(self) -> NextItemTrainer:
+        assert isinstance(self.trainer, NextItemTrainer)
+        return self.trainer
 
     @cached_property
     def ranked(self) -> CatalogueRanking:
-        """Ranks of the held-out rows' items."""
         return CatalogueRanking(self.config.evaluate.top)
 
     @cached_property
     def streamed_ranks(self) -> CatalogueRanking:
-        """Ranks of the streamed rows' items, before training on them."""
+        """Ranks of streamed items before training on them."""
         return CatalogueRanking(self.config.evaluate.top)
 
     def _held_out_quality(self) -> HeldOut:
-        ndcg, targets = self.ranked.result().ndcg, self.ranked.targets
-        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()
+        return held_out_ndcg(self.ranked)
 
     def run(self) -> Summary:
-        """Run both phases."""
         summary = super().run()
         for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
             if ranks.targets:
@@ -103,7 +97,7 @@ class NextItemRun(SourcedRun):
         return summary
 
     def counted(self) -> NextItemBaselines:
-        """Return what counting reaches on the held-out rows, after the full version."""
+        """Return what counting reaches on the held-out rows."""
         item = self._items.item_column
         assert self._passed is not None
         counts = NextItemBaselines(self._passed, item, self._tail, self.ranked.top)
@@ -111,7 +105,6 @@ class NextItemRun(SourcedRun):
         return counts
 
     def _count(self) -> None:
-        """Note what counting reaches on the held-out rows."""
         counts = self.counted()
         for line in filter(None, (counts.line(), counts.advice(self.ranked.result().ndcg))):
             self._report.note(line)
@@ -121,10 +114,7 @@ class NextItemRun(SourcedRun):
         return {"hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg} if ranked else {}
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
-        """Return the histories of rows [first, until), read and transformed ahead.
-
-        A pass over mixed histories begins at row 0; another pass, where the last mixed one ended.
-        """
+        """Return the histories of rows [first, until); a mixed pass begins at row 0, another where that ended."""
         if mixed:
             self._tail = until
         batches: Iterator[Batch] = iter(())
@@ -132,7 +122,6 @@ class NextItemRun(SourcedRun):
             if self._passed is None or self._passed_until != until:
                 self._passed = NextItemRows(self._log, self._sequence, self._columns, until)
                 self._passed_until = until
-                # Each has one time, however often it is taken in.
                 self._see(*self._passed.times_of(self._items.item_column))
                 self._catalogue = self._passed.distinct(self._items.item_column)
             self._items.counted_ahead = mixed
@@ -140,7 +129,7 @@ class NextItemRun(SourcedRun):
                 self._items.count_log(self._passed, until)
                 assert self._items.counts.clock is not None
                 self.state.popularity = self._items.counts.clock.saved()
-            # Not for deltas, whose tables have nearly all their items: a resumed run compiles what a first run would.
+            # Not for deltas: their tables have nearly all items, and a resumed run must compile the same.
             self._items.expected_items = self._catalogue if mixed else 0
             seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
             batches = self._passed.batches(self.config.train.batch_rows, 0 if mixed else self._tail, first, seed)
@@ -150,8 +139,8 @@ class NextItemRun(SourcedRun):
         if batch is None:
             return None
         labels = self.source.schema.labels
-        made = newest_histories(batch, self._sequence, self._columns, labels)
-        work = self.trainer.transform(made)
+        histories = newest_histories(batch, self._sequence, self._columns, labels)
+        work = self.trainer.transform(histories)
         events = np.flatnonzero(entering(batch, self._sequence, labels))
         item = next(f for f in self._columns if f.name == self._items.item_column)
         ids = take_rows(event_values(item, batch, labels), events)
@@ -163,7 +152,7 @@ class NextItemRun(SourcedRun):
         self.guard.see_held_out(work, self.guard.rank(work, self.ranked))
 
     def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
-        """Rank targets of a batch before training on it, for the guard; all of them, of a sample of the batches."""
+        """Rank targets before training on them: all of sampled batches, some for the guard."""
         assert isinstance(self.guard, NextItemGuard)
         seen = self.guard.sees(self._batches)
         self._batches += 1
@@ -181,42 +170,34 @@ class NextItemRun(SourcedRun):
         super()._describe()
 
     def _item_table(self) -> EmbeddingVariable:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return self.trainer.items
+        return self._items.items
 
     def _find_sources(self) -> ItemSources:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return self.trainer.sources
+        return self._items.sources
 
     def _popularity(self) -> Mapping[str, Any] | None:
-        assert isinstance(self.trainer, NextItemTrainer)
-        rows = self.trainer.rows
-        return source_entry(self.trainer.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
+        rows = self._items.rows
+        return source_entry(self._items.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
 
     def _restore_clock(self) -> bool:
-        """Set the clock of popularity to that of the run's state; return False if it has none."""
-        assert isinstance(self.trainer, NextItemTrainer)
-        if self.trainer.counts is not None and self.state.popularity:
-            self.trainer.counts.clock = PopularityClock(**self.state.popularity)
+        """Set the clock of popularity from the run's state; return False if it has none."""
+        if self._items.counts is not None and self.state.popularity:
+            self._items.counts.clock = PopularityClock(**self.state.popularity)
         return bool(self.state.popularity)
 
     @cached_property
     def _described(self) -> DescribedItems:
-        """Items that are described and that no event had: made before each publication."""
-        assert isinstance(self.trainer, NextItemTrainer)
-        # A version may be published as soon as the run's state is found.
+        # A version may be published during start-up.
         self._restore_clock()
-        return DescribedItems(self.trainer, self._item_keys)
+        return DescribedItems(self._items, self._item_keys)
 
     def _make_guard(self) -> StreamGuard:
-        assert isinstance(self.trainer, NextItemTrainer)
-        return NextItemGuard(self.config.guard, self.trainer, self.config.evaluate.top)
+        return NextItemGuard(self.config.guard, self._items, self.config.evaluate.top)
 
 
 def ranking_line(ranks: CatalogueRanking) -> str:
-    """Return one line about the ranks of items among the whole catalogue."""
-    found = ranks.result()
+    figures = ranks.result()
     return (
-        f"the first {ranks.top} of all items: hit rate {found.hit_rate:.4f}, NDCG {found.ndcg:.4f}"
-        f" over {found.groups:,} events"
+        f"the first {ranks.top} of all items: hit rate {figures.hit_rate:.4f}, NDCG {figures.ndcg:.4f}"
+        f" over {figures.groups:,} events"
     )

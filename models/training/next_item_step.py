@@ -1,7 +1,4 @@
-"""Train a network on which item comes next: as models.training.dense_step, with histories in place of labelled rows.
-
-The scores of rows, the optimizer, and what is published are the dense step's.
-"""
+"""Train a network on which item comes next: models.training.dense_step with histories instead of labelled rows."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ Int64s = NDArray[np.int64]
 
 PART_HISTORIES, FEWEST_HISTORIES, NARROWER = 8, 8, 4
 FEWEST_CANDIDATES, SIZES = 64, 8
-"""Executables have a power of two as number of candidates, or one of SIZES - 1 numbers between it and the next."""
+"""Numbers of candidates of executables: powers of two, and SIZES - 1 numbers between each and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,8 @@ class Targets:
         shares: float32 [n, length]: each target's weight, 0 for no target.
         candidates: float32 [m, d]: rows of items.
         raised: Added to the candidates' logits.
-        followed: float32 [n, length, s], the place of each successor among the candidates, -1 for none of them; its
-            share s1; its share s2; and [n, length, 2], those of the targets. Empty without successors.
+        followed: float32 [n, length, s], each successor's place among the candidates or -1; its share s1; its share s2;
+            and [n, length, 2], the target's shares. Empty without successors.
     """
 
     places: Int64s
@@ -57,15 +54,12 @@ class NextItemStep(DenseStep):
     functions = NextItemFunctions
 
     def _settings_of(self, function: str) -> str:
-        # A network of the user's follows from code that nobody here knows.
+        # A user's network depends on unknown code.
         manifest = self._follows_from[0]
         return f"{function} {self._follows_from!r}" if manifest.arch in NEXT_ITEM else ""
 
     def described(self, manifest: Manifest) -> Manifest:
-        """Return the manifest with the network's inputs and outputs, and a note that it ranks items.
-
-        Items that are strings are ranked if an entity has their texts, which the server sees by itself.
-        """
+        """Return the manifest with the network's inputs and outputs, and a note that it ranks items."""
         named = super().described(manifest)
         item = next(f for f in named.features if f.side == "item")
         rows = self.rows
@@ -73,12 +67,7 @@ class NextItemStep(DenseStep):
         return replace(named, notes=named.notes | item_ranking_note(USER_VECTOR, item.name, successors))
 
     def of_sequence(self, sequence: SequenceSpan, item: ColumnSpan) -> None:
-        """Set the sequence as it is in training.
-
-        Args:
-            sequence: The sequence, with one event more than it is served with.
-            item: Its column of the items.
-        """
+        """Set the sequence in training, with one more event than served, and its column of items."""
         assert isinstance(self._do, NextItemFunctions)
         self._do.sequence, self._do.item = sequence, item
         self._sequence, self._made_for = sequence, dict[tuple[str, int, int, int], BatchBuffer]()
@@ -88,17 +77,12 @@ class NextItemStep(DenseStep):
     ) -> tuple[float, list[tuple[int, Float32s]], Float32s]:
         """Compute loss and gradients of histories; move() follows.
 
-        Args:
-            rows: Number of histories.
-            expected: Number of candidates that later steps will have. An executable for so many is compiled at once,
-                in place of one for each size in which they grow.
-
-        Returns:
-            The loss; the gradients by the histories, in pieces with their first rows; the gradient by the candidates.
-                They are valid until the next step.
+        Return the loss, the gradients by the histories in pieces with their first rows, and that by the candidates;
+        valid until the next step. The executable for `expected` candidates is compiled at once, instead of one for
+        each size up to it.
         """
         parts = self._histories("learn", rows, _size(max(len(targets.candidates), expected), FEWEST_CANDIDATES))
-        # Compiled here, before threads start.
+        # Compile before threads start.
         self._mover(len(parts))
         state = self.state.held()
 
@@ -116,31 +100,26 @@ class NextItemStep(DenseStep):
         return sum(float(result[0].view()) for result in results), pieces, np.ascontiguousarray(by_candidates)
 
     def states(self, rows: int, write: Write) -> Float32s:
-        """Return NextItem.states after each event but the last, float32 [rows, length, d].
-
-        Args:
-            rows: Number of histories.
-            write: Writes histories into a buffer.
-        """
+        """Return NextItem.states after each event but the last, float32 [rows, length, d]."""
         state = [self.state.held_vectors()]
 
-        def found(part: BatchPart) -> Float32s:
+        def states_of(part: BatchPart) -> Float32s:
             part.fill(write)
             (states,) = part.compute(state)
             return np.array(states.view()[: part.rows])
 
         parts = self._histories("states", rows, 0)
-        return np.concatenate(self._worker_pool.run([partial(found, part) for part in parts]))
+        return np.concatenate(self._worker_pool.run([partial(states_of, part) for part in parts]))
 
-    def _histories(self, what: str, rows: int, candidates: int) -> list[BatchPart]:
-        found = even_ranges(rows, min(self._most, max(1, rows // PART_HISTORIES)))
+    def _histories(self, function: str, rows: int, candidates: int) -> list[BatchPart]:
+        ranges = even_ranges(rows, min(self._most, max(1, rows // PART_HISTORIES)))
         return [
-            BatchPart(self._buffer(what, self._histories_size(stop - start), candidates, number), start, stop)
-            for number, (start, stop) in enumerate(found)
+            BatchPart(self._buffer(function, self._histories_size(stop - start), candidates, number), start, stop)
+            for number, (start, stop) in enumerate(ranges)
         ]
 
     def _histories_size(self, rows: int) -> int:
-        """Return the histories of the executable for a part."""
+        """Return the number of histories of a part's executable."""
         full = -(-self._settings.batch_rows // min(self._most, max(1, self._settings.batch_rows // PART_HISTORIES)))
         size = max(full, rows)
         while size // NARROWER >= max(rows, FEWEST_HISTORIES):
@@ -162,9 +141,9 @@ class NextItemStep(DenseStep):
             if function is None:
                 specs = [*inputs.values(), *more, vectors, *(other if more else [])]
                 function = XlaFunction(getattr(self._do, what), specs, self._threads, self._settings_of(what))
-            made = self._made_for[key] = BatchBuffer(function, inputs, more)
+            buffer = self._made_for[key] = BatchBuffer(function, inputs, more)
             if more:
-                made.more[-1][...] = self._first_part + number
+                buffer.more[-1][...] = self._first_part + number
         return self._made_for[key]
 
     @property
@@ -175,7 +154,6 @@ class NextItemStep(DenseStep):
 
     @staticmethod
     def _fill_targets(part: BatchPart, targets: Targets) -> None:
-        """Write the targets of a part's histories into its buffer."""
         candidates, raised, places, shares, order, count, *followed, _ = part.io_buffer.more
         used = len(targets.candidates)
         candidates[:used], candidates[used:] = targets.candidates, 0.0
@@ -187,13 +165,13 @@ class NextItemStep(DenseStep):
         order[...] = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)])
         count[0] = real.sum()
         for filled, values in zip(followed, targets.followed):
-            # Shares of 0 add nothing, whatever the place.
+            # The place of a share of 0 does not matter.
             filled[: len(weights)] = values[part.start : part.stop].reshape(len(weights), -1)
             filled[len(weights) :] = 0.0
 
 
 def _size(number: int, fewest: int) -> int:
-    """Return the smallest size of executables that a number fits in."""
+    """Return the smallest size of executables that is enough."""
     power = max(fewest, 1 << max(0, number - 1).bit_length()) // 2
     step = max(1, power // SIZES)
     return max(fewest, -(-number // step) * step)

@@ -1,9 +1,8 @@
 """Train on histories: each event but the first is a target (models.training.next_item_functions).
 
-A step reads the rows of all events and of the candidates, which are rows of the items' own table, before it moves any;
-every row moves once. Candidates do not count as occurrences: being drawn does not make an item more frequent. They are
-drawn by their ids, not by where their rows lie, so that a run that was resumed draws the same; ordering a table's ids
-takes 0.03 s a step for a million items.
+A step reads the rows of all events and of the candidates, which are rows of the items' table, before it moves any;
+every row moves once. Drawing a candidate is no occurrence of it. Candidates are drawn by id, not by place, so that a
+resumed run draws the same; ordering a table's ids takes 0.03 s a step for a million items.
 """
 
 from __future__ import annotations
@@ -47,15 +46,12 @@ DRAWN = 7_919
 class NextItemTrainer(Trainer):
     """A next-item network in training.
 
-    A batch has a history a row, of at most max_length + 1 events; its label is how many of the newest ones are targets.
+    A batch has one history a row, of at most max_length + 1 events; its label is how many of the newest are targets.
 
     Attributes:
-        item_column: Name of the history's column of items.
         expected_items: Number of items that the batches to come will have met; 0 if unknown.
-        rows: The items' rows.
         counts: Counts of the items; None for rows that have none.
-        sources: What ranks items for everybody.
-        counted_ahead: Whether the events of the batches to come are counted, in place of being counted when learned.
+        counted_ahead: The events of the batches to come are counted already.
     """
 
     dense_step = NextItemStep
@@ -69,9 +65,9 @@ class NextItemTrainer(Trainer):
         tables: Mapping[str, TableConfig] | None = None,
         *others: Any,
     ) -> None:
-        """Create a model with new weights; arguments as of Trainer."""
-        own = next(f for f in manifest.features if f.side == "item")
-        with_table, self._sources_name = with_sources(manifest, own, 1)
+        """As Trainer's."""
+        item_feature = next(f for f in manifest.features if f.side == "item")
+        with_table, self._sources_name = with_sources(manifest, item_feature, 1)
         super().__init__(with_table, settings, network, fusion, tables, *others)
         assert isinstance(self.dense, NextItemStep)
         self._step_of: NextItemStep = self.dense
@@ -81,7 +77,7 @@ class NextItemTrainer(Trainer):
         self._negatives, self.expected_items = next_item.negatives, 0
         (served,) = self.manifest.sequences
         self.sequence = _longer(served)
-        # Histories alone: a candidate is no part of a batch, and nobody looks up what a batch leaves out.
+        # Histories alone: candidates are no part of a batch.
         of_events = [i for i in self.manifest.inputs if i.name in self.sequence.inputs]
         longer = replace(self.manifest, inputs=of_events, features=[], width=0, sequences=[self.sequence], sections={})
         self._longer_plan = SparsePlan(longer)
@@ -98,7 +94,7 @@ class NextItemTrainer(Trainer):
         self.rows = next_item.rows
         self.counts = ItemCounts(self.items, self.rows) if self.rows.popularity else None
         self.counted_ahead = False
-        seed = manifest.table(own.table).hash_seed
+        seed = manifest.table(item_feature.table).hash_seed
         self.sources = ItemSources(self.own[self._sources_name], seed, counted=False)
         self._seed = settings.known_seed
 
@@ -114,12 +110,11 @@ class NextItemTrainer(Trainer):
         return ItemRowInitializer(plain.kind, plain.scale, layout) if layout.popularity else plain
 
     def transform(self, batch: Batch) -> BoundBatch:
-        """Bind a batch of histories to the plan. Thread-safe."""
         with self.profile.timed("transform"):
             return BoundBatch(batch, self._longer_plan.bind_inputs(batch.columns))
 
     def learn(self, given: Batch | BoundBatch) -> float:
-        """Take one optimizer step on histories; return their targets' mean loss before the step."""
+        """Take one optimizer step; return the targets' mean loss before it."""
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         bound, rows = work.bound, len(work.batch)
         with self.profile.timed("look up"):
@@ -139,20 +134,16 @@ class NextItemTrainer(Trainer):
         self.steps += 1
         with self.profile.timed("update"):
             self.dense.move()
-            for name in self.own:
-                own = [c for c in columns if c.table is self.own[name]]
-                if own:
-                    self._update(name, own, refs, pieces, drawn if own[0].table is self.items else None, by_candidates)
+            for name, table in self.own.items():
+                table_columns = [c for c in columns if c.table is table]
+                if table_columns:
+                    candidates = drawn if table is self.items else None
+                    self._update(name, table_columns, refs, pieces, candidates, by_candidates)
             self._count(refs[item.row], item.splits, work.batch)
         return loss
 
     def count_log(self, log: NextItemRows, until: int) -> None:
-        """Count the events of a pass before it is learned.
-
-        Args:
-            log: The pass.
-            until: Row after its last one.
-        """
+        """Count the events of a pass, which ends before row `until`, before it is learned."""
         if self.counts is None:
             return
         columns, firsts, rows = log.whole_before(until)
@@ -170,7 +161,6 @@ class NextItemTrainer(Trainer):
             self.dense.state.assign({MIXTURE_WEIGHTS: first})
 
     def _count(self, refs: Int64s, splits: Int64s, batch: Batch) -> None:
-        """Count the events of a batch that was learned."""
         if self.counts is None or self.counted_ahead:
             return
         self.counts.count_events(refs, splits, batch.label.astype(np.int64), batch.start)
@@ -179,11 +169,9 @@ class NextItemTrainer(Trainer):
         self.items.touch(np.unique(refs[(refs >= 0) & (place >= newest - 2)]))
 
     def states(self, given: Batch | BoundBatch) -> tuple[Float32s, NDArray[np.int64], NDArray[np.bool_]]:
-        """Return what the network says after each event, and what came next; changes nothing.
+        """Return the network's states [n, length, d] after each event but the last, and the events that followed.
 
-        Returns:
-            NextItem.states [n, length, d] after each event but the last; row numbers of the items that came next
-                [n, length], -1 for those without a row; and which of them are targets.
+        These are row numbers of items [n, length], -1 without a row, and which of them are targets. Changes nothing.
         """
         work = given if isinstance(given, BoundBatch) else self.transform(given)
         item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
@@ -192,33 +180,32 @@ class NextItemTrainer(Trainer):
             return self._step_of.states(len(work.batch), write), nexts, real
 
     def catalogue(self) -> tuple[Int64s, Float32s]:
-        """Return the row numbers of all items, and their rows."""
         with self.items.reading():
-            there = self.items.live()
-            rows = np.empty((len(there), self.items.dim), np.float32)
-            self.items.read(there, rows)
-        return there, rows
+            live = self.items.live()
+            rows = np.empty((len(live), self.items.dim), np.float32)
+            self.items.read(live, rows)
+        return live, rows
 
     def event_rows(self, work: BoundBatch) -> tuple[Int64s, Int64s]:
-        """Return row numbers of the items of all events, -1 for those without a row, and the histories' ends."""
+        """Return row numbers of the items of all events, -1 without a row, and the histories' ends."""
         item = next(c for c in self._columns(work.bound) if c.name == self.item_column)
         return self._find(item.values), item.splits
 
     def _find(self, ids: Int64s) -> Int64s:
-        """Return the row numbers of items, -1 for those without a row."""
+        """Return row numbers, -1 without a row."""
         return np.maximum(self.items.find(ids), -1)
 
     def _targets(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Targets, Int64s]:
-        """Draw candidates; return the targets, and the candidates' row numbers."""
+        """Draw candidates; return the targets and the candidates' row numbers."""
         nexts, real = self._nexts(refs, splits, counts)
         real &= nexts >= 0
-        there = self.items.live()
-        drawn, raised = there, 0.0
-        if len(there) > self._negatives:
+        live = self.items.live()
+        drawn, raised = live, 0.0
+        if len(live) > self._negatives:
             random = np.random.default_rng((self._seed, DRAWN, self.steps))
-            drawn = there[np.sort(random.choice(len(there), self._negatives, replace=False))]
-            raised = float(np.log(len(there) / len(drawn)))
-        place = np.full(int(there.max(initial=-1)) + 1, -1, np.int64)
+            drawn = live[np.sort(random.choice(len(live), self._negatives, replace=False))]
+            raised = float(np.log(len(live) / len(drawn)))
+        place = np.full(int(live.max(initial=-1)) + 1, -1, np.int64)
         place[drawn] = np.arange(len(drawn))
         places = np.where(real, place[np.where(real, nexts, 0)], -1) if len(place) else np.full(real.shape, -1)
         shares = (real / max(1, int(real.sum()))).astype(np.float32)
@@ -230,12 +217,12 @@ class NextItemTrainer(Trainer):
     def _followed(
         self, refs: Int64s, splits: Int64s, nexts: Int64s, real: NDArray[np.bool_], place: Int64s
     ) -> tuple[Float32s, ...]:
-        """Return the successors of the events before the targets as of Targets; `place` is that of a row number."""
+        """Return the successors for Targets; `place` maps row numbers to candidates."""
         if self.counts is None or not self.rows.successors:
             return ()
         followed = self.followed(refs, splits, nexts, real, self.counted_ahead)
-        known = np.append(place, -1)
-        places = np.where(followed.refs < len(place), known[np.minimum(followed.refs, len(place))], -1)
+        places_of = np.append(place, -1)
+        places = np.where(followed.refs < len(place), places_of[np.minimum(followed.refs, len(place))], -1)
         shares = np.where((places >= 0)[:, :, None], followed.shares, 0.0)
         targets = np.flatnonzero(real.reshape(-1))
         filled = []
@@ -248,14 +235,9 @@ class NextItemTrainer(Trainer):
     def followed(
         self, refs: Int64s, splits: Int64s, nexts: Int64s, real: NDArray[np.bool_], counted: bool = False
     ) -> Followed:
-        """Return what has followed the events before the targets of histories, one target after another.
+        """Return what has followed the events before the targets, one target after another.
 
-        Args:
-            refs: Row numbers of the items of all events.
-            splits: Events of history i are [splits[i], splits[i + 1]).
-            nexts: As states() returns them.
-            real: Likewise.
-            counted: As of ItemCounts.followed().
+        `refs` are all events' items, those of history i at [splits[i], splits[i + 1]); `nexts`, `real` as of states().
         """
         assert self.counts is not None
         history, at = np.nonzero(real)
@@ -264,7 +246,7 @@ class NextItemTrainer(Trainer):
         return self.counts.followed(last, before, nexts[real], counted)
 
     def _nexts(self, refs: Int64s, splits: Int64s, counts: Float32s) -> tuple[Int64s, NDArray[np.bool_]]:
-        """Return the row number of what follows each event [n, length], and which of them are targets."""
+        """Return the row numbers of what follows each event [n, length], and which of them are targets."""
         length = self.sequence.max_length - 1
         lengths, places = np.diff(splits), np.arange(1, length + 1)
         real = (places < lengths[:, None]) & (places >= (lengths - counts.astype(np.int64))[:, None])
@@ -272,17 +254,15 @@ class NextItemTrainer(Trainer):
         return np.where(real, refs[at], -1) if len(refs) else np.full(real.shape, -1), real
 
     def _columns(self, bound: BoundRequest) -> list[_EventColumn]:
-        """Return the events of a batch by column."""
-        found = []
+        columns = []
         for row, f in self._read:
-            given = bound.keep[self._longer_plan.lookups[row, SOURCE]]
-            assert given.splits is not None
-            found.append(_EventColumn(row, f.name, self.own[f.table], given.values.reshape(-1), given.splits))
-        return found
+            ids = bound.keep[self._longer_plan.lookups[row, SOURCE]]
+            assert ids.splits is not None
+            columns.append(_EventColumn(row, f.name, self.own[f.table], ids.values.reshape(-1), ids.splits))
+        return columns
 
     @contextmanager
     def _writing(self, bound: BoundRequest) -> Iterator[Write]:
-        """Yield a function that writes histories from tables that do not change meanwhile."""
         with self._reading_tables() as tables:
             yield write_rows(self._events, tables, bound)
 
@@ -295,15 +275,7 @@ class NextItemTrainer(Trainer):
         drawn: Int64s | None,
         by_candidates: Float32s,
     ) -> None:
-        """Take one optimizer step on the rows of a table.
-
-        Args:
-            name: Name of the table.
-            refs: Row numbers of their events.
-            pieces: Gradients by the histories.
-            drawn: Row numbers of the candidates, if they are of this table.
-            by_candidates: Gradients by the candidates.
-        """
+        """Take one optimizer step on a table's rows by `pieces` and candidates, of which `drawn` are of this table."""
         values = sum(len(refs[c.row]) for c in columns) + (0 if drawn is None else len(drawn))
         place, (touched, sums, met) = self.own[name].place, self._scratch_of(name, 0, values)
         offsets, count = {c.name: c.offset for c in self.sequence.columns}, 0
@@ -312,8 +284,8 @@ class NextItemTrainer(Trainer):
             most, codes = self._longer_plan.lookups[c.row, [MAX_LENGTH, CODES]].tolist()
             for start, grad in pieces:
                 rows, times = np.arange(start, start + len(grad)), np.ones(len(grad), np.int64)
-                what = (refs[c.row], c.splits, rows, times, none, most, codes, grad, offsets[c.name], 0, 1)
-                count = kernels.accumulate(*what, place, touched, sums, met, count)
+                batch = (refs[c.row], c.splits, rows, times, none, most, codes, grad, offsets[c.name], 0, 1)
+                count = kernels.accumulate(*batch, place, touched, sums, met, count)
         if drawn is not None:
             read = met[:count].copy()
             rows, times = np.arange(len(drawn)), np.ones(len(drawn), np.int64)
@@ -324,20 +296,14 @@ class NextItemTrainer(Trainer):
             met[: len(read)], met[len(read) : count] = read, 0
         kernels.forget(place, touched[:count])
         counted = self.rows.dim if self.own[name] is self.items else self.own[name].dim
-        kept = self.own[name].rows[touched[:count], counted:]
+        counts = self.own[name].rows[touched[:count], counted:]
         self._take_step(name, touched[:count], sums[:count], met[:count])
-        self.own[name].rows[touched[:count], counted:] = kept
+        self.own[name].rows[touched[:count], counted:] = counts
 
 
 @dataclass(frozen=True, slots=True)
 class _EventColumn:
-    """The events of a batch in one column.
-
-    Attributes:
-        row: Its number in the plan.
-        values: Ids of all events.
-        splits: Events of history i are [splits[i], splits[i + 1]).
-    """
+    """The events of a batch in one column; those of history i are [splits[i], splits[i + 1])."""
 
     row: int
     name: str
@@ -347,7 +313,7 @@ class _EventColumn:
 
 
 def _longer(served: SequenceEntry) -> SequenceEntry:
-    """Return a sequence with one event more, the last target."""
+    """Return a sequence with one more event, the last target."""
     length, columns, offset = served.max_length + 1, [], 0
     for c in served.columns:
         width = c.width // served.max_length * length

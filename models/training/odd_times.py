@@ -1,7 +1,7 @@
-"""Tell times that cannot be what they are read as: seconds of another unit, a default among times, the future.
+"""Detect times that cannot be right: seconds of another unit, a default among times, the future.
 
-The order of rows needs no unit, and a counter orders them as well as a clock. So times before 1980 alone are told of
-only where a feature reads the clock.
+The order of rows needs no unit, and a counter gives one as well as a clock. So if all times are before 1980, that is
+reported only for features that read the clock.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ AHEAD_S = 86_400
 
 
 def odd_time_lines(source: Source, features: Sequence[FeatureConfig], column: str, now_s: float) -> list[str]:
-    """Return a line for what is odd about the times of the stream's first rows.
-
-    Args:
-        source: The data, in order of time.
-        features: The features, those of sequences among them.
-        column: The column of the time; "" for none, which needs no line.
-        now_s: The time now, Unix seconds.
-    """
+    """Return a line for each oddity of the times of the stream's first rows, whose `column` is "" for none."""
     batch = first_rows(source) if column else None
     if batch is None or batch.time is None:
         return []
-    # Rows are in the order of their times; they are checked later.
+    # Their order is checked later.
     times = np.sort(batch.time)
     early = int(np.searchsorted(times, YEAR_1980_S))
     lines = []
@@ -53,7 +46,8 @@ def odd_time_lines(source: Source, features: Sequence[FeatureConfig], column: st
             f"data.time: {ahead:,} of the first {len(times):,} rows are in the future, until {_day(times[-1])}:"
             f" {column!r} is read as seconds since 1970; correct the times, which deltas report as their events'"
         )
-    excluding = sorted({f.sequence.name for f in features if f.sequence and f.sequence.from_events and _excludes(f)})
+    sequences = [f.sequence for f in features if f.sequence is not None]
+    excluding = sorted({s.name for s in sequences if s.from_events and s.ties == "exclude"})
     if len(times) > 1 and times[0] == times[-1] and excluding:
         lines.append(
             f"data.time: the first {len(times):,} rows have one time, so none of them has a history: name a finer"
@@ -62,12 +56,8 @@ def odd_time_lines(source: Source, features: Sequence[FeatureConfig], column: st
     return lines
 
 
-def _excludes(f: FeatureConfig) -> bool:
-    return f.sequence is not None and f.sequence.ties == "exclude"
-
-
 def _day(time_s: float) -> str:
-    """Return a time's day; the number if it is in no year that a calendar has."""
+    """Return a time's day, or the number if no calendar has it."""
     try:
         return datetime.fromtimestamp(float(time_s), UTC).date().isoformat()
     except (OverflowError, ValueError, OSError):

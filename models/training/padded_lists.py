@@ -1,7 +1,7 @@
-"""Tell lists that are filled up to one length, which nothing else shows: their padding would be learned as an event.
+"""Detect lists that are padded to one length: their padding would be learned as an event.
 
-Exports of TensorFlow and pandas fill lists with 0 or an empty string, before or after the values. Such lists end, or
-begin, with the same value twice, whatever is in them.
+Exports of TensorFlow and pandas pad lists with 0 or an empty string, before or after the values. Such lists end, or
+begin, with the same value twice.
 """
 
 from __future__ import annotations
@@ -18,21 +18,17 @@ from freshet_serving.models.training.spec import first_rows
 from freshet_serving.processor.columns import Column, Ragged, Strings
 
 MOST = 0.5
-"""A value at the ends of more than this share of the lists of two and more is taken for padding."""
+"""A value at the ends of more than this share of the lists of two and more is considered padding."""
 
 
 def padding_lines(source: Source, features: Sequence[FeatureConfig]) -> list[str]:
-    """Return a line for each feature or sequence whose lists seem to be padded, though its section does not say so.
-
-    Args:
-        source: The data, whose first rows are read if there are lists.
-    """
+    """Return a line for each feature or sequence whose lists seem padded although its section does not say so."""
     sections: dict[str, str] = {}
     for f in features:
         sequence = f.sequence
-        said = f.padding if sequence is None else sequence.padding
-        made = bool(f.cross or f.window) if sequence is None else bool(sequence.from_events)
-        if f.kind in RAGGED and not made and said is None:
+        declared = f.padding if sequence is None else sequence.padding
+        derived = bool(f.cross or f.window) if sequence is None else bool(sequence.from_events)
+        if f.kind in RAGGED and not derived and declared is None:
             section = f"features.{f.name}" if sequence is None else f"sequences.{sequence.name}"
             sections.setdefault(section, f.column if sequence is None else f.name)
     batch = first_rows(source) if sections else None
@@ -48,7 +44,7 @@ def padding_lines(source: Source, features: Sequence[FeatureConfig]) -> list[str
 
 
 def _padding(column: Column) -> tuple[Any, float]:
-    """Return the value with which most lists of two or more end or begin, twice, and the share of these lists."""
+    """Return the value that most lists of two or more end or begin with twice, and the share of these lists."""
     if not isinstance(column, Ragged):
         return 0, 0.0
     ends = column.row_splits
@@ -64,14 +60,13 @@ def _padding(column: Column) -> tuple[Any, float]:
 
 
 def _taken(values: Any, at: NDArray[np.int64]) -> NDArray[Any]:
-    """Return values at places; strings as bytes without their trailing NUL."""
+    """Return values at places, strings as bytes."""
     if not isinstance(values, Strings):
-        taken: NDArray[Any] = np.asarray(values)[at]
-        return taken
+        chosen: NDArray[Any] = np.asarray(values)[at]
+        return chosen
     data, offsets = values.data, values.offsets
     return np.array([data[offsets[i] : offsets[i + 1]].tobytes() for i in at.tolist()], np.bytes_)
 
 
 def _toml(value: Any) -> str:
-    """Return a value as a training file has it."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else str(value)

@@ -1,7 +1,7 @@
 """Rank the items of rows among the recent items, as a trainer has them now.
 
-The vectors of all items are computed anew once as many rows were learned as there are items, so that ranking costs at
-most one item's vector for each row that is learned; users' vectors are always new.
+All items' vectors are recomputed once as many rows were learned as there are items, so ranking costs at most one item's
+vector a learned row; users' vectors are always new.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
 
 MOST_SCORES = 1 << 25
-"""Most scores for a batch; if it has more, fewer of its rows are ranked."""
+"""Most scores for a batch; of a larger one fewer rows are ranked."""
 SAMPLED = 1 << 13
-"""Items that rows are ranked among to compare two states of the weights."""
+"""Items among which rows are ranked to compare two states of the weights."""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -33,33 +33,20 @@ class PairRanks:
         self._computed = -1, -1
 
     def rank(self, work: PairBatch, ranking: CatalogueRanking, most: int = 0) -> Float64s:
-        """Rank the items of rows that were chosen.
-
-        Args:
-            work: The rows.
-            most: Rows at most, evenly from all; 0 for as many as MOST_SCORES allows.
-
-        Returns:
-            Each row's share of the NDCG, float64 [n]; NaN for an item that is not there.
-        """
+        """Return the NDCG share [n], NaN for absent items, of at most `most` rows (0 for all), evenly from all."""
         self._refresh()
         within = max(1, MOST_SCORES // max(1, len(self._keys)))
         return self._ranked(work, ranking, min(most or within, within), self._keys, self._vectors)
 
     def rank_again(self, works: Sequence[PairBatch], ranking: CatalogueRanking, most: int) -> Float64s:
-        """Rank rows by the weights as they are, among SAMPLED items at most and those of the rows.
-
-        Args:
-            works: The rows.
-            most: Rows of each batch at most.
-        """
+        """Rank at most `most` rows of each batch by the current weights, among SAMPLED items and those of the rows."""
         trainer = self._trainer
         if not works or not len(trainer.recent):
             return np.empty(0)
         keys = np.concatenate([trainer.item_keys(work.bound) for work in works])
-        some = np.arange(min(SAMPLED, len(trainer.recent))) * len(trainer.recent) // min(SAMPLED, len(trainer.recent))
-        own = places_of(trainer.recent.keys, keys)
-        places = np.union1d(some, own[own >= 0])
+        sample = np.arange(min(SAMPLED, len(trainer.recent))) * len(trainer.recent) // min(SAMPLED, len(trainer.recent))
+        row_places = places_of(trainer.recent.keys, keys)
+        places = np.union1d(sample, row_places[row_places >= 0])
         vectors = trainer.item_vectors(places)
         return np.concatenate(
             [self._ranked(work, ranking, most, trainer.recent.keys[places], vectors) for work in works]
@@ -79,7 +66,7 @@ class PairRanks:
         return np.where(targets >= 0, gains_of(ranks, ranking.top), np.nan)
 
     def _refresh(self) -> None:
-        """Compute the items' vectors anew if it is time."""
+        """Recompute the items' vectors if it is time."""
         events, assigned = self._computed
         now = self._trainer.recent.events, self._trainer.dense.state.assigned
         if assigned != now[1] or not 0 <= now[0] - events < max(1, len(self._keys)):

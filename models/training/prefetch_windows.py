@@ -1,12 +1,12 @@
 """Group a run's batches into prefetch windows, whose rows are in memory before training on them starts.
 
-A window has as many batches as reach the id limit of a window of some table (TieredRows.window_ids), or READ_IDS
-values, and at least one; None, which a stream yields when nothing has arrived for a moment, ends it. One thread
-collects a window's batches, compacts the tables' logs and prefetches the window's rows; the trainer's thread enters it.
+A window ends when it reaches the id limit of a table's window (TieredRows.window_ids) or READ_IDS values, or at None,
+which a stream yields when nothing arrives. One thread collects a window's batches, compacts the tables' logs and
+prefetches its rows; the trainer's thread enters it.
 
 Invariants. Items come out in order, each once, and an error after all items before it. A window is prefetched after the
 previous one was entered, so prefetched records stay in place until the window is entered itself. At most three windows
-of batches are held: one in training, one ready, one being collected. After close() the threads have stopped.
+are held: one in training, one ready, one being collected. After close() the threads have stopped.
 """
 
 from __future__ import annotations
@@ -32,12 +32,7 @@ IdsOf = Callable[[Any], Iterable[tuple[str, Int64s]]]
 
 @dataclass(frozen=True, slots=True)
 class PrefetchWindow:
-    """Items in order, with their ids and prefetched rows.
-
-    Attributes:
-        ids: Distinct ids by table.
-        prefetched: Prefetched rows by table.
-    """
+    """Items in order, with their distinct ids and prefetched rows by table."""
 
     items: list[Any]
     ids: dict[str, Int64s]
@@ -50,13 +45,7 @@ class PrefetchWindows(Iterator[Any]):
     def __init__(
         self, items: PrefetchPipeline, ids_of: IdsOf, tables: Mapping[str, TieredRows], profile: StepProfile
     ) -> None:
-        """Start to collect windows.
-
-        Args:
-            ids_of: ids_of(item) yields, for each of its features, the table and the ids.
-            tables: Tables with rows on disk, by name.
-            profile: Receives the time spent on prefetching.
-        """
+        """Start to collect windows; ids_of() yields table and ids for each feature of an item."""
         self._items, self._ids_of, self._tables, self._profile = items, ids_of, dict(tables), profile
         self._begun, self._closed = threading.Semaphore(), False
         self._windows = PrefetchPipeline(self._ready(), depth=1)
@@ -66,14 +55,13 @@ class PrefetchWindows(Iterator[Any]):
         while True:
             for item in self._left:
                 return item
-            found = next(self._windows)
+            window = next(self._windows)
             for name, table in self._tables.items():
-                table.enter_window(found.ids[name], found.prefetched[name])
+                table.enter_window(window.ids[name], window.prefetched[name])
             self._begun.release()
-            self._left = iter(found.items)
+            self._left = iter(window.items)
 
     def close(self) -> None:
-        """Stop the threads."""
         self._closed = True
         self._begun.release()
         self._items.close()
@@ -86,7 +74,6 @@ class PrefetchWindows(Iterator[Any]):
         self.close()
 
     def _ready(self) -> Iterator[PrefetchWindow]:
-        """Yield each window once its rows are prefetched."""
         for items, ids in self._collected():
             self._begun.acquire()
             if self._closed:
@@ -102,16 +89,16 @@ class PrefetchWindows(Iterator[Any]):
         error, more = None, True
         while more:
             items: list[Any] = []
-            known = {name: DistinctIds() for name in self._tables}
+            distinct = {name: DistinctIds() for name in self._tables}
             values = 0
             try:
                 for item in self._items:
                     items.append(item)
-                    values += self._note(item, known)
+                    values += self._note(item, distinct)
                     if (
                         item is None
                         or values >= READ_IDS
-                        or any(len(known[n]) >= t.window_ids for n, t in self._tables.items())
+                        or any(len(distinct[n]) >= t.window_ids for n, t in self._tables.items())
                     ):
                         break
                 else:
@@ -119,14 +106,14 @@ class PrefetchWindows(Iterator[Any]):
             except Exception as raised:
                 error, more = raised, False
             if items:
-                yield items, {name: ids.ids for name, ids in known.items()}
+                yield items, {name: ids.ids for name, ids in distinct.items()}
         if error is not None:
             raise error
 
-    def _note(self, item: Any, known: Mapping[str, DistinctIds]) -> int:
-        """Add the item's ids to `known`; return its number of values."""
+    def _note(self, item: Any, distinct: Mapping[str, DistinctIds]) -> int:
+        """Add the item's ids; return its number of values."""
         values = 0
         for name, ids in self._ids_of(item):
-            known[name].add(ids)
+            distinct[name].add(ids)
             values += len(ids)
         return values

@@ -35,17 +35,13 @@ def publish_version(
     lower: LowPrecisionOptions | None = None,
     review: Callable[[VersionReader], Review] | None = None,
 ) -> VersionReader:
-    """Commit the draft's version of its model (compiler.building.packaging).
+    """Commit the draft's version of its model (compiler.building.packaging); raise Conflict if it exists.
 
     Args:
         tables: By name, keys int64 [n] and rows float32 [n, dim]; of entities int32 records.
-        buckets: Batch sizes to compile for.
-        counts: By name, how often training met each key, int64 [n]; a server with a memory budget starts with the most
+        counts: By name, how often training met each key, int64 [n]: a server with a memory budget starts with the most
             frequent rows.
         review: The version's gate; None for none.
-
-    Raises:
-        Conflict: The version exists.
     """
     opened = Repository(repository) if isinstance(repository, Path) else repository
     with opened.writer(draft.model, draft.version) as writer:

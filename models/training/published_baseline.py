@@ -1,7 +1,6 @@
-"""Score rows by a version as it was published, to measure what its deltas are worth.
+"""Score rows by a version as it was published, as a server at step 0, to measure what its deltas are worth.
 
-It reads the version's own files in place: rows and index are mapped, never copied, so it costs only the pages that the
-scored rows touch. Its scores are those of a server at step 0.
+Its files are mapped, never copied, so it costs only the pages that the scored rows touch.
 """
 
 from __future__ import annotations
@@ -27,14 +26,7 @@ class PublishedBaseline:
     """Scorer with step 0 of a version."""
 
     def __init__(self, version: VersionReader, dense: DenseStep) -> None:
-        """Map the version's tables.
-
-        Args:
-            dense: The model's network, which computes with the version's weights.
-
-        Raises:
-            Corrupt: The files do not fit.
-        """
+        """Map the version's tables for the model's network; raise Corrupt if the files do not fit."""
         self.version = version.manifest.version
         self._dense, self._weights = dense, dense.with_weights(version.dense())
         self._plan = SparsePlan(version.manifest)
@@ -50,7 +42,7 @@ class PublishedBaseline:
 
 
 def _mapped(version: VersionReader, table: TableEntry) -> dict[str, NDArray[np.generic]]:
-    """Return a table's buffers as kernels expect them: all rows of epoch 0, no arena."""
+    """Return a table's buffers for kernels: all rows of epoch 0, no arena."""
     file = version.tensors(table_file(table.name))
     default = np.full(table.dim, table.default or 0.0, np.float32)
     arrays: dict[str, NDArray[np.generic]] = dict.fromkeys(("arena", "meta", "arena_scales"), NOTHING)

@@ -1,24 +1,22 @@
-"""Judge if the items' rows that a window of events has moved may be served. Pure: figures in, a verdict out.
+"""Judge whether the items' rows that a window of events has moved may be served. Pure: figures in, a verdict out.
 
-As models.training.window_guard, by NDCG in place of labels: each event is ranked among all items by the weights before
-it is learned. If what users do next no longer follows from what they did (a broken feed, items of another catalogue),
-the NDCG of the window falls. Before a delta, events from before the window are ranked again: weights that a bad step
-has disturbed rank them worse.
+As models.training.window_guard, by NDCG: each event is ranked among all items before training on it. If what users do
+no longer follows from what they did (a broken feed, items of another catalogue), the window's NDCG falls. Before a
+delta, events from before the window are ranked again: weights that a bad step has disturbed rank them worse.
 
 NDCG is compared by its logarithm, because it is usually 0.02 for one catalogue and 0.4 for another. Its sampling error
-is that of the usual NDCG for so many events, which is at most 1 / sqrt(events * NDCG): a gain is at most 1.
+is that of the usual NDCG for so many events, at most 1 / sqrt(events * NDCG), because a gain is at most 1.
 
-Where most of the NDCG is popularity's, it stays though nothing follows from anything any more. So the gain over ranking
-by popularity alone (the lift), over the same events, is judged as well, by differences: it may be near 0, and its error
-is that of the difference of two ranks of one event. It is lost if half of it has gone and the NDCG has fallen by as
-much: where popularity has become better at it, on the day of a launch, nothing is wrong. A network that has gained
-nothing so far has nothing to lose.
+If most of the NDCG comes from popularity, it stays when nothing else is predictable. So the gain over ranking by
+popularity alone (the lift) on the same events is judged, too, by differences: it may be near 0, and its error is that
+of the difference of two ranks of one event. It is lost if half of it has gone and the NDCG has fallen by as much: on
+the day of a launch popularity alone does better, which is no fault. A network without a lift has none to lose.
 
-An event whose item has no row yet can be ranked by nobody and does not count: a catalogue grows. But if most of a
-window's items are new, though few usually are, they are no items of this catalogue.
+Events whose item has no row yet do not count: a catalogue grows. But if most of a window's items are new, though few
+usually are, they are not of this catalogue.
 
-Rejected: misses for new items (the day of a launch would be held); the loss of a step (its candidates are drawn anew
-for each, and popularity alone makes it small).
+Rejected: misses for new items (the day of a launch would be held); the loss of a step (its candidates change, and
+popularity alone makes it small).
 """
 
 from __future__ import annotations
@@ -33,16 +31,16 @@ from numpy.typing import NDArray
 from freshet_serving.models.training.window_guard import WindowVerdicts
 
 LEAST_GAIN = 25.0
-"""A window is long enough if its events have at least this NDCG together: an error of a fifth."""
+"""A window with at least this sum of NDCG is long enough: an error of a fifth."""
 LEAST_NDCG = 1e-3
 LEAST_EVENTS = 30
-"""So many events are needed to say that most items are new."""
+"""Minimum of events to find that most items are new."""
 NDCG_DROP = 0.3
-"""Share of the NDCG by which a fall is ignored."""
+"""A smaller relative fall of the NDCG is ignored."""
 LOST_LIFT = 0.5
-"""Share of the usual gain over popularity whose loss is ignored."""
+"""A smaller relative loss of the lift is ignored."""
 OTHER_ITEMS = 0.5
-"""Rise of the share of events whose item is new by which items are those of something else."""
+"""Rise in the share of events with a new item that means items of something else."""
 FIRST_SPREAD = {"ndcg": 0.1, "new": 0.1, "earlier": 0.1, "lift": 0.02}
 """Initial spread of each figure, with the weight of one window."""
 
@@ -54,15 +52,11 @@ class RankFigures:
     """A window's figures.
 
     Attributes:
-        events: Number of events that could be ranked.
-        ndcg: Their NDCG before they were learned; NaN without any.
+        events: Number of events that could be ranked; `unranked` of others.
+        ndcg: Their NDCG before training on them; NaN without any.
         new: Share of all events whose item had no row.
-        fall: Logarithm of the NDCG of earlier events before the window over that after it; None without such events.
-        fall_error: Its sampling error.
-        top: Places that count.
-        unranked: Number of other events.
-        lift: NDCG less that by popularity alone; None where events were not ranked by it.
-        lift_error: Its sampling error.
+        fall: Logarithm of earlier events' NDCG before the window over that after it; None without such events.
+        lift: NDCG less that by popularity alone; None for events not ranked by it.
     """
 
     events: int
@@ -101,10 +95,7 @@ class RankGuard(WindowVerdicts[RankFigures]):
     first_spread = FIRST_SPREAD
 
     def begin_with(self, held_out: RankFigures) -> None:
-        """Compare the first windows with the full version's held-out events.
-
-        If these are too few, the first windows only define the usual figures.
-        """
+        """Compare the first windows with the full version's held-out events, unless these are too few."""
         if held_out.enough:
             self._usual["ndcg"].begin_with(held_out.level, held_out.error(held_out.ndcg))
             self._usual["new"].begin_with(held_out.new, 0.0)
@@ -151,12 +142,7 @@ class RankGuard(WindowVerdicts[RankFigures]):
         return ""
 
     def _lost_lift(self, figures: RankFigures, fall: float, short: float) -> str:
-        """Return what is wrong if the gain over popularity has gone; "" if it has not.
-
-        Args:
-            fall: How far the NDCG is below its usual value.
-            short: How much larger the spread is than that of windows with enough events.
-        """
+        """Return what is wrong if the lift has gone, or ""; `fall` is that of the NDCG, `short` as for bound()."""
         lift = self._usual["lift"]
         if figures.lift is None or not lift.is_known or lift.mean <= 0:
             return ""
@@ -170,42 +156,31 @@ class RankGuard(WindowVerdicts[RankFigures]):
 
 
 class WindowRanks:
-    """Gains of the events since the last window that was judged.
-
-    Attributes:
-        top: Places that count.
-    """
+    """Gains of the events since the last window that was judged; `top` places count."""
 
     def __init__(self, top: int = 10) -> None:
         self.top, self._gain, self._events, self._unranked = top, 0.0, 0, 0
         self._fall: tuple[float, float] | None = None
-        # Sums of the differences to the gains by popularity, of their squares, and their number.
+        # Of the differences to the gains by popularity: sum, sum of squares, number.
         self._lift = np.zeros(3)
 
     def add(self, gains: Float64s) -> None:
-        """Add events that were ranked before they were learned.
+        """Add events by their share of the NDCG before training, float64 [n], NaN for an item without a row.
 
-        Args:
-            gains: float64 [n], each event's share of the NDCG; NaN for an item without a row. Or [n, 2], with its share
-                by popularity alone; NaN where it was not ranked by that.
+        Or [n, 2] with the share by popularity alone, NaN for an event not ranked by it.
         """
         if gains.ndim == 2:
             lift = gains[:, 0] - gains[:, 1]
             lift = lift[~np.isnan(lift)]
             self._lift += (lift.sum(), (lift**2).sum(), len(lift))
             gains = gains[:, 0]
-        known = ~np.isnan(gains)
-        self._gain += float(gains[known].sum())
-        self._events += int(known.sum())
-        self._unranked += int(len(gains) - known.sum())
+        ranked = ~np.isnan(gains)
+        self._gain += float(gains[ranked].sum())
+        self._events += int(ranked.sum())
+        self._unranked += int(len(gains) - ranked.sum())
 
     def again(self, before: Float64s, now: Float64s) -> None:
-        """Record the effect of a delta on events from before its window.
-
-        Args:
-            before: float64 [n], their gains by the served weights; NaN for those that they cannot rank.
-            now: Their gains by the new weights.
-        """
+        """Record the effect of a delta on the gains [n] of earlier events; NaN for those without a rank."""
         both = ~(np.isnan(before) | np.isnan(now))
         old, new = before[both], now[both]
         if not len(old) or old.mean() < LEAST_NDCG:

@@ -1,6 +1,6 @@
-"""Guard the deltas of a run as models.training.stream_guard, by ranks in place of scores (models.training.rank_guard).
+"""Guard the deltas of a run as models.training.stream_guard, by ranks (models.training.rank_guard).
 
-A run's own guard says how events are ranked again. Costs: EARLIER events are ranked twice for each delta.
+Costs: EARLIER events are ranked twice for each delta.
 """
 
 from __future__ import annotations
@@ -20,22 +20,17 @@ from freshet_serving.models.training.trainer import BoundBatch, Trainer
 from freshet_serving.models.training.window_guard import WindowVerdicts
 
 EARLIER = 512
-"""Events from before a window that are ranked again."""
+"""Number of events from before a window that are ranked again."""
 
 
 class RankStreamGuard(StreamGuard):
     """The guard of one run."""
 
     def __init__(self, config: GuardConfig, trainer: Trainer, top: int) -> None:
-        """Begin without a window.
-
-        Args:
-            top: Places that count.
-        """
         self._top = top
         super().__init__(config, trainer)
         self._works: deque[tuple[BoundBatch, int]] = deque()
-        # Those before the window, and their gains by the weights before it.
+        # Batches before the window, and their gains by the weights before it.
         self._again, self._gains = list[Any](), np.empty(0)
 
     @staticmethod
@@ -46,22 +41,18 @@ class RankStreamGuard(StreamGuard):
         return WindowRanks(self._top)
 
     def see_held_out(self, work: BoundBatch, scores: NDArray[Any]) -> None:
-        """Add a batch of the full version's held-out events.
-
-        Args:
-            scores: The gains of its events, as of WindowRanks.add().
-        """
+        """Add the gains of a held-out batch's events, as of WindowRanks.add()."""
         self._held_out.add(scores)
 
     def see(self, work: BoundBatch, scores: NDArray[Any]) -> None:
-        """Add a batch with the gains of its events, from before it is learned; arguments as of see_held_out()."""
+        """Add a batch with the gains of its events, from before training on it."""
         self._window.add(scores)
         self._works.append((work, self._events(work, scores)))
         while sum(count for _, count in self._works) - self._works[0][1] >= EARLIER:
             self._works.popleft()
 
     def _events(self, work: BoundBatch, scores: NDArray[Any]) -> int:
-        """Return how many events a batch counts as; arguments as of see()."""
+        """Return how many events a batch counts as."""
         return len(scores)
 
     def _score_earlier(self) -> None:
@@ -77,9 +68,4 @@ class RankStreamGuard(StreamGuard):
 
     @abstractmethod
     def _ranked(self, works: Sequence[Any], most: int) -> Float64s:
-        """Return the gains of events by the weights as they are, float64 [n].
-
-        Args:
-            works: Batches that were seen.
-            most: Events of each at most.
-        """
+        """Return the gains, float64 [n], of at most `most` events of each batch by the current weights."""

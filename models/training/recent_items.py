@@ -1,20 +1,19 @@
 """The items of a run that were chosen last: their columns, and how often each is chosen.
 
-Two things are read from it: items to compare users with beside those of a batch, and every item's share of the events,
-by which the softmax over some items is corrected to one over all (models.training.retrieval_functions).
+They give a step further items to compare users with, and every item's share of the events, by which the softmax over
+some items is corrected to one over all (models.training.retrieval_functions).
 
 Invariants
-- The items are the `most` that were chosen last; of those chosen in one batch, the higher keys stay. This holds after
-  each batch and after each restore, so a resumed run goes on with the same items.
+- The items are the `most` chosen last; of those chosen in one batch, the higher keys stay. This holds after each batch
+  and each restore, so a resumed run continues with the same items.
 - An item's columns are those of its newest row.
-- An item's count is exact but for its age: an event counts half after HALF_LIFE events. An item that left and comes
-  again begins anew.
-- Costs: a batch costs its own rows (columns are copied NEWER times on average), and one pass over the keys where it has
-  new items. A checkpoint costs the items that were chosen since the one before it.
+- An item's count is exact but for its age: an event counts half after HALF_LIFE events. An item that returns begins
+  anew.
+- Costs: a batch costs its own rows (columns are copied NEWER times on average), and one pass over the keys if it has
+  new items. A checkpoint costs the items chosen since the one before.
 
-Rejected: an estimate by the gap between two appearances (Yi et al., 2019): it needs no total, but a batch of some
-hundred rows of a small catalogue has the popular items always, and then their gaps say 1 for each; and a cell for each
-hash, whose collisions a table of the items that are kept anyway does not have.
+Rejected: an estimate by the gap between two appearances (Yi et al., 2019): batches of a small catalogue always have the
+popular items, whose gaps are all 1; a cell for each hash, whose collisions this table does not have.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from freshet_serving.processor.columns import Column, Ragged, Strings, join_colu
 MOST = 1 << 18
 HALF_LIFE = float(1 << 20)
 NEWER = 8
-"""Newer rows are put to the older ones when they are this share of them."""
+"""Newer rows are appended to the older ones at this share of them."""
 SPARE_ROWS = 1 << 14
-"""Rows of columns that may be out of date before they are dropped."""
+"""Outdated rows of columns that may exist before they are dropped."""
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -42,11 +41,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of columns.
-
-    Attributes:
-        columns: By name; {} for no rows.
-    """
+    """Rows of columns by name; {} for no rows."""
 
     columns: dict[str, Any]
 
@@ -63,28 +58,16 @@ class _Rows:
 
 
 class RecentItems:
-    """The items chosen last.
-
-    Attributes:
-        keys: int64 [m], ascending.
-        events: Number of events so far.
-    """
+    """The items chosen last; `keys` are int64 [m], ascending."""
 
     def __init__(self, names: Sequence[str], most: int = MOST, half_life: float = HALF_LIFE) -> None:
-        """Begin without an item.
-
-        Args:
-            names: Names of the items' columns.
-            most: Number of items that are kept.
-            half_life: Events after which one counts half.
-        """
+        """Begin without an item; an event counts half after `half_life` events."""
         self._names, self._most, self._half_life = list(names), most, half_life
         self.clear()
 
     def clear(self) -> None:
-        """Forget all items and events."""
         self.keys, self._counts = np.empty(0, np.int64), np.empty(0)
-        # The number of events when an item was chosen last, up to when its count is known.
+        # By item: the number of events when it was chosen last, for which its count holds.
         self._last, self._rows = np.empty(0, np.int64), np.empty(0, np.int64)
         self._older, self._newer = _Rows({}), _Rows({})
         self.events, self._total, self._saved = 0, 0.0, 0
@@ -93,12 +76,7 @@ class RecentItems:
         return len(self.keys)
 
     def add(self, keys: Int64s, columns: Mapping[str, Column]) -> None:
-        """Add n events.
-
-        Args:
-            keys: int64 [n], keys of their items.
-            columns: The items' columns, n rows each, by name.
-        """
+        """Add n events by their items' keys, int64 [n], and columns of n rows."""
         if not len(keys):
             return
         items, newest, times = np.unique(keys[::-1], return_index=True, return_counts=True)
@@ -110,14 +88,14 @@ class RecentItems:
         self._put(items, counts, np.full(len(items), self.events), columns, len(keys) - 1 - newest)
 
     def shares(self, keys: Int64s) -> Float64s:
-        """Return the share [n] of the events that items have, as far as events count; 0 for one that is not there."""
+        """Return the items' shares [n] of the events as they count now; 0 for an absent item."""
         at = self._places(keys)
         if not len(self):
             return np.zeros(len(keys))
         return np.where(at >= 0, self._counts_of(np.maximum(at, 0)), 0.0) / self._total
 
     def columns_of(self, places: Int64s) -> dict[str, Column]:
-        """Return the columns of the items at some places among the keys."""
+        """Return the columns of the items at places among the keys."""
         rows, first = self._rows[places], len(self._older)
         newer = rows >= first
         parts = [self._older.take(rows[~newer]), self._newer.take(rows[newer] - first)]
@@ -127,15 +105,11 @@ class RecentItems:
         return parts[0].joined(parts[1]).take(order).columns
 
     def changes(self, whole: bool) -> Arrays:
-        """Return what restore() takes: of all items, or of those chosen since the last call.
-
-        Args:
-            whole: Whether to return all.
-        """
+        """Return what restore() takes: `whole`, or of items chosen since the last call."""
         places = np.flatnonzero(self._last > (-1 if whole else self._saved))
         self._saved = self.events
         arrays = {"keys": self.keys[places], "counts": self._counts[places].view(np.int64), "last": self._last[places]}
-        # Checkpoints have no numbers of 64 bits but whole ones.
+        # Checkpoints store no float64.
         arrays |= {"events": np.array([self.events], np.int64), "total": np.array([self._total]).view(np.int64)}
         for number, (_, column) in enumerate(sorted(self.columns_of(places).items())):
             for part, array in _encoded(column).items():
@@ -143,7 +117,7 @@ class RecentItems:
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take in changes(), on top of the changes before them."""
+        """Apply changes() to the state after the changes before them."""
         keys = np.array(arrays["keys"], np.int64)
         columns = {}
         for number, name in enumerate(sorted(self._names) if len(keys) else ()):
@@ -156,27 +130,18 @@ class RecentItems:
             self._put(keys, np.array(arrays["counts"]).view(np.float64), last, columns, rows)
 
     def _places(self, keys: Int64s) -> Int64s:
-        """Return the place of each key, -1 for one that is not there."""
+        """Return the place of each key, -1 for an absent one."""
         if not len(self.keys):
             return np.full(len(keys), -1)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[at] == keys, at, -1)
 
     def _counts_of(self, places: Int64s) -> Float64s:
-        """Return what the events of items count now."""
         now: Float64s = self._counts[places] * 0.5 ** ((self.events - self._last[places]) / self._half_life)
         return now
 
     def _put(self, items: Int64s, counts: Float64s, last: Int64s, columns: Mapping[str, Column], rows: Int64s) -> None:
-        """Put items in, ascending and each once, with rows of columns.
-
-        Args:
-            items: int64 [k].
-            counts: float64 [k].
-            last: int64 [k].
-            columns: Columns by name.
-            rows: int64 [k], the items' rows in them.
-        """
+        """Put in items [k], ascending and each once, with the rows [k] of columns that are theirs."""
         first = len(self._older) + len(self._newer)
         self._newer = self._newer.joined(_Rows({name: columns[name] for name in self._names}).take(rows))
         if len(self._newer) * NEWER > len(self._older):
@@ -206,7 +171,6 @@ class RecentItems:
 
 
 def _encoded(column: Column, name: str = "values") -> Arrays:
-    """Return a column as arrays by name."""
     if isinstance(column, Ragged):
         return _encoded(column.values) | {"splits": column.row_splits}
     if isinstance(column, Strings):
@@ -215,7 +179,6 @@ def _encoded(column: Column, name: str = "values") -> Arrays:
 
 
 def _decoded(arrays: Mapping[str, NDArray[Any]]) -> Column:
-    """Return the column of _encoded()."""
     values: Any = (
         Strings(np.array(arrays["bytes"]), np.array(arrays["offsets"]))
         if "bytes" in arrays

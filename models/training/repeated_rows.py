@@ -1,8 +1,7 @@
-"""Measure which share of rows is there more than once, as after a delivery that came twice.
+"""Measure which share of rows occurs more than once, as after a repeated delivery.
 
-A row is known by a hash of 64 bits of its columns, labels and time, so that of a million rows none is taken for another
-by chance. Rows that are alike in the data of a model that knows little of each (two clicks on one item) count too: the
-share means something only beside that of the version before.
+Rows are compared by a 64-bit hash of columns, labels and time. Equal rows of a model that knows little of each (two
+clicks on one item) count, too: compare the share only with that of the version before.
 
 Costs: a pass over each column, and one sort of a hash for each row.
 """
@@ -19,7 +18,6 @@ from freshet_serving.processor.columns import Column
 
 
 def repeated_share(rows: Sequence[Batch]) -> float:
-    """Return the share of rows that repeat another one of them; NaN without rows."""
     hashes = [_rows(batch) for batch in rows if len(batch)]
     if not hashes:
         return float("nan")

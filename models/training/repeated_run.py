@@ -1,11 +1,8 @@
 """Repeat what a followed run learned, over its rows as stored data: `freshet train --repeat FOLDER`.
 
-The settings that the run chose by its first rows, its seeds and the first bias come from its newest checkpoint, the
-rows of each step and the places of its deltas from its borders (models.training.batch_borders). So weights and scores
-are those of the run, to the bit on the same machine, whatever the run went through.
-
-Rows are joined with their entities as of their time, if these have times. Without times the run joined what it knew
-when a row arrived, which nobody can repeat.
+Chosen settings, seeds and the first bias come from the run's newest checkpoint, the rows of each step and the places of
+its deltas from its borders (models.training.batch_borders). So weights and scores are the run's, to the bit on the same
+machine. Rows are joined with their entities as of their time; a join without times cannot be repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from pathlib import Path
 
 from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.source import Batch, Source, join_batches
-from freshet_serving.models.training.batch_borders import BORDERS, CLOSED, Entry, parse_entries, read_entries
+from freshet_serving.models.training.batch_borders import BORDERS, Entry, parse_entries, read_entries
 from freshet_serving.models.training.checkpoint import RunState, newest_state
 from freshet_serving.models.training.delta_rules import DeltaRules
 from freshet_serving.processor.errors import BadInput, Corrupt
@@ -24,23 +21,10 @@ READ_ROWS = 1 << 13
 
 
 class RepeatedRun:
-    """The steps of a followed run.
-
-    Attributes:
-        state: The run's newest state.
-        full_rows: Rows of its full version.
-        closed: Whether the run has learned more than its borders say.
-    """
+    """The steps of a followed run: its newest state, and the rows of its full version."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the run's borders.
-
-        Args:
-            folder: Folder of the run's checkpoints.
-
-        Raises:
-            BadInput: The folder has none, or they begin in the middle of a run.
-        """
+        """Read the borders beside a run's checkpoints; raise BadInput without them or if they begin in mid-run."""
         state = newest_state(folder) if folder.is_dir() else None
         if state is None or not state.borders:
             raise BadInput(
@@ -51,22 +35,14 @@ class RepeatedRun:
             self._entries = read_entries(folder / BORDERS, state.borders)
         except (OSError, Corrupt):
             raise BadInput(f"--repeat: expected the file {BORDERS!r} that the newest checkpoint says") from None
-        self.state, self.closed = state, state.borders[2] == CLOSED
+        self.state = state
         first = next(self.entries(), None)
         self.full_rows = first.first if first is not None and first.generation is not None else 0
         if not self.full_rows:
             raise BadInput("--repeat: expected a run from its first row on, got one that began with other weights")
 
     def batches(self, source: Source, position: int) -> Iterator[Batch]:
-        """Yield the batches of the steps from a row on.
-
-        Args:
-            source: The rows.
-            position: The row.
-
-        Raises:
-            BadInput: There are fewer rows, or the run went on with another writer's weights.
-        """
+        """Yield the batches of the steps from a row on, as far as the run's weights were its own."""
         chunks, chunk = source.batches(READ_ROWS, position), None
         for first, end, _ in self._steps():
             parts, row = [], max(first, position)
@@ -82,15 +58,10 @@ class RepeatedRun:
                 yield join_batches(parts)
 
     def rules(self, publish: PublishConfig, state: RunState) -> DeltaRules:
-        """Return rules by which deltas are due where the run published them.
-
-        Args:
-            state: State of the run that repeats it.
-        """
+        """Return rules by which deltas are due where the run published them; `state` is the repeating run's."""
         return RepeatedRules(publish, self._published(), state)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield what the run has written down, in order."""
         yield from parse_entries(self._entries)
 
     def _steps(self) -> Iterator[Entry]:
@@ -104,7 +75,6 @@ class RepeatedRun:
                 )
 
     def _published(self) -> Iterator[int]:
-        """Yield the rows after which the run published."""
         for entry in self.entries():
             if entry.generation is not None:
                 yield entry.first
@@ -113,20 +83,13 @@ class RepeatedRun:
 
 
 class RepeatedRules(DeltaRules):
-    """Deltas are due where another run published them."""
-
     def __init__(self, publish: PublishConfig, rows: Iterator[int], state: RunState) -> None:
-        """Start at a position.
-
-        Args:
-            rows: The rows after which deltas are due, ascending.
-            state: State of the run that repeats it.
-        """
+        """Take the rows after which deltas are due, ascending, and the repeating run's state."""
         super().__init__(publish, lambda: 0.0)
         self._rows, self._next, self._state = rows, next(rows, None), state
 
     def due(self) -> bool:
-        """Return True if the other run published here: rows, or after them dense weights that were withheld."""
+        """Return True if the other run published rows here, or the dense weights that it had withheld."""
         while self._next is not None and self._next < self._state.position:
             self._next = next(self._rows, None)
         if self._next != self._state.position or not (self.rows or self._state.withheld):

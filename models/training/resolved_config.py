@@ -1,8 +1,4 @@
-"""Fill in what a run's training file leaves out.
-
-The values come from the checkpoint that the run resumes from, from the version whose weights it starts with, or from
-the data.
-"""
+"""Fill in what a training file leaves out: from the checkpoint or version that the run continues, or from the data."""
 
 from __future__ import annotations
 
@@ -54,37 +50,31 @@ SEED_BITS = 63
 
 
 def resume_config(config: TrainConfig, saved: RunState, rows: int | None, folder: str) -> TrainConfig:
-    """Fill in a configuration as a checkpoint has it.
+    """Fill in a configuration as a checkpoint has it; raise BadInput if the file cannot continue that.
 
-    Args:
-        rows: Rows of the full version; None if they have no end.
-        folder: Folder of the checkpoint in the repository, for the message; "" to repeat its run.
-
-    Raises:
-        BadInput: The file cannot continue the checkpoint.
+    `rows` are the full version's; None for endless data. `folder` is the checkpoint's, for messages; "" to repeat it.
     """
     before = {f.name: saved.settings.get(f"features.{f.name}.transform", "none") for f in config.features}
     hashes = {name: saved.settings.get(f"tables.{name}.hash", NO_HASH) for name in config.tables}
     config = _counting(config, *(saved.settings.get(f"model.{key}", 0) for key in ("popularity", "successors")))
     train = scheduled(filled(config.train, {**ONE_EPOCH, **(saved.train or BEFORE)}), rows)
     features, tables = transformed(config.features, before), decided(config, hashes)
-    whole = replace(config, train=train, features=features, tables=tables)
-    if saved.fingerprint != fingerprint(whole) and not folder:
-        raise BadInput(f"--repeat: {changed(saved.settings, settings(whole))}; repeat a run with its own training file")
-    if saved.fingerprint != fingerprint(whole):
+    resolved = replace(config, train=train, features=features, tables=tables)
+    if saved.fingerprint != fingerprint(resolved) and not folder:
         raise BadInput(
-            f"checkpoint: {changed(saved.settings, settings(whole))}, so the run in {folder} of the repository cannot"
-            " be continued; --new-version --from-scratch trains another version from new weights, and another"
+            f"--repeat: {changed(saved.settings, settings(resolved))}; repeat a run with its own training file"
+        )
+    if saved.fingerprint != fingerprint(resolved):
+        raise BadInput(
+            f"checkpoint: {changed(saved.settings, settings(resolved))}, so the run in {folder} of the repository"
+            " cannot be continued; --new-version --from-scratch trains another version from new weights, and another"
             " model.name trains another model"
         )
-    return whole
+    return resolved
 
 
 def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
-    """Return a configuration whose features of ids are unsigned if their columns are, or if they share such a table.
-
-    The columns' types are those of the first file of the data, or of a table that is joined to them.
-    """
+    """Return a configuration whose features of ids are unsigned if their columns are, or share a table with such."""
     columns = unsigned_columns(config.data).union(*(unsigned_columns(table.data) for table in config.joined))
     tables = {f.table for f in config.features if f.unsigned}
 
@@ -99,13 +89,7 @@ def with_unsigned_ids(config: TrainConfig) -> TrainConfig:
 def start_config(
     config: TrainConfig, source: Source, old: Manifest | None, rows: int | None, note: Callable[[str], None]
 ) -> TrainConfig:
-    """Fill in a configuration as a version has it, else by the data.
-
-    Args:
-        old: Manifest of the version whose weights the run starts with; None for new weights.
-        rows: Rows of the full version; None if they have no end.
-        note: Receives lines about what was chosen.
-    """
+    """Fill in a configuration as the version `old` has it, or by the data for new weights; note() gets choices."""
     hash_line = ""
     config = _counting_as(config, old)
     if old is not None:
@@ -139,11 +123,7 @@ def start_config(
 
 
 def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainConfig:
-    """Return a configuration whose next-item network counts, unless its file says what it counts.
-
-    Raises:
-        BadInput: Rows of fewer than 32 bits an element, which hold no keys, are to have successors.
-    """
+    """Return a configuration that counts so unless its file says otherwise; BadInput for successors not in float32."""
     if config.model.arch not in NEXT_ITEM:
         return config
     options = {"popularity": bool(popularity), "successors": int(successors)} | dict(config.model.options)
@@ -157,10 +137,7 @@ def _counting(config: TrainConfig, popularity: bool, successors: int) -> TrainCo
 
 
 def _counting_as(config: TrainConfig, old: Manifest | None) -> TrainConfig:
-    """Return a configuration whose next-item network counts what a version does; None for what a new one does.
-
-    Rows of fewer than 32 bits an element get no successors unasked.
-    """
+    """Return a configuration that counts what `old` does, or a new version; successors only in float32 rows."""
     items = [f for f in config.features if f.side == "item" and not f.sequence]
     if config.model.arch not in NEXT_ITEM or len(items) != 1:
         return config
@@ -170,15 +147,12 @@ def _counting_as(config: TrainConfig, old: Manifest | None) -> TrainConfig:
         return _counting(config, True, SUCCESSORS if exact else 0)
     width = next((t.dim for t in old.tables if t.name == item.table), item.dim)
     choices = [{"popularity": p, "successors": n} for p, n in ((False, 0), *((True, n) for n in range(65)))]
-    own = next((c for c in choices if ItemRows.around(item.dim, c).width == width), choices[0])
-    return _counting(config, bool(own["popularity"]), int(own["successors"]))
+    counting = next((c for c in choices if ItemRows.around(item.dim, c).width == width), choices[0])
+    return _counting(config, bool(counting["popularity"]), int(counting["successors"]))
 
 
 def _histories(config: TrainConfig, source: Source, rows: int | None) -> tuple[int | None, int]:
-    """Return how many histories and items a pass over the full version has; (None, 0) without next items to learn.
-
-    They are counted to choose the epochs alone: with epochs in the file the log is not read for it, and both are 0.
-    """
+    """Return histories and items of a full pass; (0, 0) if the file has epochs, (None, 0) for other networks."""
     if config.model.arch not in NEXT_ITEM:
         return None, 0
     if config.train.epochs:
@@ -191,27 +165,18 @@ def _histories(config: TrainConfig, source: Source, rows: int | None) -> tuple[i
 
 
 def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Scaling:
-    """Return the scaling of float features: measured, or that of an existing version.
-
-    Args:
-        config: The configuration, filled in.
-        source: The training data.
-        old: Manifest of the version whose weights the run starts with; None for new weights.
-
-    Raises:
-        BadInput: The version does not fit the configuration.
-    """
+    """Return the scaling of float features: measured, or that of `old`. Raises BadInput if that does not fit."""
     if old is None:
         return measure_scaling(source, config.features)
     scaling = {f.name: (f.mean, f.scale) for f in old.lookups if f.kind in ("float", FLOATS)}
     drafted = draft(config, scaling, hash_seeds_of(config, old))
-    # Not those that training keeps beside what is looked up.
+    # Only tables that are looked up.
     tables = [{f.table for f in m.lookups} for m in (old, drafted)]
     shapes = [{t.name: t.dim for t in m.embeddings if t.name in of} for m, of in zip((old, drafted), tables)]
     columns = [[(f.name, f.kind, f.table, f.width) for f in m.features] for m in (old, drafted)]
-    # The type that requests have does not change the weights.
-    read = [[replace(i, declared="") for i in m.read_inputs] for m in (old, drafted)]
-    inputs = [(own, m.transforms, m.sequences) for own, m in zip(read, (old, drafted))]
+    # The declared type does not change weights.
+    inputs_read = [[replace(i, declared="") for i in m.read_inputs] for m in (old, drafted)]
+    inputs = [(declared, m.transforms, m.sequences) for declared, m in zip(inputs_read, (old, drafted))]
     same = shapes[0] == shapes[1] and columns[0] == columns[1] and inputs[0] == inputs[1]
     if old.arch != drafted.arch or not same:
         raise BadInput(
@@ -222,16 +187,10 @@ def scaling_of(config: TrainConfig, source: Source, old: Manifest | None) -> Sca
 
 
 def hash_seeds_of(config: TrainConfig, old: Manifest | None) -> HashSeeds:
-    """Return the hash seed of each table that is looked up by strings.
+    """Return the hash seeds of tables that strings look up: those of `old`, or new ones.
 
-    Without knowing a table's seed, an attacker cannot construct a string that collides with another one and so have the
-    other's row trained. A run whose training file sets train.seed has to be repeatable, so its seeds derive from that
-    number.
-
-    Args:
-        config: The run's configuration.
-        old: Manifest of the version whose weights the run starts with, whose rows are keyed by its seeds; None for new
-            weights.
+    Seeds are secret, so that an attacker cannot construct a string that collides with another and have its row trained.
+    With train.seed in the training file the run must be repeatable: they derive from it.
     """
     if old is not None:
         return {t.name: t.hash_seed for t in old.tables}

@@ -1,20 +1,17 @@
 """Functions that XLA compiles to train two towers to retrieve.
 
-A row of a step is a user and the item that was chosen. Its loss is the cross-entropy of a softmax over candidates: the
-items of all rows, and further ones (Yi et al., 2019; Yang et al., 2020). The logit of user i and candidate j is
+A row of a step is a user and the chosen item. Its loss is the cross-entropy of a softmax over candidates: the items of
+all rows, and further ones (Yi et al., 2019; Yang et al., 2020). The logit of user i and candidate j is
 
     scale * <user_i, item_j> - log(expected_j)
 
 where expected_j is how often such a step has this item among its candidates: of n rows and m further items, drawn
-evenly from M, n * share_j + m / M. So popular items, which are candidates more often, are not pushed down for it, and
-the sum estimates that over all items.
-
-A candidate is left out of a user's softmax if it is an item that the user chose in the same step: the row's own item in
-another row, or that of the user's other rows.
+evenly from M, n * share_j + m / M. So popular items are not pushed down for being candidates more often, and the sum
+estimates that over all items. Candidates that the user chose in another row of the step are left out.
 
 The bias of the output `score` changes no order, and the softmax does not depend on it. It learns by the log-loss of the
-rows' pairs and of as many pairs of a user with the next row's item, so that scores keep apart from 0 and 1: 0.5 is an
-item that is as likely the user's as someone else's.
+rows' pairs and of each user with the next row's item, so that scores keep apart from 0 and 1: 0.5 is an item that is as
+likely the user's as someone else's.
 """
 
 from __future__ import annotations
@@ -33,12 +30,10 @@ class RetrievalFunctions(DenseFunctions):
 
     @property
     def towers(self) -> Towers:
-        """The towers."""
         assert self._arch.towers is not None
         return self._arch.towers
 
     def rows_are_alone(self) -> bool:
-        """Return False: the rows of a step are compared with one another."""
         return False
 
     def learn(self, *given: Any) -> Tensors:
@@ -48,8 +43,8 @@ class RetrievalFunctions(DenseFunctions):
             *given: x [n, width], of the rows; then
                 more: float32 [m, width], of the further items, whose users do not matter;
                 users: float32 [n], numbers from 0 to n - 1, the same for rows of one user;
-                items: float32 [n + m], numbers from 0 to n - 1, the same for candidates of one item; n for an item that
-                is that of no row;
+                items: float32 [n + m], numbers from 0 to n - 1, the same for candidates of one item; n for an item of
+                no row;
                 expected: float32 [n + m], the logarithm of how often each is a candidate; for none, infinity;
                 shares: float32 [n], weights of the rows;
                 vectors: float32 [3, w], weights and moments;
@@ -62,10 +57,10 @@ class RetrievalFunctions(DenseFunctions):
         weights = self._unpacked(vectors)
         with tf.GradientTape() as tape:
             tape.watch([x, more, *weights])
-            of_rows, after = self._vectors(x, weights, other, True)
+            of_rows, after = self._call(self.towers.vectors, x, weights, other, True)
             candidates = of_rows[ITEM_VECTOR]
             if more.shape[0]:
-                further, _ = self._vectors(more, weights, other, True)
+                further, _ = self._call(self.towers.vectors, more, weights, other, True)
                 candidates = tf.concat([candidates, further[ITEM_VECTOR]], 0)
             scale, bias = self._scale_and_bias(weights)
             products = tf.matmul(of_rows[USER_VECTOR], candidates, transpose_b=True)
@@ -78,86 +73,46 @@ class RetrievalFunctions(DenseFunctions):
         return [loss, by_x, by_more, tf.concat([tf.reshape(grad, (-1,)) for grad in grads], 0), *after]
 
     def vectors(self, *given: Any) -> Tensors:
-        """Return the users' and the items' vectors, [n, d] each.
-
-        Args:
-            *given: x [n, width], and the vectors [3, w].
-        """
+        """Return the users' and the items' vectors, [n, d] each, of x [n, width] and the vectors [3, w]."""
         x, vectors = given
-        # The other state is that of dropout, which is not used here.
-        other = [tf.zeros(v.shape, v.dtype) for v in self.other]
-        both, _ = self._vectors(x, self._unpacked(vectors), other, False)
+        both, _ = self._call(self.towers.vectors, x, self._unpacked(vectors), self._unused_state(), False)
         return [both[USER_VECTOR], both[ITEM_VECTOR]]
 
-    def _vectors(self, x: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
-        """Return the vectors by name, and the other state after them."""
-        model = self.towers.vectors
-        by_path = dict(zip((v.path for v in self.trained), weights))
-        places = {v.path: i for i, v in enumerate(self.other)}
-        both, after = model.stateless_call(
-            [by_path[v.path] for v in model.trainable_variables],
-            [other[places[v.path]] for v in model.non_trainable_variables],
-            x,
-            training=training,
-        )
-        passed = list(other)
-        for variable, value in zip(model.non_trainable_variables, after):
-            passed[places[variable.path]] = value
-        return both, passed
-
     def _scale_and_bias(self, weights: Tensors) -> tuple[Any, Any]:
-        """Return what products are multiplied by, and the bias of the score."""
-        known = {v.path for v in self.towers.vectors.trainable_variables}
-        scale, bias = (w for v, w in zip(self.trained, weights) if v.path not in known)
+        vector_paths = {v.path for v in self.towers.vectors.trainable_variables}
+        scale, bias = (w for v, w in zip(self.trained, weights) if v.path not in vector_paths)
         temperature = self.towers.temperature
         return tf.constant(1 / temperature) if temperature else tf.reshape(scale, ()), tf.reshape(bias, ())
 
 
 def chosen_before(users: Any, items: Any) -> Any:
-    """Return which candidates are left out of which row's softmax, bool [n, c].
-
-    Args:
-        users: int32 [n], as of RetrievalFunctions.learn().
-        items: int32 [c], likewise.
-    """
+    """Return which candidates are left out of which row's softmax, bool [n, c]; arguments as of learn()."""
     rows = users.shape[0]
     pairs = tf.stack([users, items[:rows]], axis=1)
     chose = tf.scatter_nd(pairs, tf.ones(rows), (rows, rows + 1))
-    # As numbers: a constant of bools is one that the compiler writes in a form that it cannot read.
+    # As numbers: the compiler cannot read its own form of constants of bools.
     others = tf.linalg.set_diag(tf.gather(tf.gather(chose, users), items, axis=1), tf.zeros(rows))
     return others > 0
 
 
 def softmax_loss(logits: Any, expected: Any, excluded: Any, shares: Any) -> Any:
-    """Return the weighted sum of the rows' cross-entropies; candidate i is what row i chose.
+    """Return the weighted sum of the rows' cross-entropies by logits [n, c]; candidate i is what row i chose.
 
-    Args:
-        logits: float32 [n, c].
-        expected: float32 [c], logarithms, taken from the logits.
-        excluded: bool [n, c], which are left out.
-        shares: float32 [n], weights.
+    `expected` are logarithms [c] taken from the logits; `excluded` candidates [n, c] are left out.
     """
     rows = logits.shape[0]
     corrected = tf.where(excluded, NEVER, tf.maximum(logits - expected, NEVER))
-    own = tf.linalg.diag_part(corrected[:, :rows])
-    return tf.reduce_sum((tf.reduce_logsumexp(corrected, axis=1) - own) * shares)
+    chosen = tf.linalg.diag_part(corrected[:, :rows])
+    return tf.reduce_sum((tf.reduce_logsumexp(corrected, axis=1) - chosen) * shares)
 
 
 def bias_loss(products: Any, scale: Any, bias: Any, excluded: Any, shares: Any) -> Any:
-    """Return the weighted log-loss of the rows' pairs and of each user with the next row's item, by the bias alone.
-
-    Args:
-        products: float32 [n, c], of users and candidates.
-        scale: Multiplies the products.
-        bias: Is added to them.
-        excluded: bool [n, c], which do not count.
-        shares: float32 [n], weights.
-    """
+    """Return the weighted log-loss of pairs and of each user with the next row's item, which teaches only the bias."""
     rows = products.shape[0]
     logits = tf.stop_gradient(products[:, :rows]) * scale
-    own = tf.linalg.diag_part(logits) + bias
+    chosen = tf.linalg.diag_part(logits) + bias
     numbers = tf.range(rows)
     following = tf.stack([numbers, tf.math.floormod(numbers + 1, rows)], axis=1)
     other = tf.gather_nd(logits, following) + bias
     counts = tf.where(tf.gather_nd(excluded, following), 0.0, shares)
-    return tf.reduce_sum(tf.math.softplus(-own) * shares + tf.math.softplus(other) * counts)
+    return tf.reduce_sum(tf.math.softplus(-chosen) * shares + tf.math.softplus(other) * counts)

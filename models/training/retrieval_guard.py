@@ -1,7 +1,7 @@
 """Guard the deltas of a run of two towers that learn to retrieve (models.training.rank_stream_guard).
 
-Costs: of each batch at most RANKED rows are ranked among all items. For each delta EARLIER rows are ranked twice, among
-a sample of the items (models.training.pair_ranks).
+Costs: at most RANKED rows of each batch are ranked among all items, and EARLIER rows twice for each delta among a
+sample of them (models.training.pair_ranks).
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ class RetrievalGuard(RankStreamGuard):
     """The guard of one run, whose events are the rows that were chosen."""
 
     def __init__(self, config: GuardConfig, trainer: RetrievalTrainer, ranks: PairRanks, top: int) -> None:
-        """Begin without a window.
-
-        Args:
-            top: Places that count.
-        """
         self._ranks = ranks
         super().__init__(config, trainer, top)
 

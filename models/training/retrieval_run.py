@@ -1,13 +1,11 @@
 """Run `freshet train` for two towers that learn to retrieve.
 
-As models.training.loop, but a row has no score that says something alone: the item of each row that was chosen is
-ranked among all recent items. Recall and NDCG of the held-out tail, and of the stream, take the place of AUC and
-log-loss: in the summary and the report, for early stopping, the guard of deltas and the gate of versions.
+As models.training.loop, but a row's score says nothing alone: each chosen item is ranked among all recent items. Recall
+and NDCG replace AUC and log-loss: in summary and report, early stopping, the guard of deltas and the gate of versions.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -27,7 +25,7 @@ from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.retrieval_guard import RetrievalGuard
 from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
 from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun
+from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
 from freshet_serving.models.training.version_gate import HeldOut
@@ -36,7 +34,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
 
 RANKED = 256
-"""Rows of a batch of the stream that are ranked."""
+"""Rows of a stream's batch that are ranked."""
 
 
 class RetrievalRun(SourcedRun):
@@ -47,28 +45,25 @@ class RetrievalRun(SourcedRun):
     _counted_ahead = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        """Open the data, find the state to start from, and restore it; arguments as of TrainingRun."""
         if named.get("make_trainer") is not None:
             raise BadInput("--processes: expected 1 for two towers that learn to retrieve, which one process trains")
         super().__init__(*given, **named)
         counts = self._sources.counts if self._sources is not None else None
         if counts is not None and not self._restore_clock() and self.state.position:
-            # The weights of a version whose checkpoint is not there, or of an older release.
+            # Weights of a version without its checkpoint, or of an older release.
             self.state.popularity = counts.go_on(self.state.position).saved()
         self._find_items()
 
     @cached_property
     def ranked(self) -> RetrievalRanking:
-        """Ranks of the held-out rows' items."""
         return RetrievalRanking(self.config.evaluate.top)
 
     @cached_property
     def streamed_ranks(self) -> RetrievalRanking:
-        """Ranks of the streamed rows' items, before training on them."""
+        """Ranks of streamed items before training on them."""
         return RetrievalRanking(self.config.evaluate.top)
 
     def run(self) -> Summary:
-        """Run both phases."""
         summary = super().run()
         for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
             if ranks.targets:
@@ -76,7 +71,7 @@ class RetrievalRun(SourcedRun):
         return summary
 
     def full(self) -> Generation:
-        """Run phase one, and put its figures into the report."""
+        """Run phase one, and report its ranks."""
         generation = super().full()
         if self.ranked.targets:
             about = {"what": "retrieval", "events": self.ranked.targets, "items": self.ranked.items}
@@ -84,10 +79,7 @@ class RetrievalRun(SourcedRun):
         return generation
 
     def _held_out_quality(self) -> HeldOut:
-        if not self.ranked.targets:
-            return HeldOut()
-        ndcg = self.ranked.result().ndcg
-        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / self.ranked.targets))
+        return held_out_ndcg(self.ranked)
 
     def _held_out_figures(self) -> dict[str, float]:
         return self.ranked.figures() if self.ranked.targets else {}
@@ -105,11 +97,7 @@ class RetrievalRun(SourcedRun):
         return super()._works(first, until, mixed)
 
     def _count_log(self, sources: ItemSources, until: int) -> None:
-        """Count the rows of a pass before they are learned.
-
-        Args:
-            until: Row after the last one.
-        """
+        """Count the rows of a pass, up to `until`, before training on them."""
         keys, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for batch in self._timed(self.source.batches(self.config.train.batch_rows), until):
             chosen = np.flatnonzero(batch.label > POSITIVE)
@@ -132,7 +120,7 @@ class RetrievalRun(SourcedRun):
         super()._learned(work, loss)
 
     def _restore_clock(self) -> bool:
-        """Set the clock of popularity to that of the run's state; return False if it has none."""
+        """Set the clock of popularity from the run's state; return False if it has none."""
         if self._sources is not None and self._sources.counts is not None and self.state.popularity:
             self._sources.counts.clock = PopularityClock(**self.state.popularity)
         return bool(self.state.popularity)
@@ -153,11 +141,10 @@ class RetrievalRun(SourcedRun):
         return self.trainer
 
     def _measure(self, work: BoundBatch, evaluation_metrics: EvaluationMetrics) -> None:
-        """Rank a held-out batch before training on it."""
         self.guard.see_held_out(work, self._ranks.rank(_pairs(work), self.ranked))
 
     def _score_and_learn(self, work: BoundBatch, sampled: bool) -> None:
-        """Rank a batch before training on it: some of its rows, or all of a sample of the batches."""
+        """Rank before training: all rows of sampled batches, some of others."""
         gains = self._ranks.rank(_pairs(work), self.streamed_ranks, 0 if sampled else RANKED)
         self.guard.see(work, gains)
         self._learned(work, self.trainer.learn(work))
@@ -167,27 +154,23 @@ class RetrievalRun(SourcedRun):
         super()._begin_version()
 
     def _find_items(self) -> None:
-        """Take the newest rows' items for the recent ones, where weights have come without a checkpoint of them."""
-        trainer = self.trainer
-        assert isinstance(trainer, RetrievalTrainer)
-        if len(trainer.recent) or not self.state.position:
+        """Fill the recent items from the newest rows if weights came without a checkpoint."""
+        if len(self._items.recent) or not self.state.position:
             return
         try:
             rows = newest_rows(self.source, self.state.position, NEWEST_ROWS, self.config.train.batch_rows)
         except BadInput:
-            # They are gone; items come with the rows to be learned.
+            # They are gone; items come with new rows.
             return
         for batch in rows:
-            trainer.see_items(trainer.transform(batch))
+            self._items.see_items(self._items.transform(batch))
 
     def _make_guard(self) -> StreamGuard:
-        assert isinstance(self.trainer, RetrievalTrainer)
-        return RetrievalGuard(self.config.guard, self.trainer, self._ranks, self.config.evaluate.top)
+        return RetrievalGuard(self.config.guard, self._items, self._ranks, self.config.evaluate.top)
 
     @cached_property
     def _ranks(self) -> PairRanks:
-        assert isinstance(self.trainer, RetrievalTrainer)
-        return PairRanks(self.trainer)
+        return PairRanks(self._items)
 
 
 def _pairs(work: BoundBatch) -> PairBatch:

@@ -1,8 +1,7 @@
-"""Train two towers to retrieve: as models.training.dense_step, with rows and further items in place of labelled rows.
+"""Train two towers to retrieve: models.training.dense_step with rows and further items instead of labelled rows.
 
-The scores of rows, the optimizer, and what is published are the dense step's. A step is never divided into parts,
-since its rows are compared with one another. Executables have one of a few numbers of rows, and a step fills up the
-smallest that it fits in with rows of weight 0 that are nobody's candidates.
+A step is never divided into parts, because its rows are compared with one another. Executables have one of a few
+numbers of rows; a step fills up the smallest that is enough with rows of weight 0 that are no candidates.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 
 FEWEST, SIZES = 32, 4
-"""Executables have a power of two of rows, at least FEWEST, or one of SIZES - 1 numbers between it and the next."""
+"""Numbers of rows of executables: powers of two from FEWEST on, and SIZES - 1 numbers between each and the next."""
 SLICE_ROWS = 2048
-"""Most rows whose vectors are computed at once."""
 NOBODY = 1e30
-"""Logarithm of how often nobody's candidate is expected: it leaves the softmax."""
+"""As the logarithm of an expected count it removes a candidate from the softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Candidates:
 
     Attributes:
         users: int64 [n], numbers below n, the same for rows of one user.
-        items: int64 [n + m], numbers below n, the same for one item; n for an item that is that of no row.
+        items: int64 [n + m], numbers below n, the same for one item; n for an item of no row.
         expected: float64 [n + m], how often a step is expected to have each.
         shares: float32 [n], weights of the rows.
     """
@@ -54,7 +52,6 @@ class RetrievalStep(DenseStep):
 
     @property
     def negatives(self) -> int:
-        """Most further items of a step."""
         return self._functions_of.towers.negatives
 
     @property
@@ -63,23 +60,17 @@ class RetrievalStep(DenseStep):
         return self._do
 
     def set_initial_bias(self, log_odds: Sequence[float]) -> None:
-        """Do nothing: the bias of the score learns something else than how often a label is 1."""
+        """Do nothing: the score's bias does not learn the share of positive labels."""
 
     def learn(self, write: Write, further: Write | None, candidates: Candidates) -> tuple[float, Float32s, Float32s]:
-        """Compute loss and gradients of a step; move() follows.
+        """Compute loss and gradients of a step, with `further` items if any; move() follows.
 
-        Args:
-            write: Writes the rows into the dense graph's inputs.
-            further: Writes the further items; None without any.
-
-        Returns:
-            The loss; the gradients by x of the rows [n, width] and of the further items [m, width]. They are valid
-                until the next step.
+        Return the loss, and gradients by x of the rows [n, width] and further items [m, width]; valid until the next.
         """
         rows, more = len(candidates.users), len(candidates.items) - len(candidates.users)
         size = _size(rows)
         buffer = self._buffer("learn", size)
-        # Compiled before the step begins.
+        # Compile before the step.
         self._mover(1)
         x, items = buffer.inputs.values()
         users_in, items_in, expected_in, shares_in = buffer.more
@@ -92,7 +83,7 @@ class RetrievalStep(DenseStep):
             items[...] = x[0]
         users_in[:rows], users_in[rows:] = candidates.users, candidates.users[0]
         shares_in[:rows], shares_in[rows:] = candidates.shares, 0.0
-        # A number that is that of no row of this step is the executable's, too.
+        # For the executable, an item of no row has the number `size`.
         numbers = np.where(candidates.items < rows, candidates.items, size)
         logs = np.log(np.maximum(candidates.expected, 1e-30))
         for filled, values, nothing in ((items_in, numbers, numbers[0]), (expected_in, logs, NOBODY)):
@@ -105,11 +96,7 @@ class RetrievalStep(DenseStep):
         return float(loss.view()), by_x.view()[:rows], by_items.view()[:more]
 
     def vectors(self, rows: int, write: Write) -> tuple[Float32s, Float32s]:
-        """Return the users' and the items' vectors of rows, float32 [rows, d] each; change nothing.
-
-        Args:
-            write: Writes the rows into the dense graph's inputs.
-        """
+        """Return the users' and the items' vectors of rows, float32 [rows, d] each; changes nothing."""
         users, items = list[Float32s](), list[Float32s]()
         for first in range(0, rows, SLICE_ROWS):
             count = min(SLICE_ROWS, rows - first)
@@ -117,37 +104,37 @@ class RetrievalStep(DenseStep):
             (x,) = buffer.inputs.values()
             write(slice(first, first + count), {MATRIX: x[:count]})
             x[count:] = x[0]
-            found = buffer.function([*buffer.arguments, self.state.held_vectors()])
-            for parts, array in zip((users, items), found):
+            outputs = buffer.function([*buffer.arguments, self.state.held_vectors()])
+            for parts, array in zip((users, items), outputs):
                 parts.append(np.array(array.view()[:count]))
         if not rows:
             return np.empty((0, 1), np.float32), np.empty((0, 1), np.float32)
         return np.concatenate(users), np.concatenate(items)
 
-    def _buffer(self, what: str, size: int) -> BatchBuffer:
-        key = (what, size, 0, 0)
+    def _buffer(self, name: str, size: int) -> BatchBuffer:
+        key = (name, size, 0, 0)
         if key not in self._io_buffers:
             shapes, functions = self.graph.spec.input_shapes(size), self._functions_of
             inputs = {name: ArraySpec(shape) for name, shape in shapes.items()}
             vectors, *other = self.state.specs()
             more, state = list[ArraySpec](), [vectors]
-            if what == "learn":
+            if name == "learn":
                 most = functions.towers.negatives
                 inputs["more"] = ArraySpec((most, *shapes[MATRIX][1:]))
                 more = [ArraySpec((size,)), *[ArraySpec((size + most,))] * 2, ArraySpec((size,))]
                 state = [vectors, *other]
             specs = [*inputs.values(), *more, *state]
-            function = XlaFunction(getattr(functions, what), specs, self._threads, self._settings_of(what))
+            function = XlaFunction(getattr(functions, name), specs, self._threads, self._settings_of(name))
             self._io_buffers[key] = BatchBuffer(function, inputs, more)
         return self._io_buffers[key]
 
     def _settings_of(self, function: str) -> str:
-        # The network is one of the zoo, and so are its losses.
+        # Network and losses are the zoo's.
         return f"retrieval {function} {self._follows_from!r}" if function in ("learn", "vectors") else ""
 
 
 def _size(rows: int) -> int:
-    """Return the smallest number of rows of an executable that holds these."""
+    """Return the smallest number of rows of an executable that is enough."""
     power = max(FEWEST, 1 << max(0, rows - 1).bit_length()) // 2
     step = max(1, power // SIZES)
     return max(FEWEST, -(-rows // step) * step)

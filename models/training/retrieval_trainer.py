@@ -1,10 +1,9 @@
 """Train two towers on rows that were chosen: a user and an item each (models.training.retrieval_functions).
 
-Rows whose label is not positive are skipped: a step has the others' users and items. Beside the items of its own rows
-it has some of those that were chosen last (models.training.recent_items), drawn evenly: items that are chosen often are
-among the rows' own. They are no occurrences: being drawn gives an item no row, and does not count.
-
-Draws are a function of seed, step and the keys of the recent items, so a resumed run draws the same.
+Rows whose label is not positive are skipped. A step compares its users with the items of its own rows and some of those
+chosen last (models.training.recent_items), drawn evenly: popular items are among the rows' own. Being drawn is no
+occurrence: it gives an item no row and no count. Draws are a function of seed, step and the keys of the recent items,
+so a resumed run draws the same.
 """
 
 from __future__ import annotations
@@ -38,34 +37,21 @@ from freshet_serving.processor.package import COMBINERS, Feature, Manifest, Tabl
 DRAWN = 7_919
 """Distinguishes the seeds of drawn items from others of the run."""
 BOUND_ITEMS = 1 << 14
-"""Items that are bound at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairBatch(BoundBatch):
-    """A batch after its transform: `bound` has only the rows that were chosen.
-
-    Attributes:
-        pairs: These rows.
-    """
+    """A batch after its transform: `bound` has only the rows that were chosen, `pairs`."""
 
     pairs: Batch = field(kw_only=True)
 
 
 class RetrievalTrainer(Trainer):
-    """Two towers in training.
-
-    Attributes:
-        recent: The items that were chosen last.
-        item_input: Name of the input with items' ids.
-        items: The rows of the items themselves.
-        sources: What ranks items for everybody; None for items whose ids are made by a transform.
-    """
+    """Two towers in training; `sources` is None for items whose ids a transform makes."""
 
     dense_step = RetrievalStep
 
     def __init__(self, manifest: Manifest, settings: TrainSettings, network: NetworkConfig, *others: Any) -> None:
-        """Create a model with new weights; arguments as of Trainer."""
         assert network.towers is not None
         key = next(f for f in manifest.lookups if f.name == network.towers[1])
         direct = _as_sent(manifest, key)
@@ -93,16 +79,15 @@ class RetrievalTrainer(Trainer):
         return RowInitializer("zeros") if table.name == self._sources_name else plain
 
     def transform(self, batch: Batch) -> PairBatch:
-        """Bind the rows of a batch that were chosen. Thread-safe."""
         with self.profile.timed("transform"):
             chosen = np.flatnonzero(batch.label > POSITIVE)
             pairs = batch if len(chosen) == len(batch) else batch.take(chosen)
-            # There is no request of no rows: where nothing was chosen, one row is bound that nobody reads.
+            # A request has at least one row: if nothing was chosen, bind a row that is not read.
             columns, firsts = self._sharing.shared(pairs.columns if len(pairs) else batch.slice(0, 1).columns)
             return PairBatch(batch, self.plan.bind_inputs(columns), firsts=firsts, pairs=pairs)
 
     def learn(self, given: Batch | BoundBatch) -> float:
-        """Take one optimizer step on the rows that were chosen; return their mean loss before the step."""
+        """Take one optimizer step on the rows that were chosen; return their mean loss before it."""
         work = given if isinstance(given, PairBatch) else self.transform(given)  # type: ignore[arg-type]
         bound, pairs = work.bound, work.pairs
         if not len(pairs):
@@ -137,11 +122,11 @@ class RetrievalTrainer(Trainer):
         return loss
 
     def item_keys(self, bound: BoundRequest) -> Int64s:
-        """Return the keys [n] of the items of bound rows, as their table has them."""
+        """Return the keys [n] of the items of bound rows."""
         return self._ids_of(bound, self._item).reshape(-1)
 
     def see_items(self, work: PairBatch) -> Int64s:
-        """Take the items of rows that were chosen in as recent ones; return their keys."""
+        """Add the items of rows that were chosen to the recent ones; return their keys."""
         if not len(work.pairs):
             return np.empty(0, np.int64)
         keys = self.item_keys(work.bound)
@@ -149,22 +134,17 @@ class RetrievalTrainer(Trainer):
         return keys
 
     def user_vectors(self, work: PairBatch, rows: Int64s) -> Float32s:
-        """Return the users' vectors of some rows that were chosen, float32 [n, d]; change nothing.
-
-        Args:
-            rows: Numbers of the rows.
-        """
+        """Return the users' vectors of some rows that were chosen, float32 [n, d]; changes nothing."""
         columns = work.pairs.columns if len(rows) == len(work.pairs) else work.pairs.take(rows).columns
         return self._vectors(self.plan.bind_inputs(columns), len(rows))[0]
 
     def item_vectors(self, places: Int64s) -> Float32s:
-        """Return the vectors of recent items by their places among the keys, float32 [m, d]; change nothing."""
+        """Return the vectors of recent items by place, float32 [m, d]; changes nothing."""
         pieces = [places[first : first + BOUND_ITEMS] for first in range(0, len(places), BOUND_ITEMS)]
         parts = [self._vectors(self._bound_items(piece), len(piece))[1] for piece in pieces]
         return np.concatenate(parts) if parts else np.empty((0, 1), np.float32)
 
     def clear(self) -> None:
-        """Remove every row of every table, and the recent items."""
         super().clear()
         self.recent.clear()
 
@@ -181,22 +161,16 @@ class RetrievalTrainer(Trainer):
             return self._towers.vectors(rows, write_rows(self.run, tables, bound))
 
     def _drawn(self) -> Int64s:
-        """Return the places of the further items of a step."""
-        there, most = len(self.recent), self._towers.negatives
-        if there <= most:
-            return np.arange(there if most else 0)
+        """Return the places of a step's further items."""
+        items, most = len(self.recent), self._towers.negatives
+        if items <= most:
+            return np.arange(items if most else 0)
         random = np.random.default_rng((self._seed, DRAWN, self.steps))
-        return np.sort(random.choice(there, most, replace=False))
+        return np.sort(random.choice(items, most, replace=False))
 
     def _candidates(self, work: PairBatch, keys: Int64s, drawn: Int64s) -> Candidates:
-        """Return what the rows are compared with.
-
-        Args:
-            work: The rows.
-            keys: int64 [n], keys of their items.
-            drawn: int64 [m], keys of the further items.
-        """
-        pairs, everyone = work.pairs, np.concatenate([keys, drawn])
+        """Return what the rows are compared with: their items' `keys` [n], and the `drawn` further ones [m]."""
+        pairs, candidates = work.pairs, np.concatenate([keys, drawn])
         distinct, items = np.unique(keys, return_inverse=True)
         at = np.minimum(np.searchsorted(distinct, drawn), len(distinct) - 1)
         numbers = np.concatenate([items.reshape(-1), np.where(distinct[at] == drawn, at, len(keys))])
@@ -204,17 +178,16 @@ class RetrievalTrainer(Trainer):
         if self._user is not None:
             of_users = self._ids_of(work.bound, self._user)
             users = np.unique(of_users, axis=0, return_inverse=True)[1].reshape(-1)
-        expected = len(keys) * self.recent.shares(everyone) + len(drawn) / max(1, len(self.recent))
+        expected = len(keys) * self.recent.shares(candidates) + len(drawn) / max(1, len(self.recent))
         return Candidates(users, numbers, expected, mean_shares(len(pairs), pairs.weight))
 
     def _ids_of(self, bound: BoundRequest, lookup: int) -> Int64s:
-        """Return the ids [n, codes] of a feature with one value a row."""
         feature = self.manifest.lookups[lookup]
         values = next(ids for number, ids in self._values(feature.table, bound) if number == lookup)
         return values.reshape(bound.rows, -1)
 
     def _bound_items(self, places: Int64s) -> BoundRequest:
-        """Bind rows of recent items, whose other inputs say nothing."""
+        """Bind rows of recent items, with all other inputs empty."""
         columns = self.recent.columns_of(places)
         others = [spec for spec in self.manifest.inputs if spec.name not in self._item_inputs]
         return self.plan.bind_inputs(columns | {spec.name: nothing(spec, len(places)) for spec in others})
@@ -228,24 +201,24 @@ class RetrievalTrainer(Trainer):
         further: BoundRequest | None,
         by_items: Float32s,
     ) -> None:
-        """Take one optimizer step on the rows of a table, those of further items among them."""
+        """Take one optimizer step on the rows of a table, including those of further items."""
         table = self.own[name]
         of_items = [] if further is None else list(self._item_rows(name, further))
-        ids = sum(len(refs[i]) for i, _ in self._readers[name]) + sum(len(found) for _, _, found, _ in of_items)
+        ids = sum(len(refs[i]) for i, _ in self._readers[name]) + sum(len(item_refs) for _, _, item_refs, _ in of_items)
         place, (touched, sums, met) = table.place, self._scratch_of(name, 0, ids)
         count = self._add_up(name, place, 0, 1, work.bound, refs, pieces, touched, sums, met, work.firsts)
         read = met[:count].copy()
         rows, times = np.arange(len(by_items)), np.ones(len(by_items), np.int64)
-        for i, f, found, ends in of_items:
+        for i, f, item_refs, ends in of_items:
             combiner, (most, codes) = COMBINERS[f.combiner].code, self.plan.lookups[i, [MAX_LENGTH, CODES]].tolist()
-            what = (found, ends, rows, times, combiner, most, codes, by_items, f.offset, 0, 1)
-            count = kernels.accumulate(*what, place, touched, sums, met, count)
+            batch = (item_refs, ends, rows, times, combiner, most, codes, by_items, f.offset, 0, 1)
+            count = kernels.accumulate(*batch, place, touched, sums, met, count)
         met[: len(read)], met[len(read) : count] = read, 0
         kernels.forget(place, touched[:count])
         self._take_step(name, touched[:count], sums[:count], met[:count])
 
     def _item_rows(self, name: str, further: BoundRequest) -> Iterator[tuple[int, Any, Int64s, Int64s]]:
-        """Yield for each feature of items that reads a table its number, it, row numbers of its values, and splits."""
+        """Yield number, feature, row numbers and splits for each feature of items that reads a table."""
         features = dict(self._readers[name])
         for number, ids in self._values(name, further):
             if number in self._of_items:
@@ -254,5 +227,4 @@ class RetrievalTrainer(Trainer):
 
 
 def _as_sent(manifest: Manifest, item: Feature) -> bool:
-    """Return whether a feature looks items up by their own ids, which no transform makes."""
     return item.kind in ("id", "string") and item.input in {i.name for i in manifest.inputs}

@@ -1,7 +1,6 @@
 """Find the state that a training run starts from: its checkpoint, a version without a checkpoint, or nothing.
 
-Finding it changes nothing. The result has everything that a trainer is made of: the complete configuration, the scaling
-of float features and the seeds of tables of strings. models.training.loop applies the weights.
+Finding it changes nothing. The result has all that a trainer is made of; models.training.loop applies the weights.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from freshet_serving.models.config.train_config import StartOptions, TrainConfig
 from freshet_serving.models.data.source import Source
@@ -18,6 +17,7 @@ from freshet_serving.models.streams.open_rows import trainer_folder
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState
 from freshet_serving.models.training.defaults import kept
 from freshet_serving.models.training.fingerprint import fingerprint, settings
+from freshet_serving.models.training.full_versions import FullVersions
 from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.models.training.resolved_config import hash_seeds_of, resume_config, scaling_of, start_config
 from freshet_serving.models.training.spec import HashSeeds, Scaling
@@ -26,20 +26,13 @@ from freshet_serving.processor.repository import CANDIDATES, VersionContents, is
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """The state found.
-
-    Attributes:
-        config: The configuration, filled in.
-        scaling: Scaling of float features.
-        hash_seeds: Seeds of tables of strings.
-    """
+    """The start: the configuration, filled in, and what draft() takes."""
 
     config: TrainConfig
     scaling: Scaling
     hash_seeds: HashSeeds
 
     def state(self) -> RunState:
-        """Return the state of a run that has read nothing."""
         config = self.config
         return RunState(
             fingerprint(config),
@@ -52,11 +45,7 @@ class RunStart:
 
 @dataclass(frozen=True, slots=True)
 class FreshStart(RunStart):
-    """No state to continue: new weights, and rows from the first on.
-
-    Attributes:
-        log_odds: Of each label, as a run had them that is repeated; [] to measure them.
-    """
+    """No state to continue: new weights, rows from the first on; log_odds of a run to repeat, [] to measure them."""
 
     log_odds: list[float] = field(default_factory=list)
 
@@ -66,22 +55,14 @@ class FreshStart(RunStart):
 
 @dataclass(frozen=True, slots=True)
 class ResumedStart(RunStart):
-    """A checkpoint: its weights, and rows from its position on.
-
-    The configuration is filled in as the checkpoint has it.
-    """
+    """A checkpoint: its weights, configuration, and rows from its position on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContinuedStart(RunStart):
-    """A version without a checkpoint: its weights, and rows from a position on.
+    """A version without a checkpoint: its weights, configuration, and rows from a position on.
 
-    The configuration is filled in as the version has it.
-
-    Attributes:
-        position: Rows that are not read: those of a withdrawn version's checkpoint; 0 without one.
-        data: Which rows these are, as the checkpoint has it.
-        histories: Which stores have all histories, as the checkpoint has it.
+    Position, data and histories are those of a withdrawn version's checkpoint, if there is one.
     """
 
     old: VersionContents
@@ -93,44 +74,18 @@ class ContinuedStart(RunStart):
         return replace(RunStart.state(self), position=self.position, data=self.data, histories=self.histories)
 
 
-class StartVersions(Protocol):
-    """The full versions of a repository, as far as a start needs them."""
-
-    def newest(self) -> VersionContents | None:
-        """Return the contents of the newest version that servers choose; None if there is no version."""
-        ...
-
-    def barred(self, number: int) -> str:
-        """Return why servers do not choose a version; "" if they may."""
-        ...
-
-    def was_refused(self, saved: RunState | None, anew: bool) -> bool:
-        """Return True if the gate has refused the version of a checkpoint, so that no run continues from it."""
-        ...
-
-
 def find_start(
     config: TrainConfig,
     source: Source,
     beginning: StartOptions,
     checkpoints: Checkpoints,
-    versions: StartVersions,
+    versions: FullVersions,
     rows: int | None,
     note: Callable[[str], None],
 ) -> RunStart:
-    """Find the state that a run starts from.
+    """Find the state that a run starts from; raise BadInput if the configuration cannot continue it.
 
-    Args:
-        source: The rows; some are read if a setting is chosen by them.
-        versions: The full versions of the repository.
-        rows: Rows of the full version; None if they have no end.
-        note: Receives lines about what was chosen by the rows.
-
-    Returns:
-        A FreshStart, a ResumedStart or a ContinuedStart.
-
-    Raises:
-        BadInput: The configuration cannot continue the existing state; one line lists the changes.
+    `rows` are those of the full version, None for endless data; note() gets lines about choices.
     """
     old, position, data, histories = None, 0, dict[str, Any](), dict[str, str]()
     if not beginning.from_scratch:
@@ -139,41 +94,41 @@ def find_start(
             saved = None
         why = versions.barred(saved.version) if saved is not None and saved.version else ""
         if saved is not None and not why:
-            whole = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
-            return ResumedStart(whole, saved.scaling, saved.hash_seeds)
+            resolved = resume_config(config, saved, rows, _shown(checkpoints.folder, config))
+            return ResumedStart(resolved, saved.scaling, saved.hash_seeds)
         old = versions.newest() if beginning.new_version or why else None
         if saved is not None and old is not None:
-            # Servers went back: the weights are those that they serve, and what the version had read is skipped.
+            # Servers went back: continue from the weights they serve, and skip what the version had read.
             position, data = saved.version_row if beginning.replay else saved.position, saved.data
             histories = saved.histories
             note(f"version {saved.version} is {why}: not continuing from its checkpoint")
     if beginning.repeat is not None and old is None:
-        like = RepeatedRun(beginning.repeat).state
-        whole = resume_config(config, like, rows, "")
-        return FreshStart(whole, like.scaling, like.hash_seeds, like.log_odds)
+        repeated = RepeatedRun(beginning.repeat).state
+        resolved = resume_config(config, repeated, rows, "")
+        return FreshStart(resolved, repeated.scaling, repeated.hash_seeds, repeated.log_odds)
     version = old.base.manifest if old is not None else None
-    whole = start_config(config, source, version, rows, note)
-    scaling, hash_seeds = scaling_of(whole, source, version), hash_seeds_of(whole, version)
+    resolved = start_config(config, source, version, rows, note)
+    scaling, hash_seeds = scaling_of(resolved, source, version), hash_seeds_of(resolved, version)
     if old is not None:
-        return ContinuedStart(whole, scaling, hash_seeds, old, position, data, histories)
-    return FreshStart(whole, scaling, hash_seeds)
+        return ContinuedStart(resolved, scaling, hash_seeds, old, position, data, histories)
+    return FreshStart(resolved, scaling, hash_seeds)
 
 
 def make_folders(config: TrainConfig) -> Path:
-    """Create the folders that a run writes to, remove leftovers of a killed run, and return the trainer's folder."""
-    own = trainer_folder(config)
-    own.mkdir(parents=True, exist_ok=True)
+    """Create the folders of a run, remove leftovers of a killed one, and return the trainer's folder."""
+    trainer_dir = trainer_folder(config)
+    trainer_dir.mkdir(parents=True, exist_ok=True)
     if not is_address(repository := config.publish.repository):
         Path(repository).mkdir(parents=True, exist_ok=True)
         for folder in (Path(repository, config.model.name), Path(repository, config.model.name, CANDIDATES)):
             for unfinished in folder.glob(".*.tmp"):
-                # Not a file: the run's own heartbeat, or a server, may be writing it now.
+                # Not a file: the run's own heartbeat or a server may be writing it.
                 if unfinished.is_dir() and not unfinished.is_symlink():
                     shutil.rmtree(unfinished, ignore_errors=True)
-    return own
+    return trainer_dir
 
 
 def _shown(folder: Path, config: TrainConfig) -> str:
-    """Return a folder of checkpoints as messages name it."""
-    own = trainer_folder(config)
-    return folder.relative_to(own).as_posix() if folder.is_relative_to(own) else folder.name
+    """Return a checkpoint folder as messages name it."""
+    trainer_dir = trainer_folder(config)
+    return folder.relative_to(trainer_dir).as_posix() if folder.is_relative_to(trainer_dir) else folder.name

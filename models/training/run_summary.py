@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.quality import ScoredRows, next_step
-from freshet_serving.models.runs.step_profile import StageTime
 from freshet_serving.models.training.stream_quality import metrics_line
 from freshet_serving.processor.generation import Generation
 
@@ -18,12 +17,10 @@ class Summary:
     """Result of a run.
 
     Attributes:
-        generation: The last generation.
         rows: Number of rows read.
         held_out: Scores of the full version's held-out rows.
         streamed: Scores of the streamed rows before training on them.
         report: File of the run's report, if there is one.
-        stage_times: Time by stage of a step.
     """
 
     generation: Generation
@@ -31,16 +28,10 @@ class Summary:
     held_out: ScoredRows
     streamed: ScoredRows
     report: Path | None = None
-    stage_times: dict[str, StageTime] = field(default_factory=dict)
 
 
 def held_out_lines(measured: EvaluationMetrics, steps: int, named: Sequence[str]) -> Iterator[str]:
-    """Yield lines about the held-out rows: figures by label, what counting reaches, and advice.
-
-    Args:
-        steps: Number of steps trained.
-        named: Settings that the training file sets although they could be chosen automatically.
-    """
+    """Yield lines about the held-out rows: figures by label, what counting reaches, and advice."""
     main, baselines = measured.main.scored, measured.baselines
     for label, each in measured.labels.items():
         which = "" if each.scored is main else f", {label}"

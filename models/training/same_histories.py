@@ -1,7 +1,7 @@
 """Find the rows of a batch that have the same histories, so that a step computes these once.
 
-Events are compared, not users: a user's history may grow from row to row, and two users without events are one. Lists
-are compared by a hash first and then in full, so rows with equal numbers always have equal lists.
+Events are compared, not users: a user's history may grow from row to row, and two users without events are equal. Lists
+are compared by a hash and then in full.
 """
 
 # mypy: disable-error-code="misc"
@@ -30,41 +30,30 @@ class SameHistories:
     """Compares the histories of a model's rows."""
 
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
-        """Find the lists that histories are made of.
-
-        Args:
-            manifest: The model's manifest.
-            plan: Its sparse plan, whose last lookups are those of sequences.
-        """
+        """Find the lists that histories are made of; the plan's last lookups are those of sequences."""
         lookups = plan.lookups[len(manifest.features) :, SOURCE].tolist()
         times = [plan.source(s.time) for s in manifest.sequences if s.time]
         self._sources = list(dict.fromkeys([*lookups, *times]))
 
     def first_rows(self, bound: BoundRequest) -> Int64s:
-        """Return for each row of a batch the first row with the same histories.
-
-        Args:
-            bound: The batch, which has a list for each row.
-        """
+        """Return for each row of a batch the first row with the same histories."""
         hashes = np.zeros(bound.rows, np.uint64)
-        lists = [(_as_int64(given.values), given.splits) for given in (bound.keep[n] for n in self._sources)]
+        lists = [(_as_int64(column.values), column.splits) for column in (bound.keep[n] for n in self._sources)]
         for values, splits in lists:
             _add_hashes(values, splits, hashes)
         _, firsts, numbers = np.unique(hashes, return_index=True, return_inverse=True)
-        found = firsts[numbers].astype(np.int64)
+        first = firsts[numbers].astype(np.int64)
         for values, splits in lists:
-            _keep_equal(values, splits, found)
-        return found
+            _keep_equal(values, splits, first)
+        return first
 
 
 def _as_int64(values: NDArray[Any]) -> Int64s:
-    """Return ids and times as they are, and the bits of floats."""
     return values.view(np.int32).astype(np.int64) if values.dtype == np.float32 else values
 
 
 @kernel(nb.void(_LISTS, _LISTS, nb.uint64[::1]))
 def _add_hashes(values, splits, hashes):  # type: ignore[no-untyped-def]
-    """Mix the list of each row into its hash."""
     for row in range(len(hashes)):
         h = hashes[row] ^ np.uint64(splits[row + 1] - splits[row])
         for v in range(splits[row], splits[row + 1]):
@@ -75,7 +64,6 @@ def _add_hashes(values, splits, hashes):  # type: ignore[no-untyped-def]
 
 @kernel(nb.void(_LISTS, _LISTS, nb.int64[::1]))
 def _keep_equal(values, splits, firsts):  # type: ignore[no-untyped-def]
-    """Make a row its own first row unless it has the same list as its first row."""
     for row in range(len(firsts)):
         start, other = splits[row], splits[firsts[row]]
         count = splits[row + 1] - start

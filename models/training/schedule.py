@@ -1,7 +1,6 @@
 """Schedule the learning rates of rows and network over the steps of a run: one factor for all of them.
 
-It is a function of the step alone, so a resumed run continues with exactly the same rates. After schedule_steps the
-factor stays at schedule_end: a stream keeps training.
+It depends on the step alone, so a resumed run has the same rates. After schedule_steps it stays at schedule_end.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ def rate_factor(settings: TrainSettings, step: int) -> float:
     linear       1 - (1 - e) t
     cosine       e + (1 - e) (1 + cos(pi t)) / 2        (Loshchilov and Hutter 2017, without restarts)
     exponential  e ** t
-
-    Args:
-        settings: [train], filled in.
     """
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.models.embedding.variable import EmbeddingVariable
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.training.described_items import DescribedKeys, described_by
 from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column
 from freshet_serving.processor.extensions.top_items.section import noted_origin
 from freshet_serving.processor.generation import Generation
@@ -24,20 +27,18 @@ class SourcedRun(TrainingRun):
     """A run that keeps the numbers of items beside their rows."""
 
     def _item_table(self) -> EmbeddingVariable:
-        """Return the rows of the items."""
         raise NotImplementedError
 
     def _find_sources(self) -> ItemSources | None:
-        """Return the numbers of the items; None for items that have none."""
+        """Return the numbers of the items; None if they have none."""
         raise NotImplementedError
 
     def _popularity(self) -> Mapping[str, Any] | None:
-        """Return the note about the popularity that items' own rows have; None without it."""
+        """Return the note about the popularity in items' own rows; None without it."""
         return None
 
     @cached_property
     def _sources(self) -> ItemSources | None:
-        """The numbers of the items, as the run's state says."""
         sources = self._find_sources()
         if sources is not None:
             sources.restore(self.state.sources)
@@ -45,17 +46,15 @@ class SourcedRun(TrainingRun):
 
     @cached_property
     def _item_keys(self) -> DescribedKeys:
-        """The keys of items that tables describe."""
         item = next(f for f in self.config.features if f.side == "item" and f.name == self._item_feature())
         seed = self.trainer.manifest.table(item.table).hash_seed
         return DescribedKeys(described_by(self.source, item.column), seed)
 
     def _item_feature(self) -> str:
-        """Return the name of the feature that looks up an item."""
         return next(f.name for f in self.config.features if f.side == "item")
 
     def _see(self, ids: Column, times: NDArray[np.float64] | None) -> None:
-        """Take in events: their items' ids, and times."""
+        """Take in events by their items' ids, and times."""
         if self._sources is not None:
             self._sources.see(self._sources.keys_of(ids), times)
             self.state.sources = self._sources.saved()
@@ -64,7 +63,7 @@ class SourcedRun(TrainingRun):
         manifest = old.base.root_manifest
         origin_s = noted_origin(manifest.notes)
         if self._sources is not None and origin_s is not None:
-            # Times in its rows are counted from there.
+            # The rows' times are relative to it.
             newest_s = manifest.event_time[-1] if manifest.event_time else origin_s
             self._sources.restore({"origin_s": origin_s, "newest_s": newest_s})
             self.state.sources = self._sources.saved()
@@ -84,10 +83,15 @@ class SourcedRun(TrainingRun):
         super()._publish_version()
 
     def _describe(self) -> None:
-        """Take in items that have a record, and let go of those that have neither that nor a row."""
+        """Take in items that have a record, and drop those that have neither a record nor a row."""
         if self._sources is None:
             return
         keys = np.concatenate([np.empty(0, np.int64), *(newest.keys for newest in self._item_keys.newest())])
         self._sources.describe(keys)
         if any(table.evict_after_steps or table.evict_below_norm for table in self.config.tables.values()):
             self._sources.keep(self._item_table(), keys)
+
+
+def held_out_ndcg(ranking: CatalogueRanking) -> HeldOut:
+    ndcg, targets = ranking.result().ndcg, ranking.targets
+    return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()

@@ -60,12 +60,6 @@ def measure_scaling(source: Source, features: Sequence[FeatureConfig]) -> Scalin
     """Return (mean, 1 / standard deviation) of every float feature after its transform, over the stream's first rows.
 
     Floats of a sequence count once for each row whose history has them.
-
-    Args:
-        source: The training data.
-
-    Raises:
-        BadInput: There are no rows.
     """
     floats = [f for f in features if f.kind in ("float", FLOATS)]
     if not floats:
@@ -89,12 +83,6 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
 
     'log1p' is chosen if a few values are so extreme that scaling would map the others to nearly one number, and the
     logarithm helps. The criterion is the kurtosis: 3 for a normal distribution, 9 for an exponential one.
-
-    Args:
-        source: The training data.
-
-    Returns:
-        Transforms by feature name.
     """
     floats = [f for f in features if f.kind in ("float", FLOATS) and not f.transform]
     batch = first_rows(source) if floats else None
@@ -109,18 +97,13 @@ def measure_transforms(source: Source, features: Sequence[FeatureConfig]) -> dic
 
 
 def unsplit_texts(source: Source, features: Sequence[FeatureConfig]) -> list[str]:
-    """Return the string features whose values look like lists: '|' is in half of the stream's first rows.
-
-    Args:
-        source: The training data.
-    """
+    """Return the string features whose values look like lists: '|' is in half of the stream's first rows."""
     texts = {f.column for f in features if f.kind == "string" and not f.sequence}
     batch = first_rows(source) if texts else None
     return sorted(name for name in texts if batch is not None and _separated(batch.columns[name]) > len(batch) // 2)
 
 
 def _separated(texts: Column) -> int:
-    """Return how many texts have a '|'."""
     assert isinstance(texts, Strings)
     first, last = texts.offsets[[0, -1]].tolist()
     places = first + np.flatnonzero(texts.data[first:last] == ord("|"))
@@ -128,7 +111,7 @@ def _separated(texts: Column) -> int:
 
 
 def first_rows(source: Source) -> Batch | None:
-    """Return the stream's first rows, FIRST_ROWS or as few as take FIRST_NBYTES; None without a row."""
+    """Return the first FIRST_ROWS rows of the stream, or as many as take FIRST_NBYTES; None without a row."""
     parts: list[Batch] = []
     nbytes = 0
     for batch in source.batches(PART_ROWS):
@@ -140,7 +123,7 @@ def first_rows(source: Source) -> Batch | None:
 
 
 def _finite(batch: Batch, feature: FeatureConfig) -> NDArray[np.float64]:
-    """Return the numbers of a float feature, or of a sequence's floats, that are not missing."""
+    """Return the numbers of a float feature, or of a sequence's floats, without those that are missing."""
     column = batch.columns[feature.column if feature.sequence is None else feature.name]
     values = np.asarray(column.values if isinstance(column, Ragged) else column, np.float64)
     return values[np.isfinite(values)]
@@ -158,23 +141,17 @@ def _tails(values: NDArray[np.float64]) -> float:
 
 
 def measure_log_odds(source: Source) -> list[float]:
-    """Return the weighted log-odds of each label over the stream's first rows.
-
-    They are finite even if all labels are equal; [] without a row.
-    """
+    """Return the weighted log-odds of each label over the first rows: finite if all are equal, [] without a row."""
     batch = first_rows(source)
     if batch is None:
         return []
     weight = np.ones(len(batch)) if batch.weight is None else batch.weight.astype(np.float64)
     ones = np.atleast_1d(weight @ batch.label.astype(np.float64))
-    return [math.log((one + 0.5) / (weight.sum() - one + 0.5)) for one in ones.tolist()]
+    return [math.log((count + 0.5) / (weight.sum() - count + 0.5)) for count in ones.tolist()]
 
 
 def share_of_ones(source: Source) -> float | None:
-    """Return the share of ones among the first label of the stream's first rows; None without a row.
-
-    Rows count by their weights, labels between 0 and 1 by their value.
-    """
+    """Return the weighted share of ones of the first label over the stream's first rows; None without a row."""
     log_odds = measure_log_odds(source)
     return 1 / (1 + math.exp(-log_odds[0])) if log_odds else None
 
@@ -182,21 +159,14 @@ def share_of_ones(source: Source) -> float | None:
 def _transforms(
     features: Sequence[FeatureConfig], inputs: set[str], histories: Mapping[str, int]
 ) -> tuple[dict[str, str], list[Transform]]:
-    """Return the source of each feature by name, and the transforms that derive features, in order.
-
-    The source is the feature's column, or the last of the transforms that derive it.
-
-    Args:
-        features: The features, those of sequences not among them.
-        histories: The columns of histories, each with the units of its history's times in a second.
-    """
+    """Return what each feature reads, by name, and the transforms in order; `histories` are columns by time units."""
     taken = inputs | {f.name for f in features}
     sources = {name: name for name in inputs} | {f.name: f.column for f in features if not f.cross}
-    made: list[Transform] = []
+    transforms: list[Transform] = []
     equals: dict[tuple[str, ...], str] = {}
 
-    def free(name: str, own: str) -> str:
-        while name in taken and name != own:
+    def free(name: str, feature: str) -> str:
+        while name in taken and name != feature:
             name += "_"
         taken.add(name)
         return name
@@ -207,28 +177,27 @@ def _transforms(
         crossed = sorted(f.cross, key=lambda name: name not in histories) if f.equal else f.cross
         reads = [sources[name] for name in crossed] or events_read(f)
         if f.cross and f.window:
-            # The events of one distance from the newest, or of one age, of a cross that keeps these apart.
             at = first_of(n for n, name in enumerate(crossed) if name in histories)
             name = free(f"{f.name}.events", "")
             op, taken_from, integers = window_step(f, reads[at], histories, histories[crossed[at]])
-            made.append(Transform(name, op, taken_from, integers))
+            transforms.append(Transform(name, op, taken_from, integers))
             reads[at] = name
         if f.equal:
             if (pair := tuple(reads[:2])) not in equals:
                 equals[pair] = free(f"{f.name}.equal" if steps else f.name, f.name)
-                made.append(Transform(equals[pair], "equal", reads[:2]))
+                transforms.append(Transform(equals[pair], "equal", reads[:2]))
             reads = [equals[pair], *reads[2:]]
         for i, (op, integers, floats, texts) in enumerate(steps):
             name = free(f.name if i == len(steps) - 1 and f.name not in inputs else f"{f.name}.{i}", f.name)
-            made.append(Transform(name, op, reads, integers, floats, texts))
+            transforms.append(Transform(name, op, reads, integers, floats, texts))
             reads = [name]
         if steps or f.equal:
             sources[f.name] = reads[0]
-    return sources, made
+    return sources, transforms
 
 
 def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str]]]:
-    """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] if they are the column's own."""
+    """Return the steps (op, integers, floats, texts) that derive a feature's ids; [] for the column's ids."""
     if f.window and not f.cross:
         return event_steps(f)
     if f.equal and len(f.cross) == 2:
@@ -248,29 +217,21 @@ def _steps(f: FeatureConfig) -> list[tuple[str, list[int], list[float], list[str
 
 
 def _reading(group: FeatureGroup, unread: Collection[str]) -> FeatureGroup:
-    """Return a group of online features without those of inputs that the network does not read."""
     return replace(group, features=tuple(f for f in group.features if f.input not in unread))
 
 
 def _unread_keys(groups: Sequence[FeatureGroup], read: Collection[str]) -> list[Input]:
-    """Return inputs for the keys of online features that no feature of the model reads."""
     keys = {key.input: key for group in groups for feature in group.features for key in feature.keys}
     return [Input(name, key.dtype) for name, key in keys.items() if name not in read]
 
 
 def _with_counts(f: FeatureConfig, config: TrainConfig) -> FeatureConfig:
-    """Return a feature of items with rows that have what is counted, too."""
+    """Return a feature of items whose rows also have counts."""
     return replace(f, dim=ItemRows.around(f.dim, config.model.options).width)
 
 
 def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = None) -> Manifest:
-    """Make the manifest that all versions of a model share; version, files and counts are filled in at publication.
-
-    Args:
-        config: The configuration, filled in (models.training.resolved_config).
-        scaling: Scaling of float features.
-        hash_seeds: Seeds of tables of strings; by default 0 for all.
-    """
+    """Make the manifest that all versions share, from a configuration that is filled in; version and files follow."""
     seeds = hash_seeds or {}
     plain, events = [f for f in config.features if not f.sequence], [f for f in config.features if f.sequence]
     if config.model.arch in NEXT_ITEM:
@@ -314,13 +275,13 @@ def draft(config: TrainConfig, scaling: Scaling, hash_seeds: HashSeeds | None = 
             while read in names:
                 read += "_"
             names.add(read)
-            how = (table.hash, table.hash_rows, table.hash_codes)
-            transforms.append(key_transform(read, sources[f.name], tables[f.table].hash_seed, *how))
+            scheme = (table.hash, table.hash_rows, table.hash_codes)
+            transforms.append(key_transform(read, sources[f.name], tables[f.table].hash_seed, *scheme))
         if f.sequence:
-            beside = columns[f.sequence.name]
-            at = sum(column.width for column in beside)
+            sequence_columns = columns[f.sequence.name]
+            at = sum(column.width for column in sequence_columns)
             log1p = f.transform == "log1p"
-            beside.append(SequenceColumn(f.name, kind, read, f.table, at, width, log1p, mean, scale))
+            sequence_columns.append(SequenceColumn(f.name, kind, read, f.table, at, width, log1p, mean, scale))
             continue
         features.append(
             Feature(

@@ -1,9 +1,9 @@
 """Guard a run's deltas: judge windows of rows, and hold or release deltas.
 
 A window ends with a delta, or with a later one if it has too few rows; its rows so far are checked at every delta. An
-abnormal window puts a hold before its delta: servers stay at the previous generation, the run continues to train and
-publish behind the hold, and the next windows show if the new weights are good. Enough normal windows release the hold.
-Otherwise an operator releases the held deltas or rejects them, which takes the run back like any rollback.
+abnormal window puts a hold before its delta: servers stay at the previous generation, and the run continues to train
+and publish behind the hold. Enough normal windows release it. Otherwise an operator releases the held deltas or rejects
+them, which rolls the run back.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ from freshet_serving.models.training.window_guard import Figures, Floats, Window
 from freshet_serving.processor.columns import Column, join_columns
 
 EARLIER_ROWS = 512
-"""Minimum number of rows before a window that are scored again: a small batch may have no row of one label."""
+"""Minimum of rows before a window that are scored again: a small batch may lack a label."""
 
 
 class StreamGuard:
     """The guard of one run.
 
-    Cost: two scorings of EARLIER_ROWS for each delta, of the newest rows before the window, by the weights before and
-    after it.
-
-    Attributes:
-        newest: Figures of the newest window that was judged.
-        held_windows: Number of abnormal windows.
+    Cost: two scorings of EARLIER_ROWS for each delta, by the weights before and after the window.
     """
 
     def __init__(self, config: GuardConfig, trainer: Trainer) -> None:
@@ -58,11 +53,11 @@ class StreamGuard:
         self._held_out.add(work.batch.label, scores, work.batch.weight)
 
     def begin_stream(self) -> None:
-        """Start from the figures of the held-out rows, when the full version is about to be published."""
+        """Start from the figures of the held-out rows, before the full version is published."""
         self.windows.begin_with(self._held_out.figures())
 
     def see(self, work: BoundBatch, scores: NDArray[Any]) -> None:
-        """Add a batch and its scores from before training on it."""
+        """Add a batch with its scores from before training on it."""
         self._window.add(work.batch.label, scores, work.batch.weight)
         newest = self._newest
         newest.append(work.batch)
@@ -70,26 +65,24 @@ class StreamGuard:
             newest.popleft()
 
     def begin(self) -> None:
-        """Start a window after the current weights were published."""
         self._prepared = not self.config.enabled
 
     def prepare(self) -> None:
-        """Finish the start of a window before the weights change: a run's last delta starts one that never has rows."""
+        """Finish the start of a window before the weights change; the run's last delta needs none."""
         if not self._prepared:
             self._prepared = True
             self._score_earlier()
 
     def _score_earlier(self) -> None:
-        """Score the rows before the window by the weights before it."""
         if self._newest:
             batches = list(self._newest)
-            # One batch of them all: processes that train together keep few prefetched batches.
+            # One batch of all: processes that train together keep few prefetched batches.
             columns = {name: join_columns([b.columns[name] for b in batches]) for name in batches[0].columns}
             label = np.concatenate([batch.label for batch in batches])
             self._earlier = columns, label, self._trainer.score(columns)
 
     def reset(self) -> None:
-        """Discard the scores after a rollback: weights that were undone produced them."""
+        """Discard the scores after a rollback of the weights that produced them."""
         self._window, self.windows.reason = self._no_scores(), ""
         self.begin()
 
@@ -113,7 +106,6 @@ class StreamGuard:
         return ""
 
     def _look_again(self) -> None:
-        """Score the rows before the window by the weights after it."""
         if self._earlier is not None:
             columns, label, before = self._earlier
             self._window.again(label, before, self._trainer.score(columns))

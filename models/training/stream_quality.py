@@ -10,13 +10,7 @@ from freshet_serving.models.training.window_guard import Floats
 
 
 class StreamQuality:
-    """Stream quality of one run.
-
-    Attributes:
-        streamed: All rows, scored by the model in training.
-        sampled: A sample of the rows since the newest version, scored by the model in training.
-        published_baseline: The same sample, scored by that version as published.
-    """
+    """Stream quality of one run: of all rows, and of a sample since the newest version, also as that was published."""
 
     def __init__(self, versions: FullVersions, trainer: Trainer) -> None:
         self._versions, self._trainer = versions, trainer
@@ -24,13 +18,7 @@ class StreamQuality:
         self._frozen: PublishedBaseline | None = None
 
     def add(self, work: BoundBatch, fresh: Floats, version: int, sampled: bool) -> None:
-        """Add a batch with its scores from before training on it.
-
-        Args:
-            fresh: Scores by the model in training.
-            version: The newest version.
-            sampled: Score it also by `version` as published.
-        """
+        """Add a batch with its scores from before training on it; if `sampled`, score it by `version` as published."""
         batch = work.batch
         self.streamed.add(batch.label, fresh, batch.weight)
         if sampled:
@@ -41,7 +29,6 @@ class StreamQuality:
             self.published_baseline.add(batch.label, self._frozen.score(batch.columns), batch.weight)
 
     def summary(self, version: int) -> str:
-        """Return one line about the quality."""
         line = metrics_line("streamed, scored before training", self.streamed)
         frozen = f"version {version} as published: AUC {self.published_baseline.auc():.4f}"
         if len(self.sampled) == len(self.streamed):

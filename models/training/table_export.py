@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.embedding.multi_hash import NO_HASH
-from freshet_serving.models.embedding.trained_table import TrainedTable
 from freshet_serving.models.evaluation.analysis_files import RowsFile, write_summaries
 from freshet_serving.models.evaluation.row_layers import PIECE_ROWS, RowChunk
 from freshet_serving.models.evaluation.table_summary import TableSummary, summarise
@@ -29,11 +27,7 @@ def write_analysis(folder: Path, trainer: Trainer, report: Reporter) -> None:
             slots_nbytes = len(table) * table.slots_nbytes
             hashed = hashes.get(name, NO_HASH) != NO_HASH
             summary = TableSummary(name, table.dim, "float32", trainer.steps, hashed, slots_nbytes=slots_nbytes)
+            pieces = (RowChunk(c.keys, c.rows, c.counts, c.last_step) for c in table.pieces(PIECE_ROWS))
             rows.begin(name, len(table), trainer.steps)
-            summaries.append(summarise(summary, rows.tee(_pieces(table)), report.advance))
+            summaries.append(summarise(summary, rows.tee(pieces), report.advance))
     write_summaries(folder / TABLES, summaries)
-
-
-def _pieces(table: TrainedTable) -> Iterator[RowChunk]:
-    for c in table.pieces(PIECE_ROWS):
-        yield RowChunk(c.keys, c.rows, c.counts, c.last_step)

@@ -1,19 +1,16 @@
 """Train on a batch in five stages, the last three of them here.
 
 read       a source's batches (models.data)
-transform  a batch bound to the plan: strings hashed, columns computed, as serving does; touches no state
-look up    every id of the batch finds its row, or gets one; serving's kernel pools rows into the dense input
+transform  bind a batch to the plan: hash strings, compute columns as serving does; touches no state
+look up    find or insert a row for every id; serving's kernel pools rows into the dense input
 step       the network, forward and backward (models.training.dense_step)
-update     the gradient is propagated to the rows that were read, each moves once, and the network's weights move
+update     propagate the gradient to the rows that were read, each moved once, and move the network's weights
 
-Read and transform run ahead in threads (models.data.prefetch), and so does the reading of rows on disk
-(models.training.prefetch_windows). The other stages run one after another, each on all cores
-(models.training.worker_pool): a batch always reads what the previous batch has written. So staleness is 0, and the
-result of training is a function of rows, seed and configuration, identical to the bit in every run on the same number
-of cores.
+Read, transform and reading rows from disk run ahead in threads (models.data.prefetch, prefetch_windows). The other
+stages run one after another, each on all cores, so a batch reads what the previous one has written: staleness is 0, and
+training is a function of rows, seed and configuration, identical to the bit on the same number of cores.
 
-score() computes what a server at this state would answer: no insertion, default rows for unseen ids, the network in
-inference mode.
+score() returns what a server at this state would: no insertion, default rows for unseen ids, inference mode.
 """
 
 from __future__ import annotations
@@ -64,17 +61,13 @@ from freshet_serving.processor.tables.table import descriptors
 
 NO_SPLITS = np.zeros(1, np.int64)
 FEW_IDS = 1 << 14
+"""With fewer ids, waking another thread does not pay: with 2,048 rows of 8 ids the parts take a millisecond."""
 BLOOM_ERROR = 0.01
 """Share of ids that a Bloom filter may admit too early."""
-"""Number of ids below which waking another thread does not pay.
-
-With 2,048 rows of 8 ids the parts take a millisecond.
-"""
 
 FEW_NEW, APART_ROWS = 4, 256
-"""Of the rows of a batch beyond APART_ROWS, one in FEW_NEW may have a new id for these alone to be scored apart: a part
-of the network's rows costs as much as a small batch.
-"""
+"""New ids are scored apart if at most one in FEW_NEW of the rows beyond APART_ROWS has one: a part of the network's
+rows costs as much as a small batch."""
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
@@ -84,12 +77,7 @@ NONE_SHARED: FirstRows = {}
 
 @dataclass(frozen=True, slots=True)
 class BoundBatch:
-    """A batch after its transform.
-
-    Attributes:
-        bound: Its rows as the kernel reads them.
-        firsts: The rows that hold the lists which other rows share (models.training.shared_lists).
-    """
+    """A batch after its transform; `firsts` are the rows that hold lists which others share (shared_lists)."""
 
     batch: Batch
     bound: BoundRequest
@@ -97,19 +85,9 @@ class BoundBatch:
 
 
 class Trainer:
-    """A model in training.
-
-    Attributes:
-        tables: The whole tables by name.
-        own: The part of the tables in this process, as EmbeddingVariables; all of it unless several processes share
-            them (models.parallel).
-        tiers: The tiers of tables with a memory budget, by name.
-        dense: The dense network.
-        steps: Number of steps taken.
-    """
+    """A model in training, with whole `tables` and `own`, this process's part of them (models.parallel)."""
 
     dense_step = DenseStep
-    """Makes the dense network's step."""
 
     def __init__(
         self,
@@ -122,19 +100,14 @@ class Trainer:
         process: int = 0,
         processes: int = 1,
     ) -> None:
-        """Create a model with new weights.
+        """Create a model with new weights. Raises BadInput for an unknown architecture or optimizer.
 
         Args:
             manifest: The draft (models.training.spec).
             settings: [train], filled in (models.training.defaults).
-            network: Options, labels and loss of the network.
             fusion: Additional outputs as expressions (compiler.dense.fusion).
-            tables: Settings of single tables.
-            scratch: Folder for rows of tables with a budget; by default the folder for temporary files.
+            scratch: Folder for rows of tables with a budget; by default that of temporary files.
             processes: Number of processes that share the tables.
-
-        Raises:
-            BadInput: The architecture or an optimizer is unknown.
         """
         self.settings = settings
         self.plan = SparsePlan(manifest)
@@ -146,13 +119,13 @@ class Trainer:
         self._counts = {f.table for f in manifest.features if f.name in network.counts}
         for n, t in enumerate(manifest.tables):
             config = configs.get(t.name, TableConfig())
-            own = of_table(settings, config)
-            self.rates[t.name] = own.learning_rate
+            table_settings = of_table(settings, config)
+            self.rates[t.name] = table_settings.learning_rate
             self._evictions[t.name] = Eviction(config.evict_after_steps, config.evict_below_norm)
             self.own[t.name] = EmbeddingVariable(
                 t.name,
                 t.dim,
-                row_optimizer(own.optimizer, own),
+                row_optimizer(table_settings.optimizer, table_settings),
                 settings.known_seed * 1_000_003 + n,
                 self._first_rows(manifest, t, network, config),
                 _admission(config, shards),
@@ -161,11 +134,10 @@ class Trainer:
         self.tables: Mapping[str, TrainedTable] = self.own
         self.tiers = {name: table.tiers for name, table in self.own.items() if table.tiers is not None}
         self._readers = {name: [(i, f) for i, f in enumerate(manifest.lookups) if f.table == name] for name in self.own}
-        # The dense graph's input that each of the lookups is in.
+        # The dense graph's input that has each lookup.
         of_sequences = [s.name for s in manifest.sequences for _ in s.columns]
         self._held_by = [MATRIX] * len(manifest.features) + of_sequences
         self._worker_pool = WorkerPool(len(available()))
-        # The number of rows of a batch that this process gets.
         share = replace(settings, batch_rows=-(-settings.batch_rows // processes))
         self.dense = self.dense_step(manifest, share, network, fusion, self._worker_pool, process * PARTS_APART)
         self.manifest = self.dense.described(manifest)
@@ -181,7 +153,6 @@ class Trainer:
     def _first_rows(
         self, manifest: Manifest, table: TableEntry, network: NetworkConfig, config: TableConfig
     ) -> RowInitializer:
-        """Return what makes the first values of a table's rows."""
         return RowInitializer(config.init, config.init_scale)
 
     def transform(self, batch: Batch) -> BoundBatch:
@@ -193,11 +164,7 @@ class Trainer:
     def with_prefetched_rows(
         self, items: PrefetchPipeline, works: Callable[[Any], list[BoundBatch]] = lambda work: [work]
     ) -> PrefetchPipeline | PrefetchWindows:
-        """Return the items with their rows in memory; unchanged if no table has rows on disk.
-
-        Args:
-            works: works(item) returns the item's batches.
-        """
+        """Return items of batches works(item) with their rows in memory; unchanged if no table has rows on disk."""
 
         def ids_of(item: Any) -> Iterator[tuple[str, Int64s]]:
             for work in works(item):
@@ -214,10 +181,10 @@ class Trainer:
         with self.profile.timed("look up"):
             for table in self.own.values():
                 table.shrink_to_budget()
-            found = self._worker_pool.run(
+            inserted = self._worker_pool.run(
                 [partial(self._insert, name, bound) for name in self.own], bound.ids < FEW_IDS
             )
-            refs = dict(item for table in found for item in table)
+            refs = dict(item for table in inserted for item in table)
             with self._pooling(bound) as write:
                 self.dense.fill(self._sharing.spread(write, work.firsts), bound.ids < FEW_IDS)
         with self.profile.timed_process("step"):
@@ -229,9 +196,9 @@ class Trainer:
         return loss
 
     def learn_scored(self, work: BoundBatch) -> tuple[float, Float32s]:
-        """Score a batch as score() does and learn it: in one pass of the network, if that is the same to the network.
+        """Score a batch as score() does and learn it, in one pass of the network if possible.
 
-        A row with an id that gets its row in the step is scored before: servers have no row of it yet.
+        Rows with an id that is new in this step are scored before: servers have no row of it yet.
         """
         new = self._rows_with_new_ids(work.bound) if self.dense.has_scores else None
         if new is None or len(new) * FEW_NEW > max(0, len(work.batch) - APART_ROWS):
@@ -254,28 +221,21 @@ class Trainer:
         return np.unique(np.concatenate(new))
 
     def _same(self, bound: BoundRequest) -> Int64s | None:
-        """Return for each row the first one with the same histories; None if a step computes them for each row."""
+        """Return for each row the first one with the same histories; None if they are not shared."""
         return None if self._histories is None else self._histories.first_rows(bound)
 
     def score(self, given: Mapping[str, Column] | BoundBatch) -> NDArray[np.float32]:
-        """Return scores [n], or [n, labels], of columns or a batch, as a server at this state would answer.
-
-        Changes nothing.
-        """
+        """Return scores [n] or [n, labels] as a server at this state would answer; changes nothing."""
         bound, firsts = self._as_bound(given)
         with self._pooling(bound) as write:
             return self.dense.score(bound.rows, self._sharing.spread(write, firsts))
 
-    def pool(self, given: Mapping[str, Column] | BoundBatch) -> Float32s:
-        """Return the dense input [n, width] of columns or a batch, from the current tables."""
-        return self.dense_inputs(given)[MATRIX]
-
     def dense_inputs(self, given: Mapping[str, Column] | BoundBatch) -> dict[str, Float32s]:
-        """Return all inputs of the dense graph, histories among them, of columns or a batch."""
+        """Return all inputs of the dense graph from the current tables."""
         return self._pooled(*self._as_bound(given))
 
-    def _as_bound(self, given: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
-        return (given.bound, given.firsts) if isinstance(given, BoundBatch) else (self.plan.bind_inputs(given), {})
+    def _as_bound(self, work: Mapping[str, Column] | BoundBatch) -> tuple[BoundRequest, FirstRows]:
+        return (work.bound, work.firsts) if isinstance(work, BoundBatch) else (self.plan.bind_inputs(work), {})
 
     def _pooled(self, bound: BoundRequest, firsts: FirstRows = NONE_SHARED) -> dict[str, Float32s]:
         inputs = self.run.spec.allocate_inputs(bound.rows)
@@ -284,7 +244,7 @@ class Trainer:
         return inputs
 
     def evict(self) -> int:
-        """Remove the rows that no table keeps any longer; return their number."""
+        """Apply the tables' eviction rules; return the number of removed rows."""
         return sum(table.evict(self._evictions[name], self.steps) for name, table in self.own.items())
 
     def clear(self) -> None:
@@ -293,15 +253,11 @@ class Trainer:
             table.clear()
 
     def saved(self, whole: bool) -> dict[str, NDArray[Any]]:
-        """Return what a checkpoint has of the trainer beside tables and network; nothing here.
-
-        Args:
-            whole: Whether to return all of it; else what has changed since the last call.
-        """
+        """Return what a checkpoint has beside tables and network: all, or changes since the last call. Nothing here."""
         return {}
 
     def restore_saved(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take in what saved() has returned, on top of what was taken in before."""
+        """Take in a result of saved() on top of those before."""
 
     def count_from(self, steps: int) -> None:
         """Set the number of steps taken; rates are those of the last step."""
@@ -325,17 +281,14 @@ class Trainer:
     def _values(self, name: str, bound: BoundRequest) -> Iterator[tuple[int, Int64s]]:
         """Yield each feature of a table, as its row of the plan, and its ids in a batch."""
         for row, f in self._readers[name]:
-            given = bound.keep[self.plan.lookups[row, SOURCE]]
-            values = given.values.reshape(-1)
-            if given.splits is None and given.stride > 1:
-                values = np.ascontiguousarray(values[f.column :: given.stride])
+            column = bound.keep[self.plan.lookups[row, SOURCE]]
+            values = column.values.reshape(-1)
+            if column.splits is None and column.stride > 1:
+                values = np.ascontiguousarray(values[f.column :: column.stride])
             yield row, values
 
     def _insert(self, name: str, bound: BoundRequest) -> list[tuple[int, Int64s]]:
-        """Give ids of the batch their rows in a table; return the row numbers of the values of each feature.
-
-        All features of the table count occurrences together.
-        """
+        """Find or insert rows of a table; return row numbers by feature, whose occurrences are counted together."""
         rows, values = zip(*self._values(name, bound))
         refs = self.own[name].insert(np.concatenate(values) if len(values) > 1 else values[0])
         ends = np.cumsum([len(ids) for ids in values])
@@ -343,7 +296,6 @@ class Trainer:
 
     @contextmanager
     def _pooling(self, bound: BoundRequest) -> Iterator[Write]:
-        """Yield a function that pools rows of a batch from tables that do not change meanwhile."""
         with self._reading_tables() as tables:
             yield write_rows(self.run, tables, bound)
 
@@ -356,10 +308,7 @@ class Trainer:
             yield descriptors([table.descriptor() for table in self.own.values()])
 
     def _moves(self, work: BoundBatch, refs: Mapping[int, Int64s], grads: Pieces) -> list[Callable[[], None]]:
-        """Return calls that update the rows that were read.
-
-        A table with a large share of all ids is divided among several calls.
-        """
+        """Return calls that update the rows that were read; a table with many of the ids has several."""
         calls: list[Callable[[], None]] = []
         bound = work.bound
         for name, table in self.own.items():
@@ -414,8 +363,8 @@ class Trainer:
                 else:
                     grad, offset = piece.by_inputs[self._held_by[i]], f.offset
                     rows, times = piece.rows_of(self._held_by[i])
-                what = (refs[i], ends, rows, times, combiner, most, codes, grad, offset, part, parts)
-                count = kernels.accumulate(*what, place, touched, sums, met, count)
+                batch = (refs[i], ends, rows, times, combiner, most, codes, grad, offset, part, parts)
+                count = kernels.accumulate(*batch, place, touched, sums, met, count)
         return count
 
     def _take_step(self, name: str, touched: Int64s, sums: Float32s, met: Int64s) -> None:
@@ -428,10 +377,7 @@ class Trainer:
         self.own[name].update(touched, sums, met, rate, self.steps)
 
     def _scratch_of(self, name: str, part: int, ids: int) -> tuple[Int64s, Float32s, Int64s]:
-        """Return row numbers, gradients and counts [ids] of one part of a table.
-
-        They are kept from step to step, because new pages cost as much as the sums.
-        """
+        """Return row numbers, gradients and counts [ids]; reused, because new pages cost as much as the sums."""
         scratch = self._scratch.get((name, part))
         if scratch is None or len(scratch[0]) < ids:
             sums = np.empty((ids, self.own[name].dim), np.float32)

@@ -12,11 +12,7 @@ TWO_TOWER, VECTORS, HEAD = "two_tower", "item_vector", "score_out"
 
 
 def vector_note(arch: Arch) -> dict[str, Any]:
-    """Return the notes of a network of two towers; {} for another one.
-
-    Args:
-        arch: The network, whose score is the sigmoid of the layer HEAD of the vectors' product.
-    """
+    """Return the notes of two towers whose score is the sigmoid of the layer HEAD of a product; {} for others."""
     from freshet_serving.compiler.frameworks import keras
 
     outputs = arch.scores.output

@@ -1,21 +1,20 @@
-"""Judge if a full version may be served. Pure: figures in, a verdict out.
+"""Judge whether a full version may be served. Pure: figures in, a verdict out.
 
-The new version and the served one score the same newest rows, from their packages as a server would. Most of the noise
-of an AUC is that of the rows, which is then common to both: the standard error of the difference (DeLong 1988) is
-several times smaller than that of either. The new version was trained on those rows and the served one perhaps not,
-which hides a loss. So its held-out rows, scored before training on them, are compared with those of the version before.
+The new version and the served one score the same newest rows, from their packages as a server would. Most noise of an
+AUC is common to both then: the standard error of the difference (DeLong 1988) is several times smaller than either's.
+The new version was trained on those rows and the served one perhaps not, which hides a loss. So held-out rows, scored
+before training on them, are compared with those of the version before.
 
-A wrong label hides from all of these if it was wrong throughout, because the new version fits it. Three figures know it
-by the served version: it orders the rows the other way round (inverted labels), most ids have no row in it (ids by
-another seed), or the values of a feature differ by a factor (other units).
+Labels that are wrong throughout escape all of these, because the new version fits them. Three figures reveal it: the
+served version orders the rows the other way round (inverted labels), lacks rows for most ids (another seed), or had
+other values of a feature by a factor (other units).
 
-A figure is out of bounds if it is worse by more than a floor ([publish.gate]), than a multiple of its sampling error,
-and than a multiple of its usual difference from one version to the next, which each version keeps in its notes
-together with its figures. What cannot be judged is said: too few rows, no version before, no labels.
+A figure is out of bounds if it is worse by more than a floor ([publish.gate]), a multiple of its sampling error, and a
+multiple of its usual difference between versions, which notes keep. The verdict says what could not be judged.
 
-Rejected: fixed bounds alone (an AUC that moves by 0.03 a night is usual for one model and a catastrophe for another);
-held-out rows of two versions compared without pairing alone (six standard errors of 2,000 rows are an AUC of 0.08);
-a test of significance alone (with a million rows every retrain differs significantly).
+Rejected: fixed bounds alone (a change of AUC by 0.03 a night is usual for one model and a catastrophe for another);
+unpaired held-out rows alone (six standard errors of 2,000 rows are an AUC of 0.08); significance alone (with a million
+rows every retrain differs).
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from freshet_serving.models.training.window_guard import auc_error, row_losses
 
 AUC = "held-out AUC"
 SIGMAS = 6.0
-"""What lies within this many sampling errors is ignored."""
+"""Differences within this many sampling errors are ignored."""
 UNITS = 5.0
 """A feature has other units if its values are larger or smaller by this factor."""
 LEAST_ROWS = 100
-"""Fewer newest rows than this are not judged by their labels and scores."""
+"""Minimum of newest rows to judge labels and scores by."""
 ONE_CLASS_ROWS = 1000
-"""So many rows of one label refuse a first version, of which no share of positive labels is known."""
+"""Minimum of rows with one label to refuse a first version, of which no share of positive labels is known."""
 CHANCE = 1e-6
-"""One label among the newest rows is refused if it is less likely than this."""
+"""One label in all newest rows is refused if that is less likely than this."""
 OTHER_IDS = 0.5
-"""Fall of the share of ids that the served version knows by which ids are those of something else."""
+"""Drop in the share of ids known to the served version that means ids of another kind."""
 OPPOSITE = -0.1
-"""Rank correlation of two versions' scores under which one of them has learned the opposite."""
+"""Rank correlation of the versions' scores below which one has learned the opposite."""
 REPORTED_SIGMAS, REPORTED = 3.0, 0.05
-"""A calibration beyond both is reported, though not refused."""
+"""A calibration beyond both is reported, not refused."""
 REPEATED = 0.05
-"""Rise of the share of rows that are there more than once by which rows may have been delivered twice."""
+"""Rise in the share of repeated rows that suggests rows delivered twice."""
 KEPT_MOVES, LEARNED_MOVES = 20, 5
 DEPENDENT = 2.0
-"""Held-out rows may be of a few users, and of others the next night. Until it is known by how much their figures
-usually differ, their error is taken to be so many times that of independent rows."""
+"""Held-out rows may come from few users, and tomorrow's from others: until the usual difference is known, their error
+is assumed to be this multiple of that of independent rows."""
 MAX_NAMES = 10_000
 
 Floats = NDArray[np.float32]
@@ -63,12 +62,9 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Quality of held-out rows, scored before training on them.
+    """Quality of held-out rows before training on them, with its sampling error.
 
-    Attributes:
-        figure: Its name, as messages have it.
-        value: The value, 0 to 1, higher is better; NaN without such rows.
-        error: Its sampling error.
+    It is from 0 to 1, higher is better, or NaN without such rows.
     """
 
     figure: str = ""
@@ -81,12 +77,11 @@ class VersionFigures:
     """Figures of a version on the newest rows when it was new. JSON-able.
 
     Attributes:
-        mean_label: Mean label; NaN without rows.
-        held_out: Quality of held-out rows.
-        coverage: Share of the rows' ids that have a row that is not all 0, by feature.
-        values: Median and spread (10 % to 90 %) of numbers, by feature.
+        mean_label: NaN without rows.
+        coverage: By feature, share of the rows' ids that have a row that is not all 0.
+        values: By feature of numbers, median and spread (10 % to 90 %).
         constant: Features with one value in all rows.
-        repeated: Share of rows that repeat another one; NaN if it is not known.
+        repeated: Share of rows that repeat another one; NaN if unknown.
     """
 
     trained_rows: int = 0
@@ -98,7 +93,7 @@ class VersionFigures:
     repeated: float = math.nan
 
     def to_notes(self) -> dict[str, Any]:
-        """Return it for a manifest's notes: what is not a number is left out."""
+        """Return it for a manifest's notes, without NaN."""
         notes = asdict(self)
         for name in ("mean_label", "repeated"):
             if math.isnan(notes[name]):
@@ -131,11 +126,11 @@ class VersionFigures:
 
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """The version before: what it is compared by.
+    """The version before.
 
     Attributes:
-        figures: Its figures when it was new; None if they are not known.
-        moves: Differences from one version to the next, newest last, by figure.
+        figures: Its figures when it was new; None if unknown.
+        moves: By figure, differences between successive versions, newest last.
         scores: Its scores of the newest rows [n]; None if it cannot score them.
         coverage: As in VersionFigures, of the newest rows.
         ranked: The newest events as it ranks them; None for other networks, or if it cannot.
@@ -152,14 +147,7 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class Verdict:
-    """The verdict.
-
-    Attributes:
-        refused: Reasons to refuse the version, the clearest first; none if it may be served.
-        reported: What is worth a line, but no reason.
-        unjudged: What could not be judged, and why.
-        moves: As in ServedVersion, with this version's.
-    """
+    """The verdict; `refused` has the clearest reason first, and is empty if the version may be served."""
 
     refused: list[str] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
@@ -176,20 +164,14 @@ def judge(
     served: ServedVersion | None,
     ranked: RankedEvents | None = None,
 ) -> Verdict:
-    """Judge a new version.
+    """Judge a new version by labels and scores [n] of the newest rows, or by `ranked` events of a next-item network.
 
-    Args:
-        labels: Labels of the newest rows [n]; none if they cannot be read.
-        scores: Scores of the new version's package [n].
-        served: The version before; None for the first one.
-        ranked: The newest events as the new version ranks them, of a network that learns which item comes next.
+    Labels are empty if they cannot be read; `served` is None for the first version.
     """
     return _Judgement(bounds, labels, scores, figures, features, served, ranked).verdict()
 
 
 class _Judgement:
-    """One judgement, figure by figure."""
-
     def __init__(
         self,
         bounds: GateConfig,
@@ -204,7 +186,8 @@ class _Judgement:
         self._bounds, self._labels, self._scores = bounds, labels, scores
         self._figures, self._features, self._served = figures, features, served
         self._before = served.figures if served is not None else None
-        self._verdict = Verdict(moves={} if served is None else {name: [*kept] for name, kept in served.moves.items()})
+        moves = {} if served is None else {name: [*moves] for name, moves in served.moves.items()}
+        self._verdict = Verdict(moves=moves)
         self._name = f"version {served.number}" if served is not None else ""
 
     def verdict(self) -> Verdict:
@@ -260,18 +243,18 @@ class _Judgement:
                     f" expected less than a factor of {UNITS:g}"
                 )
 
-    def _judge_ids(self, name: str, share: float, usual: float, known: float) -> None:
-        """Compare the share of ids with a row: now, of the version before when it was new, and of it now."""
+    def _judge_ids(self, name: str, share: float, usual: float, now: float) -> None:
+        """Compare the share of ids with a row with those of the version before, when new (`usual`) and now."""
         refused = self._verdict.refused
-        least = min(usual, known) - self._bounds.coverage
+        least = min(usual, now) - self._bounds.coverage
         if share < least:
             refused.append(
                 f"{share:.1%} of the ids of {name!r} have a row that is not all 0, expected at least {least:.1%}:"
                 f" {least - share:.1%} too few"
             )
-        if known < usual - OTHER_IDS:
+        if now < usual - OTHER_IDS:
             refused.append(
-                f"{known:.1%} of the ids of {name!r} are ids that {self._name} knows, expected at least"
+                f"{now:.1%} of the ids of {name!r} are ids that {self._name} knows, expected at least"
                 f" {usual - OTHER_IDS:.1%}: ids of another kind or seed"
             )
 
@@ -299,7 +282,6 @@ class _Judgement:
         return True
 
     def _compare(self) -> None:
-        """Compare the scores of both versions."""
         labels, scores, served = self._labels, self._scores, self._served
         calibration, error = _calibration(labels, scores)
         if abs(calibration) > max(REPORTED, REPORTED_SIGMAS * error):
@@ -328,7 +310,7 @@ class _Judgement:
             )
 
     def _compare_ranks(self, ranked: RankedEvents) -> None:
-        """Compare event by event what came next, in the order of both versions."""
+        """Compare both versions' ranks event by event."""
         if ranked.alike:
             self._verdict.refused.append(f"all {self._rows:,} histories have the same vector")
             return
@@ -362,7 +344,6 @@ class _Judgement:
             )
 
     def _judge_held_out(self) -> None:
-        """Compare held-out rows with those of the version before, if both have some of one figure."""
         old, new = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
         if old.figure == new.figure and new.figure:
             drop, noise = old.value - new.value, math.hypot(old.error, new.error)
@@ -380,17 +361,10 @@ class _Judgement:
         same_rows: bool = False,
         unit: float = 1.0,
     ) -> None:
-        """Refuse a figure that is worse by more than its bound, and remember by how much it differs.
+        """Refuse a figure that is worse by more than its bound, and remember the difference.
 
-        Args:
-            shown: Its name in messages.
-            usual: That of the version before.
-            value: That of the new version.
-            worse: By how much it is worse.
-            floor: Least bound.
-            noise: Its sampling error, as if rows were independent.
-            same_rows: True if both are of the same rows.
-            unit: Multiple of `worse` in the unit of `value`.
+        `noise` is the sampling error of independent rows, `unit` the multiple of `worse` in the unit of `value`, and
+        same_rows says that both versions have it of the same rows.
         """
         if math.isnan(worse):
             return
@@ -407,17 +381,16 @@ class _Judgement:
         self._remember(figure, worse)
 
     def _usual_move(self, figure: str) -> float:
-        """Return by how much a figure usually differs from one version to the next; 0 until that is known."""
+        """Return a figure's usual difference between versions; 0 until that is known."""
         moves = self._verdict.moves.get(figure, [])
         return math.sqrt(sum(move**2 for move in moves) / len(moves)) if len(moves) >= LEARNED_MOVES else 0.0
 
     def _remember(self, figure: str, move: float) -> None:
-        """Add a difference to those of the versions before."""
         self._verdict.moves[figure] = [*self._verdict.moves.get(figure, []), round(move, 6)][-KEPT_MOVES:]
 
 
 def moves_from_notes(raw: Any) -> dict[str, list[float]]:
-    """Parse Verdict.moves as notes have them; what is malformed is left out."""
+    """Parse Verdict.moves of notes; what is malformed is left out."""
     if not isinstance(raw, Mapping):
         return {}
     return {
@@ -428,13 +401,7 @@ def moves_from_notes(raw: Any) -> dict[str, list[float]]:
 
 
 def auc_drop(labels: Floats, old: Floats, new: Floats) -> tuple[float, float, float]:
-    """Return the AUC of the old scores, by how much the new ones' is lower, and its standard error (DeLong 1988).
-
-    Args:
-        labels: [n], positive above 0.5; both classes.
-        old: [n].
-        new: [n].
-    """
+    """Return the AUC of the old scores [n], the drop to the new ones', and its standard error (DeLong 1988)."""
     positive = labels > 0.5
     first, second = _placements(positive, old), _placements(positive, new)
     drops = [a - b for a, b in zip(first, second)]
@@ -461,11 +428,11 @@ def _calibration(labels: Floats, scores: Floats) -> tuple[float, float]:
     return math.log(mean / share), math.sqrt((1 - share) / (share * len(labels)))
 
 
-def _rank_correlation(one: Floats, other: Floats) -> float:
+def _rank_correlation(served: Floats, new: Floats) -> float:
     """Return Spearman's rank correlation; ties in any order, which a constant score of the served version makes 0."""
-    if float(one.max()) == float(one.min()):
+    if float(served.max()) == float(served.min()):
         return 0.0
-    first, second = (np.argsort(np.argsort(scores, kind="stable")).astype(np.float64) for scores in (one, other))
+    first, second = (np.argsort(np.argsort(scores, kind="stable")).astype(np.float64) for scores in (served, new))
     return float(np.corrcoef(first, second)[0, 1])
 
 

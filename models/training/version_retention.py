@@ -1,16 +1,15 @@
 """Remove old full versions that training has published.
 
-Always kept: the newest `keep` versions of the model, at least two, whatever their origin; as many of those that are
-neither held nor withdrawn, so that what servers went back to stays; the version being trained on; versions that labels
-or the policy in the repository name; versions that training did not make. A version named only in
-a server's own configuration file is unknown here; a label keeps it.
+Always kept: the newest `keep` versions, at least two, of any origin; as many that are neither held nor withdrawn, so
+that what servers went back to stays; the version being trained on; versions that labels or the policy in the repository
+name; versions that training did not make. A name in a server's own configuration file is unknown here: use a label.
 
-A version is removed by one rename to a hidden name, made durable, and then file by file. A kill leaves it whole or
-hidden, and the next run, or `freshet repository prune`, removes hidden ones. Servers that still serve it have its files
-mapped and continue; at their next check of the folder they find it gone, and drop it according to their policy.
+A version is removed by one durable rename to a hidden name, and then file by file. A kill leaves it whole or hidden;
+the next run, or `freshet repository prune`, removes hidden ones. Servers that still serve it have its files mapped, and
+drop it at their next check according to their policy.
 
-Rejected: removal by age (a model that is trained once a month would lose its served version), and asking servers what
-they serve (they need not be reachable, and may start a moment later).
+Rejected: removal by age (a model trained once a month would lose its served version), and asking servers what they
+serve (they need not be reachable, and may start a moment later).
 """
 
 from __future__ import annotations
@@ -21,19 +20,11 @@ from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 
 NOTE = {"made_by": "freshet train"}
-"""Notes in a manifest that mark a version as made by training."""
+"""Notes in a manifest of a version made by training."""
 
 
 def removable(repository: Repository, model: str, keep: int, current: int) -> list[int]:
-    """Return the versions that may be removed, ascending.
-
-    Args:
-        keep: Number of newest versions to keep.
-        current: The version being trained on.
-
-    Raises:
-        FreshetError: The versions in use cannot be determined.
-    """
+    """Return the versions that may be removed, ascending: not the newest `keep`, nor `current`, which is trained on."""
     numbers = repository.versions(model)
     policy = ModelPolicy.parse(repository.traffic(model).get("policy", {}), "policy")
     barred = repository.barred(model, numbers)
@@ -46,12 +37,7 @@ def removable(repository: Repository, model: str, keep: int, current: int) -> li
 
 
 def remove_version(repository: Repository, model: str, number: int) -> None:
-    """Remove a version.
-
-    Raises:
-        OSError: It cannot be renamed.
-        NotReady: The repository is unreachable.
-    """
+    """Remove a version; raise OSError if it cannot be renamed, NotReady if the repository is unreachable."""
     repository.storage(model, number).end()
 
 

@@ -1,11 +1,10 @@
 """Collect the figures of a full version before it is committed, and those of the version before, for its gate.
 
-The new version is read from the folder where it has just been written, so that it is judged as it would be served: with
-its compiled network in its precision and its packed tables. The version before is read as servers have it by now, with
-its deltas. Both score the newest rows trained on, or rank what came next in the newest events of a log.
+The new version is read from the folder where it was written, and the one before with its deltas, so both are judged as
+servers have them: compiled network, precision, packed tables. Both score the newest rows trained on, or rank what came
+next in the newest events of a log.
 
-Costs: both versions are loaded, one after the other, and score NEWEST_ROWS; nothing is trained. Their tables are
-mapped.
+Cost: both versions are loaded, one after the other, and score NEWEST_ROWS; their tables are mapped.
 """
 
 from __future__ import annotations
@@ -70,14 +69,9 @@ class VersionReview:
         trained: Callable[[Sequence[Batch]], Floats] | None = None,
         events: NewestEvents | NewestPairs | None = None,
     ) -> None:
-        """Prepare the review; nothing is scored yet.
+        """Prepare the review of the newest rows trained on, or of events of a network that ranks items.
 
-        Args:
-            rows: The newest rows trained on; none if they have no labels to compare with.
-            held_out: Quality of held-out rows before training on them.
-            before: The served version; None for the first one.
-            trained: Scores rows by the weights that the package was made of; None if that is not to be compared.
-            events: The newest events, of a network that ranks items in place of scoring rows.
+        trained() scores rows by the weights that the package was made of; None to compare nothing.
         """
         self._trained, self._events = trained, events
         self._bounds, self._model, self._rows, self._before = bounds, model, rows, before
@@ -87,7 +81,7 @@ class VersionReview:
         self.verdict = Verdict()
 
     def __call__(self, version: VersionReader) -> Review:
-        """Judge a version, and return what its notes say of it."""
+        """Judge a version; return what its notes say of it."""
         manifest, labels = version.manifest, self._labels
         scores, ranked, failure = labels, None, ""
         try:
@@ -124,18 +118,18 @@ class VersionReview:
             "reported": verdict.reported[:MOST_REASONS],
             "unjudged": verdict.unjudged[:MOST_REASONS],
             "figures": figures.to_notes(),
-            # A candidate that a person releases was good: what it differs by is usual. Nobody vouches for a warning.
+            # A released candidate was good: its differences are usual. Nobody vouches for a warning.
             "moves": verdict.moves if state != WARNED else before.moves if before is not None else {},
         }
         return Review({NOTE_OF_GATE: notes, NOTE_OF_INPUTS: self._histograms(manifest)}, state == REFUSED)
 
     def _histograms(self, manifest: Manifest) -> dict[str, Any]:
-        """Return histograms of the newest rows' inputs, by which servers measure the drift of requests."""
+        """Return histograms of the newest rows' inputs, for servers to measure drift by."""
         rows = self._rows if _readable(manifest, self._rows) else ()
         return input_histograms([inputs_of(manifest, batch) for batch in rows])
 
     def _served(self) -> ServedVersion:
-        """Return what the version before is compared by; without scores if it cannot be read."""
+        """Return the figures of the version before; without scores if it cannot be read."""
         assert self._before is not None
         manifest = self._before.manifest
         notes = manifest.notes.get(NOTE_OF_GATE)
@@ -171,7 +165,7 @@ class VersionReview:
             )
 
     def _scores(self, version: VersionReader) -> Floats:
-        """Score the rows by a version, with its first label's output."""
+        """Score the rows with the first label's output."""
         with GenerationScorer(version, self._model) as scorer:
             manifest = scorer.description
             outputs = scorer.outputs(self._label_names(manifest))
@@ -183,10 +177,7 @@ class VersionReview:
         return list(noted)[:1] if isinstance(noted, dict) and noted else ["label"]
 
     def _coverage(self, version: VersionReader) -> dict[str, float]:
-        """Return the share of the rows' ids that have a row that is not all 0, by feature that reads a table as it is.
-
-        So a table that was lost on the way is noticed, though few scores may depend on it today.
-        """
+        """Return the share of ids with a row that is not all 0, by feature: it reveals a lost table."""
         shares: dict[str, float] = {}
         if not self._rows:
             return shares
@@ -197,14 +188,14 @@ class VersionReview:
             if ids is None or not len(ids):
                 continue
             distinct, counts = np.unique(ids, return_counts=True)
-            there, rows = RowLayers.of(contents, feature.table).rows(distinct)
-            alive = there & rows.any(axis=1)
+            present, rows = RowLayers.of(contents, feature.table).rows(distinct)
+            alive = present & rows.any(axis=1)
             shares[feature.name] = round(float(counts[alive].sum() / counts.sum()), 6)
         return shares
 
 
 def refusal(candidate: VersionReader) -> Refused:
-    """Return the error that says why a candidate was refused, and what to do."""
+    """Return the error that explains a refusal and says what to do."""
     manifest = candidate.root_manifest
     notes = manifest.notes.get(NOTE_OF_GATE)
     reasons = notes.get("reasons") if isinstance(notes, dict) else None
@@ -228,7 +219,7 @@ def newest_rows(source: Source, stop: int, rows: int, batch_rows: int) -> list[B
 
 
 def held_out_auc(scored: ScoredRows) -> HeldOut:
-    """Return the AUC of held-out rows with its sampling error."""
+    """Return the AUC of held-out rows."""
     counts = scored.tally.counts()
     positive, weight = float(counts.positive.sum()), float(counts.weight.sum())
     auc = scored.auc()
@@ -236,7 +227,7 @@ def held_out_auc(scored: ScoredRows) -> HeldOut:
 
 
 def _readable(manifest: Manifest, rows: Sequence[Batch]) -> bool:
-    """Return True if there are rows, with all columns that a version reads."""
+    """Return True if there are rows with all columns that a version reads."""
     try:
         return bool(rows) and {field.name for field in fields_of(manifest)} <= rows[0].columns.keys()
     except BadInput:
@@ -248,13 +239,13 @@ def _features(manifest: Manifest) -> frozenset[str]:
 
 
 def _column(rows: Sequence[Batch], name: str) -> list[Column]:
-    """Return the values of a column, those of lists one after another; none if the data have no such column."""
+    """Return the values of a column, lists flattened; none if the data have no such column."""
     columns = [batch.columns[name] for batch in rows if name in batch.columns]
     return [column.values if isinstance(column, Ragged) else column for column in columns]
 
 
 def _ids(manifest: Manifest, name: str, table: str, rows: Sequence[Batch]) -> NDArray[np.int64] | None:
-    """Return the ids of a column as its table has them; None for a feature that is derived from others."""
+    """Return the ids of a column as its table has them; None for a derived feature."""
     if not table or not any(spec.name == name and spec.dtype != "float32" for spec in manifest.inputs):
         return None
     try:
@@ -264,7 +255,7 @@ def _ids(manifest: Manifest, name: str, table: str, rows: Sequence[Batch]) -> ND
 
 
 def _columns_of(manifest: Manifest, rows: Sequence[Batch]) -> tuple[list[str], dict[str, tuple[float, float]]]:
-    """Return the features with one value in all rows; and median and spread of numbers, by feature."""
+    """Return the features with one value in all rows; and median and spread of numbers by feature."""
     constant, values = list[str](), dict[str, tuple[float, float]]()
     for feature in manifest.features:
         column = _column(rows, feature.name)
@@ -276,14 +267,14 @@ def _columns_of(manifest: Manifest, rows: Sequence[Batch]) -> tuple[list[str], d
             if len(numbers) >= LEAST_ROWS:
                 low, median, high = np.quantile(numbers, (0.1, 0.5, 0.9))
                 values[feature.name] = float(median), float(high - low)
-            one = not len(numbers) or numbers.min() == numbers.max()
+            constant_values = not len(numbers) or numbers.min() == numbers.max()
         else:
             words: set[object] = set()
             for part in column:
                 words.update(part.tolist() if isinstance(part, (Strings, np.ndarray)) else ())
                 if len(words) > 1:
                     break
-            one = len(words) < 2
-        if one:
+            constant_values = len(words) < 2
+        if constant_values:
             constant.append(feature.name)
     return constant, values

@@ -1,29 +1,24 @@
-"""Judge if the weights trained on a window of a stream may be served. Pure: figures in, a verdict out.
+"""Judge whether weights trained on a window of a stream may be served. Pure: figures in, a verdict out.
 
-Test, then train: each row of a window is scored by the current weights before it is trained on. Its AUC therefore shows
-if its labels depend on its rows, and its mean score over its mean label how far the model is off. Before a delta is
-published, rows from before the window are scored again: weights that a bad step has disturbed fit them worse than
-before.
+Test, then train: each row of a window is scored before training on it. The AUC of these scores shows whether labels
+depend on rows, the mean score over the mean label how far the model is off. Before a delta is published, rows from
+before the window are scored again: weights that a bad step has disturbed fit them worse.
 
-A figure is abnormal if it differs from its running mean by more than a multiple of its spread, and by more than a
-minimum below which nothing is ever held ([guard]). The spread is that from window to window or, for a small window, the
-sampling error of its size. Abnormal windows do not update the usual figures, so that these do not drift after them;
-released ones do.
+A figure is abnormal if it differs from its running mean by more than a multiple of its spread and by more than a
+minimum ([guard]). The spread is that between windows or, for a small window, the sampling error of its size. Abnormal
+windows do not update the usual figures; released ones do.
 
-The first windows are compared with the full version's held-out rows, which were also scored before training on them:
-begin_with() counts their figures as one window. Their sampling error is part of each bound, and shrinks with every
-further window. So labels that are inverted from the first row on are held, and a window slightly worse than 100
-held-out rows is not.
+The first windows are compared with the full version's held-out rows, which begin_with() counts as one window. Their
+sampling error is part of each bound and shrinks with every window. So labels inverted from the first row on are held,
+and a window slightly worse than 100 held-out rows is not.
 
-A window in which one label is all but missing, though the scores expect many of it, is held whatever its spread: such
-rows come from a broken join or a lost stream of clicks, and have no AUC to judge by.
-
-A window with too few rows is extended to the next delta and does not update the usual figures; it is held only if it is
-abnormal beyond its own sampling error.
+A window that all but lacks a label which the scores expect is held whatever its spread: such rows come from a broken
+join or a lost stream of clicks, and have no AUC. A window with too few rows is extended to the next delta and does not
+update the usual figures; it is held only if it is abnormal beyond its own sampling error.
 
 Rejected: fixed bounds alone (an AUC that moves by 0.05 is a catastrophe in one stream and an hour of the day in
-another); a statistical test of each window alone (of 2,000 good ones, none may be held); using the first windows only
-to learn what is usual (bad rows that come first would then be usual).
+another); a statistical test of each window alone (of 2,000 good ones, none may be held); learning what is usual from
+the first windows alone (bad rows that come first would be usual).
 """
 
 from __future__ import annotations
@@ -48,8 +43,8 @@ SIGMAS = 6.0
 FIRST_WINDOWS = 5
 """Without held-out rows, so many first windows are used only to learn what is normal."""
 MISSING_SHARE, LEAST_EXPECTED = 0.05, 36.0
-"""A label is missing if there is at most this share of what is expected, and at least so many were: six times the
-sampling error of a count."""
+"""A label is missing if at most this share of its expected number is seen, and at least so many are expected: six
+times the sampling error of a count."""
 FIRST_SPREAD = {"auc": 0.02, "calibration": 0.2, "loss": 0.1}
 """Initial spread of each figure, with the weight of one window."""
 
@@ -64,9 +59,7 @@ Float64s = NDArray[np.float64]
 class RunningSpread:
     """Running mean and spread of a figure over about MEMORY_WINDOWS windows.
 
-    Attributes:
-        mean_error: Standard error of the mean; 0 before the first window.
-        compared: True if the mean starts from a figure known before the stream.
+    `compared` says that the mean starts from a figure known before the stream.
     """
 
     spread: float
@@ -80,12 +73,7 @@ class RunningSpread:
         self._square = self.spread**2
 
     def note(self, value: float, error: float) -> None:
-        """Add the figure of one window.
-
-        Args:
-            value: The figure.
-            error: Its sampling error.
-        """
+        """Add the figure of one window, with its sampling error."""
         self.windows += 1
         share = 1 / min(self.windows, MEMORY_WINDOWS)
         off = value - self.mean if self.windows > 1 else 0.0
@@ -95,12 +83,7 @@ class RunningSpread:
         self.spread = math.sqrt(self._square)
 
     def begin_with(self, value: float, error: float) -> None:
-        """Start from a figure that is known before the first window, with the weight of one window.
-
-        Args:
-            value: The figure.
-            error: Its sampling error.
-        """
+        """Start from a figure that is known before the first window, with the weight of one window."""
         self.windows, self.mean, self.mean_error, self.compared = 1, value, error, True
 
     @property
@@ -111,15 +94,13 @@ class RunningSpread:
     def bound(self, error: float, least: float, shortness: float = 1.0) -> float:
         """Return how far from the mean a window may be.
 
+        The spread includes the sampling error of other windows, so the larger of the two counts.
+
         Args:
             error: Sampling error of the window, if its rows were independent.
             least: Minimum bound.
-            shortness: See WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
+            shortness: As in WindowFigures. Rows come in clusters (a user's session), which the spread of whole windows
                 includes and `error` does not; a shorter window has fewer clusters.
-
-        Returns:
-            The distance from the mean. The spread includes the sampling error of other windows, so the larger of the
-            two counts.
         """
         return max(least, SIGMAS * math.hypot(max(self.spread * shortness, error), self.mean_error))
 
@@ -130,16 +111,11 @@ class WindowFigures:
 
     Attributes:
         auc: AUC of its rows, scored before training on them.
-        auc_error: Sampling error of the AUC.
         calibration: Logarithm of the mean score over the mean label, of the same scores.
-        calibration_error: Sampling error of the calibration.
         rise: Relative rise of the log-loss of earlier rows under the new weights; None without such rows.
-        rise_error: Sampling error of the rise.
         lost: Number of scores that are not finite.
         shortness: Sampling error of its AUC relative to that of a window with enough rows; at least 1.
-        label: Sum of the labels.
-        score: Sum of the scores.
-        weight: Sum of the weights.
+        label: Sum of the labels, and likewise of scores and weights.
     """
 
     rows: int
@@ -179,11 +155,7 @@ F = TypeVar("F", bound=Figures)
 
 
 class WindowVerdicts(ABC, Generic[F]):
-    """The verdicts of one run by any figures.
-
-    Attributes:
-        reason: Why the newest window was abnormal; "" if it was not.
-    """
+    """The verdicts of one run by any figures; `reason` says why the newest window was abnormal, or is ""."""
 
     first_spread: Mapping[str, float]
 
@@ -216,9 +188,9 @@ class WindowVerdicts(ABC, Generic[F]):
         return reason
 
     def may_release(self) -> bool:
-        """Return True if the hold may be released because enough windows since were normal."""
-        wanted = self._config.release_windows
-        return wanted > 0 and self._in_line >= wanted
+        """Return True if enough windows since the hold were normal."""
+        windows = self._config.release_windows
+        return windows > 0 and self._in_line >= windows
 
     def reset(self) -> None:
         """Forget the usual figures after an operator's release: what was abnormal may be usual from now on."""
@@ -246,10 +218,7 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
     first_spread = FIRST_SPREAD
 
     def begin_with(self, held_out: WindowFigures) -> None:
-        """Compare the first windows with the full version's held-out rows.
-
-        If these have only one label, or none were held out, the first windows only define the usual figures.
-        """
+        """Compare the first windows with the held-out rows, unless these are none or have one label."""
         if held_out.rows and math.isfinite(held_out.auc) and not held_out.lost:
             self._usual["auc"].begin_with(held_out.auc, held_out.auc_error)
             self._usual["calibration"].begin_with(held_out.calibration, held_out.calibration_error)
@@ -295,11 +264,7 @@ class WindowGuard(WindowVerdicts[WindowFigures]):
 
 
 def _missing_label(figures: WindowFigures, usual: float) -> str:
-    """Return what is wrong if one label is all but missing; "" if it is not.
-
-    Args:
-        usual: Logarithm of the usual mean score over the mean label.
-    """
+    """Return an error if a label is all but missing, or ""; `usual` is the logarithm of the usual calibration."""
     ones = min(figures.score * math.exp(-usual), figures.weight)
     for name, seen, expected in (
         ("above 0", figures.label, ones),
@@ -320,13 +285,7 @@ class WindowScores:
         self._rise: tuple[float, float] | None = None
 
     def add(self, labels: Floats, scores: Floats, weights: Floats | None) -> None:
-        """Add rows that were scored before training on them.
-
-        Args:
-            labels: [n] or [n, labels]; only the first label counts.
-            scores: The same shape.
-            weights: [n], or None for 1.
-        """
+        """Add rows that were scored before training on them; the first of several labels counts."""
         label, score = _first(labels), _first(scores)
         sound = np.isfinite(score)
         self._scored.add(label, score, weights)
@@ -342,13 +301,7 @@ class WindowScores:
         self._chance += float(weight**2 @ (score * (1 - score)))
 
     def again(self, labels: Floats, before: Floats, now: Floats) -> None:
-        """Record the effect of a delta on rows from before its window.
-
-        Args:
-            labels: Labels of these rows, [n] or [n, labels]; only the first counts.
-            before: Their scores by the served weights, in the same shape.
-            now: Their scores by the new weights.
-        """
+        """Record a delta's effect on rows from before its window: scores by the served weights, and by the new ones."""
         old, new = row_losses(labels, before), row_losses(labels, now)
         level = max(1e-6, float(old.mean()))
         rise = float((new - old).mean()) / level
@@ -383,13 +336,7 @@ class WindowScores:
 
 
 def auc_error(auc: float, positive: float, negative: float) -> float:
-    """Return the standard error of an AUC (Hanley and McNeil 1982).
-
-    Args:
-        auc: The AUC.
-        positive: Number of rows with label 1.
-        negative: Number of rows with label 0.
-    """
+    """Return the standard error of an AUC of so many positive and negative rows (Hanley and McNeil 1982)."""
     if not (positive >= 1 and negative >= 1 and 0 <= auc <= 1):
         return 1.0
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
@@ -398,12 +345,7 @@ def auc_error(auc: float, positive: float, negative: float) -> float:
 
 
 def row_losses(labels: Floats, scores: Floats) -> Float64s:
-    """Return the negative log-likelihood of each row, [n].
-
-    Args:
-        labels: [n] or [n, labels]; only the first label counts.
-        scores: The same shape.
-    """
+    """Return the negative log-likelihood of each row, [n], by its first label."""
     label, score = _first(labels).astype(np.float64), _probabilities(scores)
     losses: Float64s = -(label * np.log(score) + (1 - label) * np.log1p(-score))
     return losses

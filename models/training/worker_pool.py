@@ -1,7 +1,7 @@
 """A few threads that share a list of calls, the calling thread among them.
 
-run() returns when all calls have returned: calls run in any order and must not conflict, which is up to the caller.
-They should spend their time without the GIL, or nothing is gained. Threads sleep between runs and end with the process.
+run() returns when all calls have returned. Calls run in any order, must not conflict, and should release the GIL.
+Threads sleep between runs and end with the process.
 """
 
 from __future__ import annotations
@@ -17,25 +17,14 @@ Calls = Sequence[Callable[[], T]]
 
 
 class WorkerPool:
-    """`size` threads, one of them the caller's.
-
-    Attributes:
-        size: Number of threads.
-        helper_cpu_s: CPU seconds that the other threads have spent so far.
-    """
+    """`size` threads, one of them the caller's; `helper_cpu_s` is the CPU time of the others."""
 
     def __init__(self, size: int) -> None:
         self.size, self.helper_cpu_s = size, 0.0
         self._pool = ThreadPoolExecutor(size - 1, "crew") if size > 1 else None
 
     def run(self, calls: Calls[T], alone: bool = False) -> list[T]:
-        """Run calls and return their results in order.
-
-        Raises what the first failed call in that order raised, after all have ended.
-
-        Args:
-            alone: Run in the caller's thread only.
-        """
+        """Run calls, with `alone` in the caller's thread only; return results in order, or raise the first error."""
         if self._pool is None or alone or len(calls) < 2:
             return [call() for call in calls]
         results: list[Future[T]] = [Future() for _ in calls]
@@ -58,10 +47,6 @@ class WorkerPool:
 
 
 def even_ranges(rows: int, parts: int) -> list[tuple[int, int]]:
-    """Divide `rows` into at most `parts` ranges (start, stop), as even as possible, none empty.
-
-    Args:
-        parts: Most ranges.
-    """
+    """Divide rows into at most `parts` ranges (start, stop), as even as possible, none empty."""
     parts = max(1, min(parts, rows))
     return [(rows * i // parts, rows * (i + 1) // parts) for i in range(parts)]

@@ -184,7 +184,7 @@ def test_every_dialect_gives_the_trained_scores(dialect, length, story, live):
     trainer = story.trainer_of(3)
     hands = SimpleNamespace(trainer=trainer)
     pooled = np.stack([by_hand(hands, history, item) for item in CANDIDATES.tolist()])
-    np.testing.assert_allclose(trainer.pool(columns), pooled, atol=1e-5)
+    np.testing.assert_allclose(trainer.dense_inputs(columns)["x"], pooled, atol=1e-5)
     expected = trainer.score(columns)
     if story.dtype == "float32":
         np.testing.assert_allclose(story.run.trainer.score(columns), expected, atol=1e-6)
@@ -226,7 +226,7 @@ def test_explanation_names_what_counted_pairs_add(story, live):
     read = answer["sides"][0]["inputs"]["seen"]
     assert read["length"] == len(history)
     (f,) = (f for f in trainer.manifest.features if f.name == "seen")
-    counts = trainer.pool(columns)[row, f.offset : f.offset + f.width]
+    counts = trainer.dense_inputs(columns)["x"][row, f.offset : f.offset + f.width]
     assert counts[0] > 0
     np.testing.assert_array_equal(np.sum([one["vector"] for one in read["ids"]], axis=0), counts)
     score = answer["sides"][0]["outputs"]["score"][0]

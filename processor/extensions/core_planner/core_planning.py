@@ -1,26 +1,22 @@
 """Plan the cores of session groups while they serve: measure, plan, move sessions, every PLAN_S seconds.
 
-Ownership
-- One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each
-  by itself, so a core is given up when its batch ends and no request waits for a plan.
-- For the length of a batch a core may have the sessions of two groups.
+One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each by
+itself: no request waits for a plan, and for the length of a batch a core may have the sessions of two groups.
 
 A group with a budget has a session a core, all on the group's set of cores. The others have all the shared cores, and
-sessions by their weights: the scheduler divides cores among threads that are busy, and a group alone has all of them.
+sessions by their weights: the scheduler divides cores among threads that are busy.
 
 Workers
 - The supervisor plans for all: it outlives them, has the counts of dead ones too, and answers no request.
 - A request is computed by the worker that has read it. So every worker has sessions of every group, on all cores of
-  the group: of N workers each has the Nth part of the group's sessions, rounded up. A group with one core has one
-  session on it in every worker.
+  the group: of N workers each has the Nth part of the group's sessions, rounded up.
 - A worker has the newest plan before its first connection.
-- A plan is whole, and told anew with every turn. Who has missed one (a process short of memory, or silent) computes
-  where the plan before put it, beside another group at worst, and goes with the next turn. No session is ever without
-  a core, and a worker that dies leaves nothing behind: a plan has no state in workers.
+- A plan is whole, and sent anew with every turn. A worker that has missed one (short of memory, or silent) computes
+  where the plan before put it. No session is ever without a core, and a plan has no state in workers.
 - Plans reach a worker in their order, and its sessions move at the end of their batches once its loop has read them.
 
-What batches cost is taken from the cost tables of the versions that sessions have computed, as to how it grows with
-requests, and from the seconds that they were busy, as to how much it is.
+How batches' costs grow with requests comes from the cost tables of the versions that sessions have computed, how much
+they are from the seconds that sessions were busy.
 
 Rejected: a plan of each worker for itself (it sees its own load, and two take the same core); taking cores from all
 before giving them to others, in two rounds (it saves part of a batch, and one slow worker delays every plan).
@@ -58,8 +54,6 @@ CLOSE_S = 2.0
 
 
 class MeasuredGroup:
-    """Measures one group, over all processes."""
-
     def __init__(self, name: str, config: GroupConfig) -> None:
         self.name, self.config = name, config
         self.meter, self.load = LoadMeter(), Load()
@@ -67,13 +61,9 @@ class MeasuredGroup:
         self._costs, self._most = batch_costs((), 1.0, 1.0, 0.0), 1.0
 
     def demand(self, counts: Mapping[str, Any], costs: Sequence[float], seconds: float, cores: int) -> Demand:
-        """Return what the group asks for after one more turn.
+        """Return what the group asks for after one more turn of so many seconds, in which it had these cores.
 
-        Args:
-            counts: As of group_counts, since the start; empty while no process has reported.
-            costs: As of group_counts; empty before the first batch.
-            seconds: Seconds of the turn.
-            cores: Cores that it had.
+        Counts and costs are those of group_counts, since the start; empty before there are any.
         """
         if counts:
             work, responses = work_of(counts), np.array(counts["responses"])
@@ -98,8 +88,6 @@ class MeasuredGroup:
 
 
 class CorePlanning:
-    """The plan of one server, and the thread that keeps it."""
-
     def __init__(
         self,
         names: Sequence[str],
@@ -111,7 +99,7 @@ class CorePlanning:
         place: Callable[[Placements], None],
         start: bool = True,
     ) -> None:
-        """Divide the cores, then plan them anew every PLAN_S seconds.
+        """Divide the cores, then plan them anew every PLAN_S seconds; raise BadInput if options contradict each other.
 
         Args:
             config: Their options; a group without any shares cores.
@@ -119,9 +107,6 @@ class CorePlanning:
             measure: Returns counts and costs by group (group_counts), of all processes.
             place: Has every process move its sessions; called by the planning thread.
             start: False to leave turns to the caller.
-
-        Raises:
-            BadInput: The options contradict each other.
         """
         check_groups(config)
         self._cores, self._workers, self._clock = cores, workers, clock
@@ -151,15 +136,10 @@ class CorePlanning:
         return frozenset(shared[len(shared) - plan.lent :])
 
     def lend(self, folder: Path) -> None:
-        """Say with each further turn which cores are lent, to trainers that publish to a folder.
-
-        Args:
-            folder: The folder of the repository.
-        """
+        """Say with each further turn which cores are lent, to trainers that publish to a repository's folder."""
         self._lender = Lender(folder)
 
     def turn(self) -> None:
-        """Measure, plan and move sessions."""
         counts, costs = self._measure()
         now_s = self._clock.now_s()
         seconds, self._turned_s = now_s - self._turned_s, now_s
@@ -182,7 +162,6 @@ class CorePlanning:
         self._place(placements(plan, sets, self._workers))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return which cores a group has, and why, JSON-able."""
         plan, _ = self._now
         allotted = plan.groups[name]
         cores = self.cores[name]
@@ -190,7 +169,6 @@ class CorePlanning:
         return {"planned": {**planned, "cpus": sorted(cores), "lent": sorted(cores & self.lent)}}
 
     def close(self) -> None:
-        """Plan no more, and lend nothing."""
         if self._thread.is_alive():
             self._thread.close(CLOSE_S)
         if self._lender is not None:
@@ -202,12 +180,7 @@ class CorePlanning:
 
 
 def placements(plan: Plan, sets: Mapping[str, frozenset[int]], workers: int) -> dict[str, tuple[int, list[int]]]:
-    """Return the sessions of each group in one process, and their cores. Pure.
-
-    Args:
-        sets: Cores of each group with its own, and the shared ones.
-        workers: Number of processes.
-    """
+    """Return the sessions of each group in one process, and their cores, by those of each set. Pure."""
     weights = [allotted.weight for allotted in plan.groups.values() if not allotted.cores]
     placed = {}
     for name, allotted in plan.groups.items():
@@ -220,24 +193,16 @@ def placements(plan: Plan, sets: Mapping[str, frozenset[int]], workers: int) -> 
 
 
 def p99_s(bounds: Sequence[float], counts: Sequence[int] | np.ndarray[Any, Any]) -> float:
-    """Return the 99th percentile of counted values, as the bound above it.
-
-    Args:
-        bounds: Upper bounds of the bins, see Histogram.
-        counts: Values in each bin, and above them all.
-    """
+    """Return the 99th percentile of values counted in bins (Histogram), as the bound above it."""
     place = int(np.searchsorted(np.cumsum(counts), 0.99 * np.sum(counts)))
     return bounds[min(place, len(bounds) - 1)]
 
 
 def batch_costs(costs: Sequence[float], rows: float, requests: float, seconds: float) -> Callable[[float], float]:
-    """Return the seconds of a batch by its requests.
+    """Return the seconds of a batch by its requests, of so many usual rows.
 
-    Args:
-        costs: Predicted seconds of batches of SIZES rows; empty if nothing has been computed.
-        rows: Rows of a usual request.
-        requests: Requests of the batches that were measured.
-        seconds: Seconds that such a batch took.
+    Predicted `costs` of batches of SIZES rows, empty before the first, are scaled to what batches with so many requests
+    took on average.
     """
     if not costs:
         return lambda count: seconds

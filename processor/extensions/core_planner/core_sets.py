@@ -11,15 +11,10 @@ SHARED = ""
 def cores_of(
     counts: Mapping[str, int], before: Mapping[str, frozenset[int]], allowed: frozenset[int]
 ) -> dict[str, frozenset[int]]:
-    """Return each group's cores; what is left is SHARED.
+    """Return each group's cores by their counts; what is left of the allowed ones is SHARED.
 
-    A group keeps the cores that it has, the lowest of them if it has too many; what it lacks it takes from the shared
-    ones, the highest first.
-
-    Args:
-        counts: Number of cores of each group that has its own.
-        before: Cores of each group before.
-        allowed: All cores.
+    A group keeps the cores that it had before, the lowest of them if it has too many; what it lacks it takes from the
+    shared ones, the highest first.
     """
     sets = {name: frozenset(sorted(before.get(name, frozenset()) & allowed)[:count]) for name, count in counts.items()}
     free = sorted(allowed.difference(*sets.values()))

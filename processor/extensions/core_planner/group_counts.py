@@ -28,11 +28,6 @@ class CountedGroups:
     """The groups of one process. A worker's half of the plan: the supervisor reads counts() and costs(), and places."""
 
     def __init__(self, groups: Mapping[str, SessionGroup]) -> None:
-        """Begin to count.
-
-        Args:
-            groups: The session groups by name.
-        """
         self._groups = groups
         self._responses = {name: group.measure_responses() for name, group in groups.items()}
 
@@ -56,18 +51,13 @@ class CountedGroups:
         }
 
     def place(self, placements: Placements) -> None:
-        """Move each group to its cores, where it is not there yet; each session goes at the end of its batch.
-
-        Args:
-            placements: Sessions and cores of every group.
-        """
+        """Move each group to its cores, where it is not there yet; each session goes at the end of its batch."""
         for name, (sessions, cores) in placements.items():
             group, cpus = self._groups[name], frozenset(cores)
             if (sessions, (cpus,)) != (len(group), group.options.cpus):
                 group.place(sessions, cpus)
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return nothing: whoever plans says why."""
         return {}
 
     def close(self) -> None:
@@ -75,19 +65,10 @@ class CountedGroups:
 
 
 def work_of(counts: Mapping[str, Any]) -> SessionStats:
-    """Return the work of one group.
-
-    Args:
-        counts: Its part of CountedGroups.counts(), or a sum of these.
-    """
     return SessionStats(**counts["work"])
 
 
 def mean_costs(costs: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Return the mean of what processes report by CountedGroups.costs(), for each group of those that have computed it.
-
-    Args:
-        costs: The reports.
-    """
+    """Return the mean of reports of CountedGroups.costs(), for each group of those that have computed it."""
     names = {name for report in costs for name in report}
     return {name: np.mean([report[name] for report in costs if name in report], axis=0).tolist() for name in names}

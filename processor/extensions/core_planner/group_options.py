@@ -7,11 +7,7 @@ from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, Ses
 
 
 def check_groups(config: SessionConfig) -> None:
-    """Raise BadInput unless all cores are left to the plan.
-
-    Args:
-        config: The options of a process and its groups.
-    """
+    """Raise BadInput unless all cores are left to the plan."""
     for name, group in config.groups.items():
         where = f"groups.{name[:64]}"
         if group.cpus:

@@ -10,22 +10,22 @@ same monotonic clock.
 
 Invariants
 - The server alone writes, whole files, each turn of its plan. A file older than STALE_S says nothing: a server that was
-  killed lends nothing, and the trainer runs as without one.
-- A trainer looks every LOOK_S, on a thread of its own, and moves all its threads at once, within their batches: the
-  kernel moves a running thread. So a core is back within LOOK_S however long a batch takes. Its child processes, which
-  decode files, go with it.
+  killed lends nothing.
+- A trainer looks every LOOK_S, on a thread of its own, and moves all its threads at once, within their batches, and its
+  child processes, which decode files. So a core is back within LOOK_S however long a batch takes.
 - It moves once it has learned rows: by then libraries have made their threads, as many as it has cores of its own.
 - Sessions may still use a lent core, and come first there.
 - A trainer that is lent nothing keeps one core, `kept`: the lowest shared one. What it publishes becomes older, and
-  never stops. From the first look that finds a server on, all its threads have a lower priority (NICE), so on that
-  core they have a tenth of the time while sessions want all of it. A thread cannot raise its priority again.
+  never stops. Once it has found a server, all its threads have a lower priority (NICE), for good: on that core they
+  have a tenth of the time while sessions want all of it.
 - Training never fails because of the file: what cannot be read, or is no such file, says nothing.
 - Of two servers with one repository on one machine the first lends.
 
 Costs: the server writes 100 bytes each turn; a look reads them, four times a second; a move reads a file a process.
-Rejected: a look between two batches, in the training loop (a batch may take long, and each trainer would have to look);
-pausing a trainer that is lent nothing (freshness is what it is there for); the lowest priority, SCHED_IDLE (the same,
-on a saturated core); shared memory (a name outside of the repository, to be agreed upon).
+
+Rejected: a look between two batches (a batch may take long, and each trainer would have to look); pausing a trainer
+that is lent nothing (freshness is what it is there for); SCHED_IDLE (the same, on a saturated core); shared memory (a
+name outside of the repository, to be agreed upon).
 """
 
 from __future__ import annotations
@@ -59,13 +59,9 @@ MOST_NBYTES, MOST_CORES = 1 << 16, 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Cores that a server lends to trainers, as its file says.
+    """Cores that a server, by a random name, lends to trainers, as its file said at a monotonic time.
 
-    Attributes:
-        server: Random name of the server.
-        written_s: Monotonic second at which it said so.
-        lent: Cores that nobody needs now.
-        kept: The core of a trainer that is lent nothing.
+    `kept` is the core of a trainer that is lent nothing.
     """
 
     server: str
@@ -94,11 +90,7 @@ class Loan:
 
 
 def loan_file(folder: Path) -> Path | None:
-    """Return the path of the file in a repository, for this machine since it was started; None if it has no such name.
-
-    Args:
-        folder: The folder of the repository.
-    """
+    """Return the path of the file in a repository's folder, for this machine since it was started; None for no name."""
     try:
         return folder / FOLDER / f"{BOOT.read_text().strip()}.json"
     except OSError:
@@ -106,11 +98,7 @@ def loan_file(folder: Path) -> Path | None:
 
 
 def read_loan(path: Path, now_s: float) -> Loan | None:
-    """Return what a server says now; None if nobody does.
-
-    Args:
-        now_s: Monotonic seconds.
-    """
+    """Return what a server says now, in monotonic seconds; None if none does."""
     try:
         loan = Loan.parse(read_file(path, MOST_NBYTES).tobytes())
     except (OSError, Corrupt):
@@ -122,22 +110,12 @@ class Lender:
     """The server's half; used by one thread at a time."""
 
     def __init__(self, folder: Path, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Say nothing yet.
-
-        Args:
-            folder: The folder of the repository.
-            now_s: The monotonic clock of the machine.
-        """
         self._path, self._now_s = loan_file(folder), now_s
         self._server = secrets.token_hex(4)
         self._failed = False
 
     def write(self, lent: frozenset[int], kept: int) -> None:
-        """Say which cores are lent now; a file that cannot be written lends nothing.
-
-        Args:
-            kept: The core of a trainer that is lent nothing.
-        """
+        """Say which cores are lent now; a file that cannot be written lends nothing."""
         if self._path is None or self._another():
             return
         try:
@@ -152,13 +130,11 @@ class Lender:
             self._failed = False
 
     def close(self) -> None:
-        """Lend nothing from now on."""
         if self._path is not None and not self._another():
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
     def _another(self) -> bool:
-        """Return True while another server lends."""
         loan = None if self._path is None else read_loan(self._path, self._now_s())
         return loan is not None and loan.server != self._server
 
@@ -171,10 +147,7 @@ class Borrower:
     ) -> None:
         """Take the address of the repository that the trainer publishes to; no cores are lent through an object store.
 
-        Args:
-            repository: The address.
-            learning: Returns True once rows have been learned.
-            now_s: The monotonic clock of the machine.
+        `learning` returns True once rows have been learned.
         """
         self._path, self._now_s = None if "://" in repository else loan_file(Path(repository)), now_s
         self._learning = learning
@@ -216,11 +189,7 @@ class Borrower:
 
 
 def _each_thread(act: Callable[[int], Any]) -> None:
-    """Do something to every thread of this process and of its children, those started meanwhile among them.
-
-    Args:
-        act: Takes the thread's number in the system.
-    """
+    """Do something to every thread, by its number, of this process and of its children, those started meanwhile too."""
     done: set[int] = set()
     while missing := set(own_threads()) - done:
         for thread in missing:
@@ -231,7 +200,6 @@ def _each_thread(act: Callable[[int], Any]) -> None:
 
 
 def own_threads() -> Iterator[int]:
-    """Yield the numbers of all threads of this process and of those that it has started."""
     children: dict[int, list[int]] = {}
     for process in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -23,11 +23,7 @@ FIRST_CORRECTION, LARGEST_CORRECTION = 1.5, 4.0
 
 
 class LoadMeter:
-    """The load of one group, turn by turn.
-
-    Attributes:
-        correction: What predictions are multiplied by.
-    """
+    """The load of one group, turn by turn; predictions are multiplied by `correction`."""
 
     def __init__(self) -> None:
         self.correction = FIRST_CORRECTION
@@ -35,20 +31,13 @@ class LoadMeter:
         self._mean = self._variance = 0.0
 
     def turn(self, work: SessionStats, seconds: float, batch_s: Callable[[float], float], most: float) -> Load:
-        """Return the load after one more turn.
-
-        Args:
-            work: The group's counts since its start.
-            seconds: Seconds since the turn before.
-            batch_s: As Load.batch_s.
-            most: As Load.most.
-        """
+        """Return the load after one more turn, by counts since the start; `batch_s` and `most` are those of Load."""
         before, self._before = self._before, work
         if before is None or seconds <= 0:
             return Load()
         refused = ("refused_full", "refused_late", "expired")
-        came = sum(getattr(work, name) - getattr(before, name) for name in ("requests", *refused))
-        rate = came / seconds
+        arrived = sum(getattr(work, name) - getattr(before, name) for name in ("requests", *refused))
+        rate = arrived / seconds
         # No turn is steadier than chance: a count of independent requests varies by its square root.
         self._variance += AVERAGED * ((rate - self._mean) ** 2 - self._variance)
         self._mean += AVERAGED * (rate - self._mean)
@@ -57,12 +46,7 @@ class LoadMeter:
         return Load(expected, batch_s, most, self.correction)
 
     def compare(self, load: Load, cores: int, measured_p99_s: float) -> None:
-        """Learn from what requests took in a turn: at once if it was more than predicted, slowly if it was less.
-
-        Args:
-            cores: Cores that the group had.
-            measured_p99_s: The 99th percentile of what its requests took.
-        """
+        """Learn from what requests took in a turn: at once if it was more than predicted, slowly if it was less."""
         predicted_s = load.response_p99_s(cores)
         if not 0 < predicted_s < math.inf:
             return

@@ -6,20 +6,19 @@ by weight. What the others do not need is lent.
 Invariants
 - A plan gives every core to one group, or to those that share, and never more cores than there are.
 - A group with a budget never has fewer cores than `min_cores`; those that share have one at least.
-- If there are too few cores, each goes to the group that is predicted to miss its budget by most. With fewer cores than
-  groups all share all of them: no budget is kept.
+- If there are too few cores, each goes to the group that is predicted to miss its budget by most, and they stay where
+  they are unless that is clearly worse (STEADY): a core that is taken from a full group leaves a queue behind. With
+  fewer cores than groups all share all of them: no budget is kept.
 - Cores are given at once, and taken back one a plan, after the group has needed fewer for RELEASE_S: a tide that turns
   is followed, a pause is not.
-- Where there are too few cores, they stay where they are unless that is clearly worse (STEADY): a core that is taken
-  from a full group by chance leaves a queue behind that lasts.
 
 Costs: a plan predicts a latency for each core, about a microsecond each.
 
 Source: own cores for baseline models and shared ones for models that are tried, by a cost model, are metaapp's (on
 DeepRec); DeepRecSys (ISCA 2020) and Hercules (HPCA 2022) plan by measured costs, too.
-Rejected: reacting within microseconds (Caladan, OSDI 2020), which takes the scheduler's place and needs the kernel's
-help; one pool for all, in which a burst of any model is every model's tail; with too few cores, the division that is
-predicted to have the fewest late requests: predictions are coarse, and it gave up groups that could have been kept (in
+
+Rejected: reacting within microseconds (Caladan, OSDI 2020), which needs the kernel's help; one pool for all, in which a
+burst of any model is every model's tail; with too few cores, the division with the fewest predicted late requests (in
 24 simulated days of 16 and 32 cores it had more misses in 16, and fewer in 8).
 """
 
@@ -43,14 +42,7 @@ TOO_SLOW = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The budget or weight of one group, and its load.
-
-    Attributes:
-        name: Name of the group.
-        p99_s: Its budget; None if it shares cores.
-        share: Its weight among those that share.
-        min_cores: Cores that it always has.
-    """
+    """The budget of one group, None if it shares cores, or its weight among those that share; and its load."""
 
     name: str
     load: Load
@@ -61,13 +53,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Allotment:
-    """The cores of one group.
-
-    Attributes:
-        cores: Its own cores; 0 for a group that shares.
-        weight: Its part of the shared cores, 0 to 1; 0 for a group with cores of its own.
-        why: The reason, for people.
-    """
+    """The cores of one group: its own, or its part of the shared cores (`weight`, 0 to 1), and why, for people."""
 
     cores: int
     weight: float
@@ -76,13 +62,7 @@ class Allotment:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan.
-
-    Attributes:
-        groups: What each group has.
-        shared: Cores that groups without a budget share.
-        lent: Those of the shared ones that may be lent.
-    """
+    """The cores of each group, those that groups without a budget share, and how many of these may be lent."""
 
     groups: dict[str, Allotment]
     shared: int
@@ -98,24 +78,11 @@ class _Held:
 
 
 class Planner:
-    """Plans the cores of one machine."""
-
     def __init__(self, cores: int) -> None:
-        """Take the cores.
-
-        Args:
-            cores: Number of cores to divide.
-        """
         self.cores = cores
         self._held: dict[str, _Held] = {}
 
     def plan(self, now_s: float, demands: Sequence[Demand]) -> Plan:
-        """Return the plan from now on.
-
-        Args:
-            now_s: Monotonic seconds.
-            demands: What the groups ask for.
-        """
         budgeted = [demand for demand in demands if demand.p99_s is not None]
         sharing = [demand for demand in demands if demand.p99_s is None]
         most = self.cores - bool(sharing)
@@ -151,32 +118,25 @@ class Planner:
                 else f"; {self.cores} cores are too few for {len(demands)} groups with budgets"
             )
             allotments[demand.name] = Allotment(0, weight, f"{weight:.0%} of {shared} shared cores{few}")
-        wanted = math.ceil(sum(demand.load.least_busy for demand in sharing) / BUSY)
-        busy = min(shared, max([wanted, bool(sharing), *(demand.min_cores for demand in sharing)]))
+        busy_cores = math.ceil(sum(demand.load.least_busy for demand in sharing) / BUSY)
+        busy = min(shared, max([busy_cores, bool(sharing), *(demand.min_cores for demand in sharing)]))
         return Plan(allotments, shared, shared - busy)
 
     def _steadied(self, name: str, needed: int, now_s: float) -> int:
-        """Return how many cores a group may have: more at once, fewer one at a time.
-
-        Args:
-            name: Name of the group.
-            needed: Cores that it needs now.
-            now_s: Monotonic seconds.
-        """
-        held = self._held[name]
-        if needed >= held.cores:
-            held.fewer_since_s = None
+        """Return how many cores a group may have that needs so many: more at once, fewer one at a time."""
+        holding = self._held[name]
+        if needed >= holding.cores:
+            holding.fewer_since_s = None
             return needed
-        if held.fewer_since_s is None:
-            held.fewer_since_s = now_s
-        return held.cores - 1 if now_s - held.fewer_since_s >= RELEASE_S else held.cores
+        if holding.fewer_since_s is None:
+            holding.fewer_since_s = now_s
+        return holding.cores - 1 if now_s - holding.fewer_since_s >= RELEASE_S else holding.cores
 
 
 def _divided(demands: Sequence[Demand], most: int) -> dict[str, int]:
     """Return the least cores with which groups keep their budgets; if there are too few, such that all miss them alike.
 
-    Args:
-        most: Number of cores; at least one for each group.
+    `most` is at least one for each group.
     """
     cores = {demand.name: 1 for demand in demands}
     left = most - len(demands)
@@ -212,7 +172,6 @@ def _missed(demand: Demand, cores: int) -> tuple[float, float]:
 
 
 def _reason(demand: Demand, cores: int) -> str:
-    """Return why a group has these cores, for people."""
     load, budget_ms = demand.load, 1000 * (demand.p99_s or 0.0)
     if not load.rate:
         return "no requests yet"

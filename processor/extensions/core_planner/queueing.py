@@ -23,13 +23,9 @@ TAIL = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of one group, as its cores see them.
+    """The requests of one group, as its cores see them: usual ones, so many a second.
 
-    Attributes:
-        rate: Requests a second.
-        batch_s: Seconds of one core that a batch of so many usual requests takes.
-        most: Usual requests in the largest batch.
-        correction: What predictions are multiplied by.
+    A batch of so many takes `batch_s` of one core; the largest has `most`. `correction` is a factor of predictions.
     """
 
     rate: float = 0.0
@@ -62,11 +58,7 @@ class Load:
         return self.correction * (wait_s + self.batch_s(min(self.most, max(1.0, self.rate * wait_s))))
 
     def _stable(self, cores: int) -> float:
-        """Return the least requests in a batch with which the cores do the work.
-
-        Args:
-            cores: Number of cores; more than least_busy, and fewer than requests computed alone would need.
-        """
+        """Return the least requests in a batch with which the cores do the work, which they could not do alone."""
         low, high = 1.0, self.most
         for _ in range(20):
             middle = (low + high) / 2

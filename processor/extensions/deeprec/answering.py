@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 def answer(processor: Processor, request: bytes, model: str | None) -> bytes:
-    """Return the bytes of a PredictResponse.
-
-    Args:
-        request: The bytes of a PredictRequest.
-        model: The model that they are for; None for the only one.
-
-    Raises:
-        FreshetError: The request cannot be answered.
-    """
+    """Return the bytes of a PredictResponse, of the only model if none is named."""
     predictor = processor.predictor
     name = _only(processor.host.models()) if model is None else model
     limits = predictor.limits(name)

@@ -44,12 +44,7 @@ _tree = MessageTree(Request.DESCRIPTOR)
 def decode(
     data: bytes | memoryview, manifest: Manifest, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], tuple[str, ...]]:
-    """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all.
-
-    Raises:
-        BadInput: If it is not a valid request for the model.
-        TooLarge: If it exceeds the limits.
-    """
+    """Return a serialized PredictRequest as the model's inputs, and the requested outputs, none for all."""
     _tree.check_limits(data, limits)
     try:
         request = Request.FromString(data)
@@ -58,50 +53,47 @@ def decode(
     if request.signature_name not in (SIGNATURE, ""):
         raise BadInput(f"signature_name: expected {SIGNATURE}, got {request.signature_name[:64]!r}")
     names = {i.name for i in manifest.inputs}
-    given = manifest.by_input(request.inputs)
-    for name in given:
+    arrays = manifest.by_input(request.inputs)
+    for name in arrays:
         if name not in names:
             raise BadInput(f"inputs: expected one of {', '.join(sorted(names))}, got {name[:64]!r}")
-    inputs = manifest.expected_inputs(given)
+    inputs = manifest.expected_inputs(arrays)
     for spec in inputs:
-        if spec.name not in given:
+        if spec.name not in arrays:
             raise BadInput(f"inputs: {spec.name} is missing{expected_lists(spec.name, manifest.sequences)}")
     outputs = list(manifest.replies())
-    wanted = tuple(request.output_filter[: len(outputs) + 1])
-    for name in wanted:
-        if name not in outputs or wanted.count(name) > 1:
+    filtered = tuple(request.output_filter[: len(outputs) + 1])
+    for name in filtered:
+        if name not in outputs or filtered.count(name) > 1:
             raise BadInput(f"output_filter: expected one of {', '.join(outputs)}, each at most once, got {name[:64]!r}")
     extent = RequestSize(limits)
-    return {spec.name: _column(spec, given[spec.name], extent) for spec in inputs}, wanted
+    return {spec.name: _column(spec, arrays[spec.name], extent) for spec in inputs}, filtered
 
 
-def encode(outputs: Mapping[str, NDArray[Any]], wanted: Sequence[str] = (), whole: bool = False) -> bytes:
-    """Return a serialized PredictResponse.
+def encode(outputs: Mapping[str, NDArray[Any]], names: Sequence[str] = (), whole: bool = False) -> bytes:
+    """Return a serialized PredictResponse of the wanted outputs, of all if none is named.
 
-    Args:
-        outputs: Arrays [n, ...] by name: numbers, sent as float32, or strings as objects.
-        wanted: Names of the outputs to send, none for all.
-        whole: Send int64 outputs as int64.
+    Arrays are [n, ...]: numbers, sent as float32, `whole` int64 as int64, or strings as objects.
     """
     response = Response()
-    for name in wanted or outputs:
+    for name in names or outputs:
         array, values = response.outputs[name], outputs[name]
         sent = "string" if values.dtype.kind == "O" else "int64" if whole and values.dtype == np.int64 else "float32"
-        number, _, held = TYPES[sent]
+        number, _, field = TYPES[sent]
         array.dtype = number
         array.array_shape.dim.extend(values.shape)
         flat = values.ravel()
         texts = [text.encode() for text in flat.tolist()] if values.dtype.kind == "O" else None
-        getattr(array, held).extend(np.asarray(flat, sent) if texts is None else texts)
+        getattr(array, field).extend(np.asarray(flat, sent) if texts is None else texts)
     data: bytes = response.SerializeToString()
     return data
 
 
 def _column(spec: Input, array: Any, extent: RequestSize) -> Column:
-    number, named, held = TYPES[spec.dtype]
+    number, named, field = TYPES[spec.dtype]
     if array.dtype != number:
         raise BadInput(f"{spec.name}: expected {named}, got data type {array.dtype}")
-    shape, values = list(array.array_shape.dim[: MAX_RANK + 1]), getattr(array, held)
+    shape, values = list(array.array_shape.dim[: MAX_RANK + 1]), getattr(array, field)
     if len(shape) > MAX_RANK or any(not 0 <= size < 2**31 for size in shape) or math.prod(shape) != len(values):
         raise BadInput(f"{spec.name}: expected a shape of {len(values)} values, got {shape}")
     extent.add(spec, shape[0] if shape else 1, len(values))
@@ -111,6 +103,6 @@ def _column(spec: Input, array: Any, extent: RequestSize) -> Column:
             raise BadInput(f"{spec.name}: expected shape [n, k], got {shape}")
         return Ragged(flat, np.arange(shape[0] + 1, dtype=np.int64) * shape[1])
     if not shape or shape[1:] not in ([[spec.columns]] if spec.columns else [[], [1]]):
-        wanted = f"[n, {spec.columns}]" if spec.columns else "[n]"
-        raise BadInput(f"{spec.name}: expected shape {wanted}, got {shape}")
+        shape_text = f"[n, {spec.columns}]" if spec.columns else "[n]"
+        raise BadInput(f"{spec.name}: expected shape {shape_text}, got {shape}")
     return flat.reshape(shape[0], spec.columns) if spec.columns and isinstance(flat, np.ndarray) else flat

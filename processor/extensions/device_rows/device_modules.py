@@ -27,7 +27,6 @@ _TENSOR = re.compile(r"tensor<[^>]*>")
 
 
 def _text(portable: bytes) -> str:
-    """Return a portable artifact as text; raise Corrupt if it is none."""
     from jaxlib.mlir.dialects import stablehlo
 
     with stablehlo_dialects() as context:
@@ -38,7 +37,6 @@ def _text(portable: bytes) -> str:
 
 
 def _module(text: str) -> bytes:
-    """Return a module's text as what clients compile."""
     from jaxlib.mlir import ir
 
     with stablehlo_dialects():
@@ -54,20 +52,11 @@ def _tensor(shape: Sequence[int], element: str = "f32") -> str:
 def gathering(
     portable: bytes, rows: int, inputs: int, layouts: Mapping[int, SlotLayout], sizes: Mapping[PoolKey, int]
 ) -> bytes:
-    """Return the dense graph with its rows gathered from pools, as clients compile it.
+    """Return the dense graph, a portable artifact, with its rows gathered from pools, as clients compile it.
 
     Its arguments are the inputs, with lines in the place of those that have a layout; for each of these and each of its
     pools, the rows that the host sends, float32 [rows, places x dim]; the pools, each with its scales if it has some;
-    and the weights.
-
-    Args:
-        portable: The dense graph, as a portable artifact.
-        rows: Rows of a run.
-        layouts: Lines by the number of the input.
-        sizes: Rows of each pool.
-
-    Raises:
-        Corrupt: The artifact is none of such a graph.
+    and the weights. Layouts are by the number of the input, `sizes` are rows of each pool.
     """
     dense = _text(portable)
     signature = _MAIN.search(dense)
@@ -111,7 +100,6 @@ def _rows_of(kind: str, layout: SlotLayout) -> int:
 
 
 def _pools(sizes: Mapping[PoolKey, int]) -> list[str]:
-    """Return the arguments that are pools."""
     pools = []
     for n, (key, size) in enumerate(sizes.items()):
         pools.append(f"%p{n}: {_tensor((size, key.dim), ELEMENTS[key.dtype])}")
@@ -121,37 +109,22 @@ def _pools(sizes: Mapping[PoolKey, int]) -> list[str]:
 
 
 class _Rows:
-    """Writes the operations that make one input of the dense graph of lines and pools."""
-
     def __init__(
         self, rows: int, layout: SlotLayout, sizes: Mapping[PoolKey, int], prefix: str, operations: list[str]
     ) -> None:
-        """Take what the input is made of.
-
-        Args:
-            rows: Rows of the input.
-            sizes: Rows of each pool.
-            prefix: Begins the names of its arguments.
-            operations: The operations so far; added to.
-        """
+        """Take what the input is made of, with a prefix of arguments' names, and the operations so far, to add to."""
         self._rows, self._layout, self._sizes, self._prefix = rows, layout, sizes, prefix
         self._numbers = {key: n for n, key in enumerate(sizes)}
         self._operations = operations
 
     def arguments(self) -> list[str]:
-        """Return the arguments that are rows of the host."""
         return [
             f"%h{self._prefix}{self._numbers[key]}: {_tensor((self._rows, self._layout.places(key) * key.dim))}"
             for key in self._layout.pools
         ]
 
     def matrix(self, line: str, kind: str) -> str:
-        """Return the name of the dense graph's input, made of the argument that holds lines.
-
-        Args:
-            line: Its name.
-            kind: Its type.
-        """
+        """Return the name of the dense graph's input, made of the argument that holds lines, of a name and type."""
         columns: list[tuple[int, str, int]] = []
         for key in self._layout.pools:
             columns += self._features(self._numbers[key], key, line, kind)
@@ -171,11 +144,11 @@ class _Rows:
         flags, gathered = _tensor((rows, count), "i1"), _tensor((rows, count, dim))
         bits = self._slice(line, kind, (rows, self._layout.line), 1, self._layout.span(key)[0], count)
         places = self._new(f"stablehlo.bitcast_convert {bits} : ({floats}) -> {words}")
-        zero, one = self._constant("0", words), self._constant("1", words)
+        zero, ones = self._constant("0", words), self._constant("1", words)
         from_host = self._new(f"stablehlo.compare LT, {places}, {zero}, SIGNED : ({words}, {words}) -> {flags}")
         on_device = self._new(f"stablehlo.maximum {places}, {zero} : {words}")
         negated = self._new(f"stablehlo.negate {places} : {words}")
-        sent = self._new(f"stablehlo.subtract {negated}, {one} : {words}")
+        sent = self._new(f"stablehlo.subtract {negated}, {ones} : {words}")
         sent = self._new(f"stablehlo.maximum {sent}, {zero} : {words}")
         device_rows = self._decoded(n, key, on_device, words)
         host_shape, host_flat = _tensor((rows, count * dim)), _tensor((rows * count, dim))
@@ -186,11 +159,11 @@ class _Rows:
         chosen = self._new(f"stablehlo.select {wide}, {host_rows}, {device_rows} : {wide_flags}, {gathered}")
         features = []
         for feature in self._layout.pools[key]:
-            own = _tensor((rows, feature.places, dim))
+            part_type = _tensor((rows, feature.places, dim))
             part = self._slice(chosen, gathered, (rows, count, dim), 1, feature.first, feature.places)
             if not feature.listed:
                 width = feature.places * dim
-                name = self._new(f"stablehlo.reshape {part} : ({own}) -> {_tensor((rows, width))}")
+                name = self._new(f"stablehlo.reshape {part} : ({part_type}) -> {_tensor((rows, width))}")
                 features.append((feature.offset, name, width))
                 if feature.masked:
                     mask = self._present(places, words, feature)
@@ -200,7 +173,7 @@ class _Rows:
                 empty = self._new("stablehlo.constant dense<0.0> : tensor<f32>")
                 name = self._new(
                     f"stablehlo.reduce({part} init: {empty}) applies stablehlo.add across dimensions = [1] : "
-                    f"({own}, tensor<f32>) -> {matrix}"
+                    f"({part_type}, tensor<f32>) -> {matrix}"
                 )
                 if feature.power:
                     name = self._divided(name, places, words, feature, dim)
@@ -210,11 +183,11 @@ class _Rows:
     def _present(self, places: str, words: str, feature: PlacedFeature) -> str:
         """Return 1 for each place of a list that has a value, 0 for the others."""
         rows, count = self._rows, feature.places
-        own, flags = _tensor((rows, count), "i32"), _tensor((rows, count), "i1")
+        part_type, flags = _tensor((rows, count), "i32"), _tensor((rows, count), "i1")
         shape = (rows, int(words[len("tensor<") :].split("x")[1]))
         part = self._slice(places, words, shape, 1, feature.first, count, "i32")
-        zero = self._constant("0", own)
-        taken = self._new(f"stablehlo.compare NE, {part}, {zero}, SIGNED : ({own}, {own}) -> {flags}")
+        zero = self._constant("0", part_type)
+        taken = self._new(f"stablehlo.compare NE, {part}, {zero}, SIGNED : ({part_type}, {part_type}) -> {flags}")
         return self._new(f"stablehlo.convert {taken} : ({flags}) -> {_tensor((rows, count))}")
 
     def _divided(self, summed: str, places: str, words: str, feature: PlacedFeature, dim: int) -> str:
@@ -234,17 +207,16 @@ class _Rows:
         return self._new(f"stablehlo.divide {summed}, {divisor} : {matrix}")
 
     def _decoded(self, n: int, key: PoolKey, places: str, words: str) -> str:
-        """Return rows of a pool as float32."""
         rows, count, dim, size = self._rows, self._layout.places(key), key.dim, self._sizes[key]
         element, gathered = ELEMENTS[key.dtype], _tensor((rows, count, dim))
-        found = self._gather(f"%p{n}", (size, dim), element, places, words)
+        rows_read = self._gather(f"%p{n}", (size, dim), element, places, words)
         if key.dtype == "float32":
-            return found
+            return rows_read
         coded = _tensor((rows, count, dim), element)
         if key.dtype == "bfloat16":
             half = _tensor((rows, count, dim), "bf16")
-            found, coded = self._new(f"stablehlo.bitcast_convert {found} : ({coded}) -> {half}"), half
-        decoded = self._new(f"stablehlo.convert {found} : ({coded}) -> {gathered}")
+            rows_read, coded = self._new(f"stablehlo.bitcast_convert {rows_read} : ({coded}) -> {half}"), half
+        decoded = self._new(f"stablehlo.convert {rows_read} : ({coded}) -> {gathered}")
         if key.dtype != "int8":
             return decoded
         scales = self._gather(f"%s{n}", (size, 1), "f32", places, words)
@@ -253,7 +225,6 @@ class _Rows:
         return self._new(f"stablehlo.multiply {decoded}, {wide} : {gathered}")
 
     def _gather(self, source: str, shape: tuple[int, int], element: str, places: str, words: str) -> str:
-        """Return rows of a matrix at places of a matrix of places."""
         count = int(words[len("tensor<") :].split("x")[1])
         result = _tensor((self._rows, count, shape[1]), element)
         return self._new(
@@ -266,10 +237,9 @@ class _Rows:
     def _slice(
         self, source: str, kind: str, shape: Sequence[int], dimension: int, first: int, count: int, element: str = "f32"
     ) -> str:
-        """Return part of one dimension of an array."""
         bounds = [f"{first}:{first + count}" if n == dimension else f"0:{size}" for n, size in enumerate(shape)]
-        own = [count if n == dimension else size for n, size in enumerate(shape)]
-        return self._new(f"stablehlo.slice {source} [{', '.join(bounds)}] : ({kind}) -> {_tensor(own, element)}")
+        sliced = [count if n == dimension else size for n, size in enumerate(shape)]
+        return self._new(f"stablehlo.slice {source} [{', '.join(bounds)}] : ({kind}) -> {_tensor(sliced, element)}")
 
     def _constant(self, value: str, kind: str) -> str:
         return self._new(f"stablehlo.constant dense<{value}> : {kind}")
@@ -281,13 +251,7 @@ class _Rows:
 
 
 def zeros(size: int, dim: int, element: str) -> bytes:
-    """Return what makes a pool of zeros.
-
-    Args:
-        size: Its rows.
-        dim: Their width.
-        element: Type of its elements, as in ELEMENTS.
-    """
+    """Return what makes a pool of zeros, of elements of ELEMENTS."""
     pool, zero = _tensor((size, dim), element), "0.0" if element.startswith("f") else "0"
     return _module(
         f"module @zeros {{ func.func @main() -> {pool} {{ %0 = stablehlo.constant dense<{zero}> : tensor<{element}>\n"
@@ -298,11 +262,7 @@ def zeros(size: int, dim: int, element: str) -> bytes:
 def update(size: int, dim: int, element: str, count: int) -> bytes:
     """Return what writes rows to a pool, which it takes: (pool, places int32 [count, 1], rows) to the pool.
 
-    Args:
-        size: Rows of the pool.
-        dim: Their width.
-        element: Type of its elements, as in ELEMENTS.
-        count: Rows that are written; where places are equal, so are the rows.
+    Where places are equal, so are the rows.
     """
     pool, rows, scalar = _tensor((size, dim), element), _tensor((count, dim), element), f"tensor<{element}>"
     places = _tensor((count, 1), "i32")

@@ -1,7 +1,7 @@
 """Choose which rows of a table's file lie on the device, where not all have room.
 
-Rows move by use: a row that batches sent from the host twice within a window takes the place of one that no batch has
-read since the hand of a clock passed it (CLOCK).
+A row that batches sent from the host twice within a window takes the place of one that no batch has read since the hand
+of a clock passed it (CLOCK).
 
 Invariants
 - A place is written again only when no line that names its earlier row can still be run. A line is filled in a phase,
@@ -9,9 +9,8 @@ Invariants
   leaves the map first, then the phase ends, and the place is free when all noted phases are later.
 - A row enters the map after its place has been written. Rows of a file never change, so a line may name either.
 
-Kernels write notes and marks of use without locks: a note that is lost costs a move later.
-
-Costs: 5 bytes for each row of the file and 9 for each place in memory; a turn takes time in proportion to the notes.
+Kernels write notes and marks of use without locks: a note that is lost costs a move later. Costs: 5 bytes for each row
+of the file and 9 for each place in memory; a turn takes time in proportion to the notes.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ class Phases:
         self._filled: dict[int, int] = {}
 
     def fill(self, buffer: int) -> None:
-        """Note that a buffer is being filled; before any map is read.
-
-        Args:
-            buffer: Identity of its memory.
-        """
+        """Note that a buffer, by the identity of its memory, is being filled; before any map is read."""
         self._filled.setdefault(buffer, self.now)
 
     def ran(self, buffer: int) -> None:
@@ -46,7 +41,6 @@ class Phases:
         self._filled.pop(buffer, None)
 
     def end(self) -> int:
-        """End the phase; return its number."""
         self.now += 1
         return self.now - 1
 
@@ -59,19 +53,11 @@ class Phases:
 class HotRows:
     """The rows of one table's file that have places.
 
-    Attributes:
-        places: int32 [rows], the place of each row, 0 for none.
-        notes: int64 [1 + NOTED], the number of rows that were missed, and the last of them.
-        used: uint8 [count], 1 for a place that was read.
+    `places`, int32 [rows], has that of each row, 0 for none; `notes`, int64 [1 + NOTED], the number of rows that were
+    missed, and the last of them; `used`, uint8 [count], 1 for a place that was read.
     """
 
     def __init__(self, rows: int, first: int, count: int) -> None:
-        """Give the first rows the places.
-
-        Args:
-            first: The first place.
-            count: Number of places, below `rows`.
-        """
         self.places = np.zeros(rows, np.int32)
         self.places[:count] = np.arange(first, first + count, dtype=np.int32)
         self.notes, self.used = np.zeros(1 + NOTED, np.int64), np.zeros(count, np.uint8)

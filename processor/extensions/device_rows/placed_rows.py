@@ -64,27 +64,16 @@ MOVED_ROWS = Slot(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceRows:
-    """A version's rows on a device, in one process.
-
-    Attributes:
-        inputs: What fills the inputs of subgraphs, by subgraph.
-        programs: What runs them.
-    """
+    """A version's rows on a device, in one process: what fills inputs and what runs, by subgraph."""
 
     inputs: Mapping[str, SlotInputs]
     programs: Mapping[str, Program]
     mirror: RowMirror
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the version's files.
-
-        Args:
-            arrays: By table, its buffers.
-        """
         self.mirror.load(arrays)
 
     def counted(self) -> Snapshot:
-        """Return the counters."""
         counts = self.mirror.counts
         return {
             NBYTES: self.mirror.nbytes,
@@ -99,13 +88,9 @@ class DeviceRows:
 def open_device_rows(
     files: Package, graphs: GraphRun, plan: SparsePlan, opened: Mapping[str, OpenedPrograms], nbytes: int
 ) -> DeviceRows | None:
-    """Return a version's rows on the device that runs it, or None if they stay in memory.
+    """Return a version's rows on the device that runs it, within `nbytes`, or None if they stay in memory.
 
     They do so where the device has no room, or its library refuses what gathers them: the log says why.
-
-    Args:
-        opened: Its programs by subgraph.
-        nbytes: Bytes that rows may take.
     """
     on = _device(opened)
     if on is None:
@@ -129,10 +114,10 @@ def _opened(
     inputs, programs = dict[str, SlotInputs](), dict[str, Program]()
     for name, by_input in poolings.items():
         run, lines = graphs.by_name[name], list[SlotInput]()
-        for given, (pooling, rest) in by_input.items():
-            filled, width = run.spec.inputs[given]
+        for input_name, (pooling, rest) in by_input.items():
+            filled, width = run.spec.inputs[input_name]
             if (layout := slot_layout(pooling, width or 0, manifest.tables, placed)) is not None:
-                lines.append(SlotInput(given, layout, rest, filled))
+                lines.append(SlotInput(input_name, layout, rest, filled))
         if not lines:
             continue
         inputs[name] = SlotInputs.of(lines, run.spec, mirror, run.fillers)
@@ -160,11 +145,11 @@ def describe(manifest: Manifest) -> str:
     run = GraphRun(manifest, plan).undivided
     graph = subgraphs(manifest)[run.name]
     placed, tables, before, after = [int(_may_lie(t)) for t in manifest.tables], set[str](), 0, 0
-    for given, (pooling, _) in _poolings(graph, run, plan).items():
-        width = run.spec.inputs[given][-1] or 0
+    for name, (pooling, _) in _poolings(graph, run, plan).items():
+        width = run.spec.inputs[name][-1] or 0
         layout = slot_layout(pooling, width, manifest.tables, placed)
         before, after = before + 4 * width, after + 4 * (layout.line if layout else width)
-        for feature in (one for together in layout.pools.values() for one in together) if layout else ():
+        for feature in (slot for together in layout.pools.values() for slot in together) if layout else ():
             tables.add(manifest.tables[pooling.plan[feature.row, pool.TABLE]].name)
     there = f"rows of {len(tables)} of {len(manifest.tables)} tables there"
     stay = Counter(_reason(t) or SUMMED for t in manifest.tables if t.name not in tables)
@@ -175,9 +160,7 @@ def describe(manifest: Manifest) -> str:
 def placed_rows(tables: Sequence[TableEntry], poolings: Sequence[Pooling], room: int) -> list[int]:
     """Return by table how many rows of its file lie on the device: all, some of the first that does not fit, or none.
 
-    Args:
-        poolings: What fills its subgraphs.
-        room: Bytes that rows may take.
+    What `poolings` read most often a byte comes first; `room` is in bytes.
     """
     every = [int(_may_lie(table)) for table in tables]
     reads = np.zeros(len(tables))
@@ -206,7 +189,6 @@ def _may_lie(table: TableEntry) -> bool:
 
 
 def _reason(table: TableEntry) -> str:
-    """Return why rows of a table cannot lie on a device; "" if they can."""
     if table.dtype == RECORD:
         return "with records of entities"
     if table.dtype != "float32" and any(table.default):
@@ -229,9 +211,9 @@ def _poolings(graph: Subgraph, run: SubgraphRun, plan: SparsePlan) -> dict[str, 
     """Return what fills the inputs of a subgraph that hold rows, by input, and what fills the columns at their end."""
     poolings: dict[str, tuple[Pooling, Fill | None]] = {}
     fills = dict(run.fillers)
-    for given in graph.inputs:
-        if given.source == FEATURES:
-            poolings[given.name] = plan.pooling(given.features), None
-        elif given.source == SEQUENCE and isinstance(fill := fills[given.name], SequenceFill):
-            poolings[given.name] = fill.columns, fill.fill_seconds
+    for graph_input in graph.inputs:
+        if graph_input.source == FEATURES:
+            poolings[graph_input.name] = plan.pooling(graph_input.features), None
+        elif graph_input.source == SEQUENCE and isinstance(fill := fills[graph_input.name], SequenceFill):
+            poolings[graph_input.name] = fill.columns, fill.fill_seconds
     return poolings

@@ -1,9 +1,8 @@
 """Keep rows of a version's tables in the memory of a device, where batches read them by place.
 
-Ownership
-- A mirror belongs to one replica, in one process: it holds the pools on the device, and for each table a map from slots
-  of its arena to places (slot_kernels). Only catch_up() writes maps and pools, under `_writing`.
-- What a batch reads is decided by the host: a filled line names places that were found under the batch's pin.
+A mirror belongs to one replica, in one process: it holds the pools on the device, and for each table a map from slots
+of its arena to places (slot_kernels). Only catch_up() writes maps and pools, under `_writing`. The host decides what a
+batch reads: a filled line names places that were found under the batch's pin.
 
 Invariants
 - A place that a reader pinned to an epoch may find holds the row that the host has at that ref. A slot of an arena is
@@ -11,20 +10,20 @@ Invariants
   every reader of it could see; so copying its newest content over its place takes no row from anybody.
 - Before lines of an epoch are filled, all rows of that epoch and earlier ones have been copied: catch_up() copies every
   slot whose stamp is newer than the last epoch that it was called for. A slot that is written meanwhile is of an epoch
-  that nobody reads yet; its stamp is newer than the epoch that is noted, and it is copied again.
+  that nobody reads yet, and is copied again.
 - Runs that read pools and the change of a pool exclude each other (`reading`, `_Exclusion`): a change takes the memory
   of the pool that it changes. Runs do not exclude each other.
 - Nothing is sent to other processes: each finds the changes of a delta in the memory that it maps.
 - A row without a place is sent by the host, in the same line.
 
-Bounded: the pools are as large as when the mirror was made. A slot keeps its place, so there are never more places than
-slots were used at once; if all places are taken, later slots have none and their rows come from the host.
+Bounded: the pools are as large as when the mirror was made. A slot keeps its place; if all are taken, later slots have
+none.
 
 Costs: a delta costs a look at the stamp of every slot that is in use, 16 bytes each, and a copy of the rows that
 changed. A run waits for a change of a pool, a fraction of a millisecond.
 
-Rejected: a list of the slots of each delta, written by whoever applies it (another thing that processes share; the
-stamps are there); a second copy of each pool that is changed while the first is read (twice the memory).
+Rejected: a list of the slots of each delta, written by whoever applies it (the stamps are there); a second copy of each
+pool that is changed while the first is read (twice the memory).
 """
 
 from __future__ import annotations
@@ -58,15 +57,7 @@ TURN = 1024
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """Rows of one type and width on the device.
-
-    Attributes:
-        key: Type and width.
-        size: Its rows.
-        next: The first place that no row has had.
-        rows: The rows on the device.
-        scales: Their scales, [size, 1]; None for types without.
-    """
+    """Rows of one type and width on the device, their scales, [size, 1], and the first place that no row has had."""
 
     key: PoolKey
     size: int
@@ -76,21 +67,12 @@ class Pool:
 
     @property
     def arguments(self) -> list[Any]:
-        """Return its arrays as arguments of a run."""
         return [self.rows] if self.scales is None else [self.rows, self.scales]
 
 
 @dataclass(slots=True)
 class MirrorCounts:
-    """Counters of what is sent to the device.
-
-    Attributes:
-        changed_rows: Rows of deltas that were copied.
-        changed_nbytes: Their bytes.
-        sent_nbytes: Bytes of lines.
-        host_rows: Rows that were sent by the host because they have no place.
-        moved_rows: Rows of files that took the places of others.
-    """
+    """Counters of what is sent to the device: bytes of `sent_nbytes` are of lines, rows of `moved_rows` of files."""
 
     changed_rows: int = 0
     changed_nbytes: int = 0
@@ -134,19 +116,15 @@ class _Exclusion:
 
 
 class RowMirror:
-    """The rows of a version's tables on a device.
+    """The rows of a version's tables on a device, in pools by type and width.
 
-    Attributes:
-        pools: The pools by type and width.
-        devices: int64 [T, DEVICE_FIELDS], where kernels find places (slot_kernels).
-        counts: What has been sent.
+    `devices`, int64 [T, DEVICE_FIELDS], is where kernels find places (slot_kernels).
     """
 
     def __init__(self, device: Device, tables: Sequence[TableEntry], placed: Sequence[int]) -> None:
         """Plan pools for the rows of tables' files and some more; allocate() makes them, load() copies the rows.
 
-        Args:
-            placed: By table, how many rows of its file have room on the device; 0 for a table that the host reads.
+        `placed` says by table how many rows of its file have room on the device; 0 for a table that the host reads.
         """
         self.devices = np.zeros((max(1, len(tables)), slot_kernels.DEVICE_FIELDS), np.int64)
         self.counts = MirrorCounts()
@@ -177,17 +155,16 @@ class RowMirror:
 
     @property
     def sizes(self) -> Mapping[PoolKey, int]:
-        """Return the rows of each pool."""
         return {key: pool.size for key, pool in self.pools.items()}
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that the pools take on the device."""
+        """The bytes that the pools take on the device."""
         return sum(pool.size * row_nbytes(key) for key, pool in self.pools.items())
 
     @property
     def partial(self) -> bool:
-        """Return True if a row may have no place."""
+        """True if a row may have no place."""
         return bool(self._hot) or self._tiered or any(pool.next >= pool.size for pool in self.pools.values())
 
     @contextmanager
@@ -213,39 +190,30 @@ class RowMirror:
                     self._program(pool, True, count)
 
     def load(self, arrays: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        """Copy the rows of the tables' files.
-
-        Args:
-            arrays: By table, its buffers (processor.tables.table.Table.arrays). Those of an arena are kept.
-        """
+        """Copy the rows of the tables' files, by each table's buffers (Table.arrays). Those of an arena are kept."""
         self._arrays = arrays
         for number, table in enumerate(self._tables):
             if not self._placed[number]:
                 continue
-            own, pool = arrays[number], self.pools[PoolKey(table.dtype, table.dim)]
+            table_arrays, pool = arrays[number], self.pools[PoolKey(table.dtype, table.dim)]
             first, default = (int(self.devices[number, n]) for n in (slot_kernels.FIRST, slot_kernels.DEFAULT))
-            if own["default"].any():
-                self._write(pool, np.array([default], np.int32), own["default"][None], None)
-            if "ring" in own:
+            if table_arrays["default"].any():
+                self._write(pool, np.array([default], np.int32), table_arrays["default"][None], None)
+            if "ring" in table_arrays:
                 # A memory budget is the server's and not the package's: it is known here first.
                 self._placed[number], self._tiered = 0, True
                 self._hot.pop(number, None)
                 continue
-            self._maps[number] = np.zeros(max(1, len(own["meta"])), np.int32)
+            self._maps[number] = np.zeros(max(1, len(table_arrays["meta"])), np.int32)
             self.devices[number, slot_kernels.ARENA] = self._maps[number].ctypes.data
-            scales = own["scales"]
+            scales = table_arrays["scales"]
             for at in range(0, self._placed[number], UPLOAD):
                 stop = min(at + UPLOAD, self._placed[number])
                 places = np.arange(first + at, first + stop, dtype=np.int32)
-                self._write(pool, places, own["base"][at:stop], scales[at:stop] if len(scales) else None)
+                self._write(pool, places, table_arrays["base"][at:stop], scales[at:stop] if len(scales) else None)
 
     def catch_up(self, tables: NDArray[np.int64], epoch: int) -> None:
-        """Copy what changed up to an epoch; nothing if a call for it, or a later one, has done so.
-
-        Args:
-            tables: int64 [T, TABLE_FIELDS].
-            epoch: An epoch that is readable, or that is previewed.
-        """
+        """Copy what changed up to a readable or previewed epoch, unless a call for it, or a later one, has done so."""
         if epoch <= self._epoch:
             return
         with self._writing:
@@ -267,11 +235,7 @@ class RowMirror:
             self._epoch = epoch
 
     def missed(self, count: int) -> None:
-        """Count rows that the host sent because they have no place; from time to time move those that are read often.
-
-        Args:
-            count: Number of rows.
-        """
+        """Count rows that the host sent because they have no place; from time to time, move those read often."""
         self.counts.host_rows += count
         self._missed += count
         if not self._hot or self._missed < TURN or not self._writing.acquire(blocking=False):
@@ -279,11 +243,11 @@ class RowMirror:
         try:
             self._missed = 0
             for number, hot in self._hot.items():
-                table, own = self._tables[number], self._arrays[number]
+                table, table_arrays = self._tables[number], self._arrays[number]
                 rows, places = hot.take(self.phases)
                 if len(rows):
-                    scales = own["scales"][rows] if len(own["scales"]) else None
-                    self._write(self.pools[PoolKey(table.dtype, table.dim)], places, own["base"][rows], scales)
+                    scales = table_arrays["scales"][rows] if len(table_arrays["scales"]) else None
+                    self._write(self.pools[PoolKey(table.dtype, table.dim)], places, table_arrays["base"][rows], scales)
                     hot.placed(rows, places)
                     self.counts.moved_rows += len(rows)
         finally:
@@ -316,9 +280,9 @@ class RowMirror:
         while at < len(places):
             left = len(places) - at
             count = max((n for n in COPIED if n <= left), default=COPIED[0])
-            own = slice(at, min(at + count, len(places)))
+            part = slice(at, min(at + count, len(places)))
             # What is left of an update writes its last row again.
-            padded = np.minimum(np.arange(count), own.stop - own.start - 1) + at
+            padded = np.minimum(np.arange(count), part.stop - part.start - 1) + at
             to = self._device.keep(np.ascontiguousarray(places[padded][:, None]))
             content = self._device.keep(np.ascontiguousarray(rows[padded]))
             scaled = None if scales is None else self._device.keep(np.ascontiguousarray(scales[padded][:, None]))
@@ -328,7 +292,7 @@ class RowMirror:
                     program = self._program(pool, True, count)
                     pool.scales = self._run(program, [pool.scales, to, scaled], pool, True)
             nbytes += count * (4 + row_nbytes(pool.key))
-            at = own.stop
+            at = part.stop
         return nbytes
 
     def _program(self, pool: Pool, scales: bool, count: int) -> Any:
@@ -339,7 +303,6 @@ class RowMirror:
         return self._programs[key]
 
     def _run(self, program: Any, arguments: list[Any], pool: Pool, scales: bool) -> Any:
-        """Return what a program makes of a pool's rows or scales, once it is ready."""
         shape, dtype = ((pool.size, 1), np.dtype(np.float32)) if scales else (_shape(pool), _dtype(pool.key))
         handler = self._device.handler(shape, dtype)
         (result,) = program.execute_sharded(arguments).consume_with_handlers([handler])
@@ -353,7 +316,6 @@ def pool_size(rows: int) -> int:
 
 
 def row_nbytes(key: PoolKey) -> int:
-    """Return the bytes of one row of a pool, with its scale."""
     kind = ROW_TYPES[key.dtype]
     return key.dim * kind.dtype.itemsize + (4 if kind.scaled else 0)
 

@@ -25,8 +25,7 @@ A place is the number of a row in a pool (extensions.device_rows.row_mirror), in
     floats   int64 [G, FLOAT_FIELDS], by feature that is one number: SOURCE, COLUMN, and FLOAT_OFFSET, its column in a
              line
 
-A reader finds a place as it finds a row (kernels.rows), under its pin: a slot that it may see is not written again, and
-its place was written before the epoch became readable here (row_mirror.RowMirror.catch_up).
+A reader finds a place as it finds a row (kernels.rows), under its pin (RowMirror.catch_up).
 """
 
 # mypy: ignore-errors
@@ -93,12 +92,7 @@ def load_i32(address):
 
 @inlined
 def start_of(table, key):
-    """Return where the probe for a key starts, or how it is found without the index, and prefetch what it reads.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-    """
+    """Return where the probe for a key starts, or how it is found without the index, and prefetch what it reads."""
     numbered = load_i64(table + NUMBERED)
     if unchanged(numbered, load_i64(table + CHANGED), key):
         return np.int64(BY_NUMBER)
@@ -112,14 +106,7 @@ def start_of(table, key):
 
 @inlined
 def ref_of(table, key, start, epoch):
-    """Return the ref of the row that a key reads as of an epoch, negative for the default row.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        start: The result of start_of().
-        epoch: The epoch that is read.
-    """
+    """Return the ref of the row that a key reads as of an epoch, by start_of(); negative for the default row."""
     if start == BY_NUMBER:
         return key
     index, base_rows = load_i64(table + INDEX), load_i64(table + BASE_ROWS)
@@ -137,11 +124,7 @@ def ref_of(table, key, start, epoch):
 def joined(runs, count, first, width):
     """Append columns to runs of columns, joined with the last run where they follow it; return the number of runs.
 
-    Args:
-        runs: int64 [n, 2], first column and width of each run.
-        count: Number of runs so far.
-        first: The first column.
-        width: Number of columns.
+    Runs are int64 [n, 2], first column and width of each.
     """
     if count > 0 and runs[count - 1, 0] + runs[count - 1, 1] == first:
         runs[count - 1, 1] += width
@@ -152,14 +135,7 @@ def joined(runs, count, first, width):
 
 @inlined
 def place_of(devices, number, base_rows, ref):
-    """Return the place of a row on the device; 0 if it has none.
-
-    Args:
-        devices: int64 [T, DEVICE_FIELDS].
-        number: Number of the table.
-        base_rows: Rows of the table's file.
-        ref: The row's ref, 0 or more.
-    """
+    """Return the place on the device of a row, by its ref, 0 or more; 0 if it has none."""
     if devices[number, ARENA] == 0:
         return np.int64(0)
     if ref < base_rows:
@@ -179,33 +155,20 @@ def place_of(devices, number, base_rows, ref):
 
 @kernel(
     nb.types.UniTuple(nb.int64, 2)(
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.float32[:, ::1],
-        nb.int64[:, :, ::1],
-        nb.int64[:, ::1],
-        nb.int64,
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, :, ::1],
+        nb.int64[:, ::1], nb.int64, nb.float32[:, ::1], nb.int64[:, ::1],
     ),
     boundscheck=False,
     error_model="numpy",
-)
+)  # fmt: skip
 def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines, counts):
     """Write the places of all rows that a batch reads as of one epoch, and its numbers.
 
     Args:
-        tables: int64 [T, TABLE_FIELDS].
-        devices: int64 [T, DEVICE_FIELDS].
-        lookups: int64 [F, LOOKUP_FIELDS].
-        floats: int64 [G, FLOAT_FIELDS].
         scaling: float32 [G, SCALING_FIELDS] (kernels.pool).
         inputs: int64 [R, S, INPUT_FIELDS].
         spans: int64 [R, 2].
-        epoch: The epoch that is read.
-        lines: float32 [rows, n], rows of the requests one after another.
+        lines: float32 [rows, n], rows of the requests one after another; written.
         counts: int64 [T, 2], lookups and misses; added to.
 
     Returns:
@@ -227,8 +190,8 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
             else:
                 for k in range(max(low, 1), high if shared_runs > 0 else 0):
                     for run in range(shared_runs):
-                        here = at_lines + first_out * pitch + 4 * shared[run, 0]
-                        copy_row(here + k * pitch, here, shared[run, 1])
+                        at_line = at_lines + first_out * pitch + 4 * shared[run, 0]
+                        copy_row(at_line + k * pitch, at_line, shared[run, 1])
             for f in range(lookups.shape[0]):
                 source = lookups[f, SOURCE]
                 if (inputs[r, source, ROWS] == 1) != once:
@@ -236,7 +199,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                 values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
                 number, column = lookups[f, TABLE], lookups[f, COLUMN]
                 places, listed = lookups[f, PLACES], lookups[f, LIST]
-                here = at_lines + first_out * pitch + 4 * lookups[f, OFFSET]
+                at_line = at_lines + first_out * pitch + 4 * lookups[f, OFFSET]
                 table = at_tables + number * TABLE_NBYTES
                 base_rows = load_i64(table + BASE_ROWS)
                 # Where all rows of the file have places, that of a row that no delta has changed is known from its key.
@@ -246,7 +209,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                 first_place, direct = devices[number, FIRST], np.int64(0)
                 row, value, begin, stop = low, np.int64(0), np.int64(0), np.int64(0)
                 target, count = np.int64(0), np.int64(0)
-                at, to, step = values + 8 * ((first + low) * stride + column), here + low * pitch, 8 * stride
+                at, to, step = values + 8 * ((first + low) * stride + column), at_line + low * pitch, 8 * stride
                 if listed != 0:
                     row = low - 1
                 # One pass a block: take keys until it is full or none are left, then find their rows.
@@ -277,7 +240,7 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                                 begin = load_i64(splits + 8 * (first + row))
                                 stop = min(load_i64(splits + 8 * (first + row + 1)), begin + places)
                                 value = begin
-                                to = here + row * pitch
+                                to = at_line + row * pitch
                                 for p in range(stop - begin, places):
                                     store_i32(to + 4 * p, 0)
                                 if value == stop:
@@ -306,23 +269,23 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
                             if place == 0:
                                 absent_rows += 1
                                 out_row = (targets[j] - at_lines) // pitch
-                                there = lookups[f, AT] + (targets[j] - here) % pitch // 4
+                                word = lookups[f, AT] + (targets[j] - at_line) % pitch // 4
                                 dim = lookups[f, DIM]
-                                host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * there * dim
+                                host = lookups[f, HOST] + out_row * lookups[f, PITCH] + 4 * word * dim
                                 dtype = load_i64(table + DTYPE) % TIERED
                                 if dtype == FLOAT32:
                                     copy_row(host, row_at(table, ref), dim)
                                 else:
                                     scale = scale_at(table, ref) if dtype >= SCALED else np.int64(0)
                                     copy_typed(dtype, host, row_at(table, ref), scale, dim)
-                                place = -1 - there
+                                place = -1 - word
                             store_i32(targets[j], place)
                     count = np.int64(0)
                 counts[number, 0] += direct
                 if once and span_rows > 1:
                     shared_runs = joined(shared, shared_runs, lookups[f, OFFSET], places)
                     for p in range(places):
-                        if load_i32(here + 4 * p) < 0:
+                        if load_i32(at_line + 4 * p) < 0:
                             host = lookups[f, HOST] + 4 * (lookups[f, AT] + p) * lookups[f, DIM]
                             host += first_out * lookups[f, PITCH]
                             for k in range(1, span_rows):
@@ -350,15 +313,9 @@ def fill(tables, devices, lookups, floats, scaling, inputs, spans, epoch, lines,
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1]), boundscheck=False, error_model="numpy")
 def changed(table, slots, epoch, into):
-    """Find the slots of an arena with rows that are newer than an epoch; return their number.
+    """Write the slots of an arena with rows that are newer than an epoch, as many as `into` holds; return their number.
 
     Slots are taken from the first on, so the first whole block without a stamp is the end of what is used.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        slots: Number of slots of the arena.
-        epoch: The epoch.
-        into: int64 [n], the slots; only the first n are written.
     """
     meta, count = table[META // 8], np.int64(0)
     for first in range(0, slots, CHANGED_BLOCK):

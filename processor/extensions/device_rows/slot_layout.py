@@ -30,12 +30,7 @@ from freshet_serving.processor.package import COMBINER_OF_CODE, NOT_COMBINED, Ta
 
 @dataclass(frozen=True, slots=True)
 class PoolKey:
-    """The rows that may lie in one pool.
-
-    Attributes:
-        dtype: Their type (processor.package.tensors).
-        dim: Their width.
-    """
+    """The rows that may lie in one pool: their type (processor.package.tensors) and width."""
 
     dtype: str
     dim: int
@@ -66,13 +61,7 @@ class PlacedFeature:
 
 @dataclass(frozen=True, slots=True)
 class HostColumns:
-    """Columns that the host fills.
-
-    Attributes:
-        offset: The first column of the dense graph's input.
-        width: Their number.
-        first: The first of them in a line.
-    """
+    """Columns that the host fills: the first in the dense graph's input, their number, and the first in a line."""
 
     offset: int
     width: int
@@ -108,7 +97,6 @@ class SlotLayout:
     rest: HostColumns | None
 
     def places(self, key: PoolKey) -> int:
-        """Return the places of one pool in a line."""
         return sum(feature.places for feature in self.pools[key])
 
     def span(self, key: PoolKey) -> tuple[int, int]:
@@ -120,10 +108,7 @@ class SlotLayout:
 def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], placed: Sequence[int]) -> SlotLayout | None:
     """Return the layout of one input, or None if none of its features is sent by places.
 
-    Args:
-        pooling: Fills the input, but for columns at the end.
-        width: Columns of the input.
-        placed: By table, how many of its rows lie on the device.
+    The input is filled by `pooling`, but for columns at the end. `placed` says by table how many of its rows lie there.
     """
     features: dict[PoolKey, list[PlacedFeature]] = {}
     for row, planned in enumerate(pooling.plan.tolist()):
@@ -138,28 +123,28 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
         together.append(PlacedFeature(row, first, feature, summed, power, masked, planned[pool.OFFSET]))
     if not features:
         return None
-    count = sum(one.places for together in features.values() for one in together)
+    count = sum(slots.places for together in features.values() for slots in together)
     rows_left = [row for row in range(len(pooling.plan)) if row not in {f.row for fs in features.values() for f in fs}]
     rows_left.sort(key=lambda row: int(pooling.plan[row, pool.OFFSET]))
     columns, at = list[HostColumns](), count
     left = pooling.plan[rows_left]
     for planned in left:
-        offset, own = int(planned[pool.OFFSET]), int(planned[pool.WIDTH])
+        offset, host_width = int(planned[pool.OFFSET]), int(planned[pool.WIDTH])
         planned[pool.OFFSET] = at
         if columns and columns[-1].offset + columns[-1].width == offset:
-            columns[-1] = HostColumns(columns[-1].offset, columns[-1].width + own, columns[-1].first)
+            columns[-1] = HostColumns(columns[-1].offset, columns[-1].width + host_width, columns[-1].first)
         else:
-            columns.append(HostColumns(offset, own, at))
-        at += own
+            columns.append(HostColumns(offset, host_width, at))
+        at += host_width
     lookups, first = list[list[int]](), 0
     for key, together in features.items():
-        for one in together:
-            planned = pooling.plan[one.row]
+        for slots in together:
+            planned = pooling.plan[slots.row]
             words = [0] * slot_kernels.LOOKUP_FIELDS
             words[slot_kernels.SOURCE], words[slot_kernels.COLUMN] = planned[pool.SOURCE], planned[pool.COLUMN]
-            words[slot_kernels.TABLE], words[slot_kernels.OFFSET] = planned[pool.TABLE], first + one.first
-            words[slot_kernels.PLACES], words[slot_kernels.LIST] = one.places, one.listed or one.masked
-            words[slot_kernels.AT], words[slot_kernels.DIM] = one.first, key.dim
+            words[slot_kernels.TABLE], words[slot_kernels.OFFSET] = planned[pool.TABLE], first + slots.first
+            words[slot_kernels.PLACES], words[slot_kernels.LIST] = slots.places, slots.listed or slots.masked
+            words[slot_kernels.AT], words[slot_kernels.DIM] = slots.first, key.dim
             lookups.append(words)
         first += together[-1].first + together[-1].places
     scaling, single = pooling.scaling[rows_left], left[:, pool.KIND] == pool.KIND_FLOAT
@@ -174,12 +159,7 @@ def slot_layout(pooling: Pooling, width: int, tables: Sequence[TableEntry], plac
 
 
 def _placed(row: int, planned: Sequence[int], tables: Sequence[TableEntry], placed: Sequence[int]) -> int | None:
-    """Return the places of a feature that is sent by places, else None.
-
-    Args:
-        row: Number of the feature.
-        placed: By table, how many of its rows lie on the device.
-    """
+    """Return the places of a feature that is sent by places, else None."""
     number, kind = planned[pool.TABLE], planned[pool.KIND]
     if number < 0 or not placed[number]:
         return None

@@ -48,11 +48,9 @@ HOST_ROWS = "rows of the host "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInput:
-    """One input that is sent as lines.
+    """One input that is sent as lines; `rest` fills the layout's columns at the end.
 
-    Attributes:
-        rest: Fills the layout's columns at the end; None if it has none.
-        filled: Rows of the line's first dimension: None for those of the run, or a number.
+    The line's first dimension has `filled` rows: None for those of the run.
     """
 
     name: str
@@ -61,7 +59,6 @@ class SlotInput:
     filled: int | None
 
     def host_inputs(self) -> dict[str, Dims]:
-        """Return the dimensions of the rows that the host sends, by input."""
         return {self.host_name(key): (self.filled, self.layout.places(key) * key.dim) for key in self.layout.pools}
 
     def host_name(self, key: PoolKey) -> str:
@@ -69,24 +66,18 @@ class SlotInput:
         return f"{HOST_ROWS}{self.name} {key.dtype} {key.dim}"
 
     def fill(self, view: BatchView, inputs: Tensors, mirror: RowMirror) -> None:
-        """Write the view's rows.
-
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name.
-        """
-        lines, layout, sources, kept = inputs[self.name], self.layout, view.inputs(), None
+        lines, layout, sources, left_out = inputs[self.name], self.layout, view.inputs(), None
         if layout.late:
-            kept = fill_left_out(layout.late, view, sources)
+            left_out = fill_left_out(layout.late, view, sources)
         lookups = layout.lookups
         if mirror.partial:
             mirror.phases.fill(id(lines.base))
             lookups, at = lookups.copy(), 0
             for key in layout.pools:
                 host = inputs[self.host_name(key)]
-                own = slice(at, at + len(layout.pools[key]))
-                lookups[own, slot_kernels.HOST], lookups[own, slot_kernels.PITCH] = address(host), host.shape[1] * 4
-                at = own.stop
+                part = slice(at, at + len(layout.pools[key]))
+                lookups[part, slot_kernels.HOST], lookups[part, slot_kernels.PITCH] = address(host), host.shape[1] * 4
+                at = part.stop
         absent, non_finite = slot_kernels.fill(
             view.tables, mirror.devices, lookups, layout.floats, layout.scaling, sources, view.spans, view.epoch, lines,
             view.counts,
@@ -99,22 +90,15 @@ class SlotInput:
             )
         if non_finite:
             raise NonFiniteInput("inputs: expected numbers that are finite after scaling")
-        if kept is not None and kept.refusal is not None:
-            raise kept.refusal
+        if left_out is not None and left_out.refusal is not None:
+            raise left_out.refusal
         if self.rest is not None and layout.rest is not None:
             self.rest(view, lines[:, layout.rest.first :])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotInputs:
-    """The inputs of one subgraph.
-
-    Attributes:
-        lines: Those that are sent as lines.
-        spec: Inputs and outputs of the executables.
-        given: Inputs and outputs of the package's executables.
-        fillers: What fills the other inputs, by name.
-    """
+    """Inputs of one subgraph: of the executables (spec), of the package's (given), as lines, and what fills others."""
 
     lines: Sequence[SlotInput]
     spec: IoSpec
@@ -124,38 +108,25 @@ class SlotInputs:
 
     @classmethod
     def of(
-        cls, lines: Sequence[SlotInput], given: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
+        cls, lines: Sequence[SlotInput], plain_spec: IoSpec, mirror: RowMirror, fillers: Sequence[tuple[str, Fill]]
     ) -> SlotInputs:
-        """Return the inputs of a subgraph.
-
-        Args:
-            lines: Those that are sent as lines.
-            given: Inputs and outputs of the package's executables.
-            fillers: What fills inputs.
-        """
-        widths: dict[str, Dims] = {one.name: (one.filled, one.layout.line) for one in lines}
-        host = {name: dims for one in lines for name, dims in one.host_inputs().items()}
-        spec = IoSpec({**given.inputs, **widths, **host}, given.outputs)
-        return cls(lines, spec, given, mirror, [(name, fill) for name, fill in fillers if name not in widths])
+        widths: dict[str, Dims] = {line.name: (line.filled, line.layout.line) for line in lines}
+        host = {name: dims for line in lines for name, dims in line.host_inputs().items()}
+        spec = IoSpec({**plain_spec.inputs, **widths, **host}, plain_spec.outputs)
+        return cls(lines, spec, plain_spec, mirror, [(name, fill) for name, fill in fillers if name not in widths])
 
     def fill(self, view: BatchView, inputs: Tensors) -> None:
         """Write the view's rows into all inputs but the user's tensors.
 
-        Args:
-            view: The rows to fill.
-            inputs: Buffers by name.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-            FreshetError: A stage refuses a request, or was not done in time.
+        Raises NonFiniteInput, and FreshetError if a stage refuses a request, or was not done in time.
         """
         for name, fill in self.fillers:
             if name in inputs:
                 fill(view, inputs[name])
         self.mirror.catch_up(view.tables, view.epoch)
-        for one in self.lines:
-            if one.name in inputs:
-                one.fill(view, inputs, self.mirror)
+        for line in self.lines:
+            if line.name in inputs:
+                line.fill(view, inputs, self.mirror)
 
 
 class SlotProgram(Program):
@@ -165,47 +136,30 @@ class SlotProgram(Program):
     """
 
     def __init__(self, inputs: SlotInputs, device: Device) -> None:
-        """Take the inputs; compile() adds buckets."""
         self._inputs, self._device = inputs, device
         self._compiled: dict[int, tuple[Any, Sequence[str]]] = {}
 
     def compile(self, bucket: int, portable: bytes, weights: Sequence[str]) -> None:
-        """Compile one bucket.
-
-        Args:
-            bucket: Its rows.
-            portable: The dense graph of so many rows, as a portable artifact.
-            weights: Names of its weights, in its order.
-
-        Raises:
-            Corrupt: The artifact is none of this graph.
-        """
-        own, names = self._inputs, list(self._inputs.given.inputs)
-        layouts = {names.index(one.name): one.layout for one in own.lines}
-        module = device_modules.gathering(portable, bucket, len(names), layouts, own.mirror.sizes)
+        """Compile one bucket from the dense graph of so many rows, and names of its weights in its order."""
+        slot_inputs, names = self._inputs, list(self._inputs.given.inputs)
+        layouts = {names.index(line.name): line.layout for line in slot_inputs.lines}
+        module = device_modules.gathering(portable, bucket, len(names), layouts, slot_inputs.mirror.sizes)
         self._compiled[bucket] = self._device.compile(module), weights
 
     def add(self, artefact: Any) -> None:
         raise BadInput(f"executable b{artefact.bucket}: rows on a device are gathered by what is compiled for them")
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """Return all buckets with these weights, which share one copy of them."""
-        kept = KeptWeights(self._device, weights)
+        on_device = KeptWeights(self._device, weights)
         return {
-            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, kept.arguments(names))
+            bucket: SlotExecutable(bucket, compiled, self._inputs, self._device, on_device.arguments(names))
             for bucket, (compiled, names) in self._compiled.items()
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotExecutable:
-    """A graph that gathers its rows, with its weights.
-
-    Attributes:
-        bucket: Rows of a run.
-        compiled: The compiled graph.
-        weights: Its weights on the device.
-    """
+    """A graph that gathers its rows, with its weights on the device."""
 
     bucket: int
     compiled: Any
@@ -214,7 +168,6 @@ class SlotExecutable:
     weights: Sequence[Any]
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Return a run over these buffers."""
         return SlotRun(self, inputs, outputs)
 
 
@@ -227,35 +180,30 @@ class _Argument:
 
 
 class SlotRun(PartialRun):
-    """A run over bound buffers.
-
-    Rows that do not count keep their lines on the device, whose places are those of earlier runs: nobody reads what
-    is computed of them.
-    """
+    """A run over bound buffers; rows that do not count keep lines of earlier runs, and nobody reads their results."""
 
     def __init__(self, executable: SlotExecutable, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
         self._of, self._inputs, self.rows = executable, inputs, executable.bucket
-        own, on = executable.inputs, executable.device
-        check_buffers(executable.bucket, own.spec, inputs, outputs)
+        slot_inputs, on = executable.inputs, executable.device
+        check_buffers(executable.bucket, slot_inputs.spec, inputs, outputs)
         self._ends = [outputs[name] for name in sorted(outputs)]
         self._handlers = [on.handler(end.shape) for end in self._ends]
-        names = list(own.given.inputs)
+        names = list(slot_inputs.given.inputs)
         self._arguments = [_Argument(*on.argument(inputs[name])) for name in names]
         # By input the rows to send; 0 for those of the run.
-        self._fixed = [0 if None in own.spec.inputs[name] else len(inputs[name]) for name in names]
+        self._fixed = [0 if None in slot_inputs.spec.inputs[name] else len(inputs[name]) for name in names]
         nbytes = [(inputs[name].nbytes // len(inputs[name]), fixed) for name, fixed in zip(names, self._fixed)]
         self._row_nbytes = sum(row_nbytes for row_nbytes, fixed in nbytes if not fixed)
         self._fixed_nbytes = sum(row_nbytes * fixed for row_nbytes, fixed in nbytes)
         # Rows of the host are sent side by side, in places of their own: most runs have none.
         self._packed: list[tuple[int, SlotInput, PoolKey, Matrix, _Argument]] = []
-        for one in own.lines:
-            for key in one.layout.pools:
-                packed = aligned(inputs[one.host_name(key)].shape)
-                self._packed.append((names.index(one.name), one, key, packed, _Argument(*on.argument(packed))))
+        for line in slot_inputs.lines:
+            for key in line.layout.pools:
+                packed = aligned(inputs[line.host_name(key)].shape)
+                self._packed.append((names.index(line.name), line, key, packed, _Argument(*on.argument(packed))))
         self._blank = [_made(argument, len(packed)) for *_, packed, argument in self._packed]
 
     def __call__(self) -> None:
-        """Compute all rows."""
         executable, mirror, rows = self._of, self._of.inputs.mirror, self.rows
         self.rows = executable.bucket
         arguments = [_made(argument, fixed or rows) for argument, fixed in zip(self._arguments, self._fixed)]
@@ -263,35 +211,31 @@ class SlotRun(PartialRun):
         sent = self._sent(arguments, rows) if partial else self._blank
         try:
             with mirror.reading() as pools:
-                held = [array for pool in pools.values() for array in pool.arguments]
-                run = executable.compiled.execute_sharded([*arguments, *sent, *held, *executable.weights])
+                pool_arrays = [array for pool in pools.values() for array in pool.arguments]
+                run = executable.compiled.execute_sharded([*arguments, *sent, *pool_arrays, *executable.weights])
                 for result, end in zip(run.consume_with_handlers(self._handlers), self._ends):
                     executable.device.fetch(result, end)
         except Exception as error:
             raise failed(executable.bucket, "xla", error) from error
-        for one in executable.inputs.lines if partial else ():
-            mirror.phases.ran(id(self._inputs[one.name].base))
+        for line in executable.inputs.lines if partial else ():
+            mirror.phases.ran(id(self._inputs[line.name].base))
         mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
 
     def _sent(self, arguments: list[Any], count: int) -> list[Any]:
-        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments.
-
-        Args:
-            count: Rows of the run that count.
-        """
+        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
         sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
-        for n, (at, one, key, packed, argument) in enumerate(self._packed):
-            first, places = one.layout.span(key)
-            lines = self._inputs[one.name].view(np.int32)
+        for n, (at, line, key, packed, argument) in enumerate(self._packed):
+            first, places = line.layout.span(key)
+            lines = self._inputs[line.name].view(np.int32)
             rows, columns = np.nonzero(lines[: self._fixed[at] or count, first : first + places] < 0)
             if not len(rows):
                 continue
             if at not in renamed:
                 renamed[at] = aligned(lines.shape).view(np.int32)
                 renamed[at][...] = lines
-            there = -1 - lines[rows, first + columns]
-            host = self._inputs[one.host_name(key)].reshape(-1, key.dim)
-            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + there]
+            host_places = -1 - lines[rows, first + columns]
+            host = self._inputs[line.host_name(key)].reshape(-1, key.dim)
+            packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + host_places]
             renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
             sent[n] = _made(argument, -(-len(rows) // places))
         for at, lines in renamed.items():

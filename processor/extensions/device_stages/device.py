@@ -5,33 +5,30 @@
         └────────── staging buffers that are free again ◀── outputs copied to their requests ◀─────┘
 
 For a device that needs larger batches than one session has: a GPU, or a CPU backend with threads of its own. A staging
-buffer is one of a replica's Buffers, with as many rows as its largest bucket, bound to every executable before a
-request or a flip needs it. So all that several sessions have filled of it is one run, and nothing is gathered. The
-manifest decides where the device is used: a stage runs the executable chosen for the bucket, as any session does.
+buffer is one of a replica's Buffers, with as many rows as its largest bucket, bound to every executable beforehand. So
+all that several sessions have filled of it is one run, and nothing is gathered. A stage runs the executable that the
+manifest chooses for the bucket, as any session does.
 
 Ownership
 - A staging buffer's rows belong to the session that reserved them until mark_filled(), and to the stage that took the
   buffer from take() until release().
 - The lock guards the hand-over and the free buffers. Nothing is computed and no done() is called under it; pins are
   taken and released under it.
-- Each staging buffer has its own reader slot (processor.versions.control). It is pinned when the buffer is opened and
-  unpinned when its outputs have been copied, so a buffer, and every request in it, is computed under one state. A
-  session joins an open buffer only while that buffer's state is the served one, and otherwise opens another: whatever
-  is filled after a delta's flip sees the delta.
-- Chunks of a split request do not share buffers with other requests: their state is the one that their SplitRequest has
-  pinned.
+- Each staging buffer has its own reader slot (processor.versions.control), pinned when the buffer is opened and
+  unpinned when its outputs have been copied: a buffer is computed under one state. A session joins an open buffer only
+  while that buffer's state is the served one: whatever is filled after a delta's flip sees the delta.
+- Chunks of a split request share no buffers with other requests: their state is the one that their SplitRequest pins.
 
 Must never happen: rows of two states or two models in one run; a reply before all of its rows have been computed; a
 buffer filled again while outputs of it are read; a request that fails for the values of another one in its buffer:
 after an error of a run the stage fills and runs each request by itself.
 
 Bounded: there are STAGING_PER_STAGE buffers per stage and one more. A session that finds none free waits; its next
-batch grows in the batcher meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers
-what has been filled and ends the stages; sessions have ended before.
+batch grows meanwhile, and the batcher sheds load by the pace that it measures. close() runs and answers what has been
+filled and ends the stages; sessions have ended before.
 
 A request that is worth dividing (processor.running.graph_run) has a buffer of its own: the session fills the user's
-row and the candidates' rows, and the stage runs the user's part and then the candidates', both of the shortest length
-that the request's histories fit.
+row and the candidates' rows, and the stage runs both parts, of the shortest length that the histories fit.
 """
 
 from __future__ import annotations
@@ -67,8 +64,8 @@ class DeviceBatch:
         shared: The split request whose chunks are in the buffer; its reader slot then pins the state.
         rows: Number of rows reserved.
         requests: Number of requests, not counting chunks of split requests.
-        wait_s: Total wait of its work items in seconds.
-        sparse_s: Total seconds spent on filling.
+        wait_s: Total wait of its work items.
+        sparse_s: Total time spent on filling.
         began_s: When the buffer was opened.
         spans: The spans to be answered, with their work items.
     """
@@ -87,7 +84,6 @@ class DeviceBatch:
 
     @property
     def run(self) -> SubgraphRun:
-        """The subgraph whose inputs are filled."""
         return _filled(self.replica, self.parts)
 
     def works(self) -> list[tuple[int, Work]]:
@@ -110,12 +106,7 @@ class DeviceStages:
     """M stages and the staging buffers in front of them."""
 
     def __init__(self, stages: int, words: Sequence[int], clock: Clock, cpus: frozenset[int]) -> None:
-        """Start the stages' threads.
-
-        Args:
-            words: Unused reader slots, staging_count(stages) of them.
-            cpus: Cores of the stages' threads; empty for any.
-        """
+        """Start the stages' threads, on these cores, any if empty; `words` are their staging buffers' reader slots."""
         self._words, self._clock, self._cpus = words, clock, cpus
         self._staging_pool = StagingPool(len(words))
         self._batches: dict[int, DeviceBatch] = {}
@@ -142,14 +133,9 @@ class DeviceStages:
     ) -> tuple[Span, DeviceBatch]:
         """Reserve rows to fill, waiting for a staging buffer. A mark_filled() has to follow.
 
-        Args:
-            parts: Parts of the divided request whose candidates' inputs will be filled; None for rows that run whole.
-            rows: Number of rows, at most the largest bucket of the subgraph that is filled.
-            sub_request: The chunk of a split request, whose state is then used.
-            alone: A work item that shares its buffer with no other.
-
-        Returns:
-            The rows, and the batch with the state to fill them under.
+        Return the rows, and the batch with the state to fill them under: a chunk of a split request uses that of its
+        request. Rows are at most the largest bucket of the subgraph that is filled, the candidates' for `parts`. The
+        work item `alone` shares its buffer with no other.
         """
         capacity = _filled(replica, parts).costs.max_rows
         target = alone or (replica if sub_request is None else sub_request.split_request)
@@ -185,7 +171,6 @@ class DeviceStages:
         return buffers
 
     def session(self, number: int) -> StagedSession:
-        """Return a new session, by its number, that fills for these stages."""
         return StagedSession(number, self._clock, self)
 
     def blocks(self, replica: Replica) -> list[StatsBlock]:
@@ -194,13 +179,7 @@ class DeviceStages:
             return [buffers.block for buffers in self._borrowed.get(replica, ())]
 
     def mark_filled(self, span: Span, works: Sequence[Work], wait_s: float = 0.0, sparse_s: float = 0.0) -> None:
-        """Mark a span as filled; the stages answer its work items from now on.
-
-        Args:
-            works: The work items of its rows; empty if filling failed.
-            wait_s: Mean wait of the work items.
-            sparse_s: Seconds that filling took.
-        """
+        """Mark a span as filled; the stages answer its work items from now on: none if filling failed."""
         with self._lock:
             if works:
                 batch = self._batches[span.staging]
@@ -220,7 +199,6 @@ class DeviceStages:
             thread.join()
 
     def _serve(self, stats: SessionStats) -> None:
-        """Run a stage's thread until close()."""
         run_on(self._cpus)
         runner = Runner(self._clock, Occupancy(1), stats)
         while (staging := self._take()) is not None:
@@ -432,7 +410,6 @@ def _parts(graphs: GraphRun, work: Work, rows: int) -> DividedRun | None:
 
 
 def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
-    """Yield the work items in order, in groups of at most `most` rows."""
     piece: list[Work] = []
     rows = 0
     for work in works:
@@ -445,7 +422,6 @@ def _chunks(works: Sequence[Work], most: int) -> Iterator[list[Work]]:
 
 
 def _results(replica: Replica, rows: int) -> Outputs:
-    """Return arrays for the outputs of so many rows."""
     return {name: np.empty((rows, columns), np.float32) for name, columns in replica.outputs.items()}
 
 
@@ -461,7 +437,6 @@ def _answered(batch: DeviceBatch, results: Outputs) -> Outputs:
 
 
 def _finish(sub_request: SubRequest, outcome: Outputs | FreshetError) -> bool:
-    """Finish a chunk of a split request; return True if that answered the request."""
     if isinstance(outcome, FreshetError):
         sub_request.split_request.fail(outcome)
     else:

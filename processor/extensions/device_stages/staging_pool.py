@@ -4,21 +4,19 @@ A staging buffer holds rows that several writers fill side by side and one reade
 
     free ─reserve─▶ open ─full, other tag, or a reader waits─▶ closed ─last mark_filled()─▶ due ─take─▶ taken ─▶ free
 
-Prior art: assembling a batch in place by claims on a ring, as in the LMAX Disruptor. Here a claim is a span of rows,
-and only numbers of buffers are passed on, so nothing of a batch is copied or allocated on the way.
-
 Invariants
 - A buffer is in exactly one state. It leaves `taken` only by release().
 - Spans of one buffer do not overlap and lie within its capacity. All have one target and one tag, as reserved: a buffer
   never holds rows of two models or two generations.
-- A buffer is taken only when each of its spans has been filled, and then once: reserved rows are taken exactly once.
+- A buffer is taken only when each of its spans has been filled, and then once.
 - An idle reader is given an open buffer, so no row waits for others to arrive. The buffer is closed even while spans
-  are being filled: later writers go to another buffer, and the reader waits for the spans that exist, never for more.
+  are being filled: the reader waits for the spans that exist, never for more.
 - Due buffers are taken in the order in which they became due.
 
-Costs O(1) per call, except for take(), which may scan as many open buffers as there are targets. Rejected: one buffer
-per batch, gathered by the reader (every row is copied once more, by the busiest thread); waiting a while for a buffer
-to fill (buffers fill by themselves while the readers are busy).
+Costs O(1) per call, except for take(), which may scan as many open buffers as there are targets. Source: batches are
+assembled in place by claims on a ring, as in the LMAX Disruptor. Rejected: one buffer per batch, gathered by the reader
+(every row is copied once more, by the busiest thread); waiting a while for a buffer to fill (buffers fill by themselves
+while the readers are busy).
 """
 
 from __future__ import annotations
@@ -32,13 +30,7 @@ from freshet_serving.processor.errors import first_of
 
 
 class Span(NamedTuple):
-    """A reservation of rows in a staging buffer.
-
-    Attributes:
-        staging: Number of the buffer.
-        first: First row.
-        opens: True if it is the buffer's first span.
-    """
+    """A reservation of rows in a staging buffer; `opens` if it is the buffer's first."""
 
     staging: int
     first: int
@@ -74,16 +66,9 @@ class StagingPool:
         return bool(self._filling or self._due)
 
     def reserve(self, target: Hashable, tag: Hashable, rows: int, capacity: int) -> Span | None:
-        """Reserve rows in the target's open buffer or in a free one.
+        """Reserve rows, at most `capacity`, in the target's open buffer or in a free one.
 
-        Args:
-            target: What the rows are for; spans of one target may share a buffer.
-            tag: Spans of different tags never share a buffer.
-            rows: Number of rows, at most `capacity`.
-            capacity: Rows of a buffer of this target.
-
-        Returns:
-            The span, or None if no buffer is free: try again after a release().
+        Spans of one target and tag may share a buffer. None if no buffer is free: try again after a release().
         """
         staging = self._open.get(target)
         if staging is not None and (staging.tag != tag or staging.rows + rows > capacity):
@@ -124,7 +109,6 @@ class StagingPool:
         return self._due.popleft() if self._due else None
 
     def release(self, number: int) -> None:
-        """Make a buffer free to be filled again."""
         self._free.append(number)
 
     def _close(self, staging: _StagingBuffer) -> None:

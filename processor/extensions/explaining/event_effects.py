@@ -37,48 +37,36 @@ def event_effects(
 ) -> list[dict[str, Any]]:
     """Return how far the score falls without each of the newest events, as JSON, the oldest of them first.
 
-    Args:
-        history: float32 [width], its input.
-        scores: The scores with all events, float32 [columns] by output.
-        score: Scores rows of the sequence's input, float32 [n, width].
-        row_s: Seconds for a row.
-
-    Returns:
-        An entry for each of the newest events: at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they
-        would take longer than BUDGET_S.
+    There are at most MOST_EVENTS, and fewer, but not below LEAST_EVENTS, if they would take longer than BUDGET_S, a row
+    taking `row_s`. The sequence's input is float32 [width]; `scores` are those with all events.
     """
     in_time = max(LEAST_EVENTS, int(BUDGET_S / max(row_s, 1e-9)))
     first = max(0, events - min(MOST_EVENTS, in_time))
     if first == events:
         return []
     without = score(np.stack([without_event(sequence, history, events, n) for n in range(first, events)]))
-    found = []
+    effects = []
     for n in range(events - first):
         by_output = changes(scores, {name: rows[n] for name, rows in without.items()})
-        found.append({"score_change": largest_change(by_output), "outputs": by_output})
-    return found
+        effects.append({"score_change": largest_change(by_output), "outputs": by_output})
+    return effects
 
 
 def without_event(sequence: SequenceEntry, history: Rows, events: int, event: int) -> Rows:
-    """Return a sequence's input without one event.
-
-    Args:
-        history: float32 [width], its input.
-        event: Place of the event that is left out, from 0 for the oldest.
-    """
-    found, places = history.copy(), sequence.max_length
+    """Return a sequence's input, float32 [width], without one event, by its place from 0 for the oldest."""
+    shortened, places = history.copy(), sequence.max_length
     for column in sequence.columns:
         # A column of floats has rows of 0, and its values in place of a mask.
         dim = column.width // places - 1
         mask = column.offset + dim * places
-        _close(found[column.offset : mask].reshape(places, dim), events, event)
-        _close(found[mask : mask + places], events, event)
+        _close(shortened[column.offset : mask].reshape(places, dim), events, event)
+        _close(shortened[mask : mask + places], events, event)
     if sequence.time:
-        seconds = found[sequence.width - places :]
+        seconds = shortened[sequence.width - places :]
         _close(seconds, events, event)
         if event == events - 1:
             seconds[: events - 1] -= seconds[max(0, events - 2)]
-    return found
+    return shortened
 
 
 def _close(values: Rows, events: int, event: int) -> None:

@@ -1,9 +1,8 @@
 """Explain one row of a request: its lookups, its score, and the same under another generation.
 
 Everything is read and computed outside the request path: in the caller's thread, in the process that writes (with
-several workers their supervisor), by an executable that is opened for it (spare_executable). It involves no session, no
-replica and no pin, and none of it is counted. A supervisor runs no native code of a backend itself: it has a process
-for that (scoring_process).
+several workers their supervisor), by an executable that is opened for it (spare_executable), in a supervisor by a
+process of its own (scoring_process). It involves no session, no replica and no pin, and none of it is counted.
 
 Invariants
 - A generation is read at one moment, under the version's lock: no delta comes in between, and rows that the undo log
@@ -12,15 +11,10 @@ Invariants
 - One explanation at a time, of one row of at most MAX_IDS ids: this bounds the delay of a delta, and the memory.
 
 Costs: under the lock some microseconds per id; after it one run of a bucket for the score, one for as many features as
-the bucket has rows and, where two generations are compared, as many again. A history costs a row for each of its events
-(event_effects).
+the bucket has rows, and as many again for a second generation. A history costs a row for each event (event_effects).
 
 Rejected: tables in a row store (the supervisor never queries it), and with several workers versions with a stage, whose
 library only workers load.
-
-RowOrigin is where the rows of ids come from, as of an epoch: the walk of processor.kernels.rows, reported instead of
-followed. It belongs to the writer: it is computed under the version's lock, during which neither heads nor what they
-lead to change. It takes a few microseconds per id, in Python: an explanation has some hundreds.
 """
 
 from __future__ import annotations
@@ -64,11 +58,10 @@ UNKNOWN = -1
 
 
 class RowOrigin(NamedTuple):
-    """The origin of a row.
+    """The origin of a row: the walk of processor.kernels.rows, reported instead of followed.
 
-    Attributes:
-        kind: FILE, the file that the version was loaded from; DELTA; REMOVED by a delta; NOWHERE, there is no row.
-        epoch: Epoch of the delta; UNKNOWN if the table has not kept it, or if there is no delta.
+    It is in the FILE that the version was loaded from, in a DELTA, REMOVED by a delta, or NOWHERE. The delta's epoch is
+    UNKNOWN if the table has not kept it.
     """
 
     kind: str
@@ -76,12 +69,7 @@ class RowOrigin(NamedTuple):
 
 
 def row_origins(table: ServedTable, keys: NDArray[np.int64], epoch: int) -> list[RowOrigin]:
-    """Return the origin of each key's row, or of its absence.
-
-    Args:
-        keys: int64 [n].
-        epoch: The epoch that is read.
-    """
+    """Return the origin, as of an epoch, of each key's row, or of its absence; under the version's lock."""
     arrays = table.arrays
     index, meta, base_rows = arrays["index"], arrays["meta"], len(arrays["base"])
     heads = np.empty(len(keys), np.int64)
@@ -114,11 +102,7 @@ Rows = NDArray[np.float32]
 
 
 class GenerationRef(NamedTuple):
-    """One side of an explanation.
-
-    Attributes:
-        step: A step of its change log, None for the served one.
-    """
+    """One side of an explanation: a step of a version's change log, None for the served one."""
 
     version: ServedVersion
     step: int | None = None
@@ -126,16 +110,7 @@ class GenerationRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowReads:
-    """A row as a generation of a version reads it.
-
-    Attributes:
-        served: Whether the generation is the served one.
-        inputs: Inputs of the undivided subgraph, one row of each.
-        rows: By feature, the rows of its ids.
-        origins: By feature, the origins of these rows.
-        look_up_s: Seconds for reading the rows.
-        pool_s: Seconds for filling the inputs.
-    """
+    """A row as a generation reads it: inputs of the undivided subgraph, and by feature the rows of ids and origins."""
 
     standing: PastState
     served: bool
@@ -147,21 +122,13 @@ class _RowReads:
 
     @property
     def x(self) -> Rows:
-        """All features, float32 [width]."""
         row: Rows = self.inputs[MATRIX][0]
         return row
 
 
 class Explainer:
-    """Explains rows of requests, one at a time."""
-
     def __init__(self, computed_by: str, score: Score | None = None) -> None:
-        """Set up an explainer.
-
-        Args:
-            computed_by: Name of the computing process, for people.
-            score: The function that scores; by default in this process.
-        """
+        """Set up an explainer; `computed_by` names the computing process for people, by default this one."""
         self._computed_by = computed_by
         self._score = score or SpareExecutables().score
         self._turn = threading.Lock()
@@ -187,11 +154,9 @@ class Explainer:
                 these, and `row` is the number of its user.
 
         Raises:
-            BadInput: If the row cannot be explained.
-            TooLarge: If it has too many ids or numbers.
-            Conflict: If a generation is out of reach.
-            NotReady: If a delta is being applied, or a file is damaged.
-            Overloaded: If another explanation is running.
+            Conflict: A generation is out of reach.
+            NotReady: A delta is being applied, or a file is damaged.
+            Overloaded: Another explanation is running.
         """
         with _held(self._turn, Overloaded("explain: another explanation is running; retry")):
             first, rows, described = self._side(inputs, row, asked, limits, vectors, item)
@@ -214,7 +179,6 @@ class Explainer:
             return answer
 
     def reaches(self, question: GenerationRef) -> bool:
-        """Report whether a generation can be explained now."""
         with self._locked(question.version):
             return question.step is None or question.version.as_of(question.step) is not None
 
@@ -259,9 +223,9 @@ class Explainer:
             return self._score(version.files, way, dense, rows).outputs
 
         side = ScoredRow(manifest, read.inputs, dense, outputs, score)
-        told = {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])}
+        inputs_told = {v.feature.name: _told(version, v, n, read, vectors) for n, v in enumerate(values[:features])}
         for name, change in additions(side).items():
-            told[name]["score_change"] = change
+            inputs_told[name]["score_change"] = change
         described = {
             "generation": str(read.standing.generation),
             "served": read.served,
@@ -275,7 +239,7 @@ class Explainer:
             "computed_by": self._computed_by,
             "timings_ms": {stage: round(seconds * 1e3, 3) for stage, seconds in stages.items()},
             "outputs": outputs,
-            "inputs": told,
+            "inputs": inputs_told,
         }
         if dense_sequences(manifest.sequences):
             row_s = ran.execute_s if way.parts else ran.execute_s / way.bucket
@@ -294,7 +258,6 @@ class Explainer:
         request: Mapping[str, Any],
         outputs: Mapping[str, Rows],
     ) -> dict[str, Any]:
-        """Return an item's place in the state that its score is of, as JSON."""
         with self._locked(version):
             # The state may have been left while the score was computed.
             standing = version.as_of(scored.generation.step)
@@ -302,12 +265,12 @@ class Explainer:
                 raise Conflict(f"generation {scored.generation} was left while it was explained; try again")
             served = standing.generation == version.generation
             key, epoch = np.array([listed.key], np.int64), standing.epoch
-            origins = {what: row_origins(version.tables[table], key, epoch)[0] for what, table in listed.tables.items()}
+            origins = {part: row_origins(version.tables[table], key, epoch)[0] for part, table in listed.tables.items()}
             present, arrays = origins["row"].kind in (FILE, DELTA), version.change.frame.arrays
             state = (_descriptors(version), arrays, epoch, standing.generation, served, present)
-            found: dict[str, Any] = listed.explained(request, state, outputs)
-            found |= {what: _from(version, origin) for what, origin in origins.items()}
-        return found
+            explained: dict[str, Any] = listed.explained(request, state, outputs)
+            explained |= {part: _from(version, origin) for part, origin in origins.items()}
+        return explained
 
     def _plan(self, version: ServedVersion) -> SparsePlan:
         """Return the sparse graph of a version: that of this process's replica, or one of the explainer's own."""
@@ -337,7 +300,6 @@ class Explainer:
 
 @contextmanager
 def _held(lock: Any, refusal: Exception) -> Iterator[None]:
-    """Hold a lock, or raise the refusal after PATIENCE_S."""
     if not lock.acquire(timeout=PATIENCE_S):
         raise refusal
     try:
@@ -377,9 +339,9 @@ def _read(
             continue
         table = version.tables[v.feature.table]
         origins.append(row_origins(table, v.keys, standing.epoch))
-        known, found = table.look_up(v.keys, standing.epoch)
+        is_known, rows_found = table.look_up(v.keys, standing.epoch)
         whole = np.repeat(table.unknown_row(standing.epoch)[None], len(v.keys), 0)
-        whole[known] = found
+        whole[is_known] = rows_found
         rows.append(whole)
     looked_s = time.perf_counter()
     run = GraphRun(version.manifest, plan).undivided
@@ -393,7 +355,6 @@ def _read(
 
 
 def _standing(version: ServedVersion, step: int | None) -> PastState:
-    """Return the state of a step, of the served one by default; raises Conflict if it is out of reach."""
     standing = version.as_of(version.change.generation.step if step is None else step)
     if standing is None:
         raise Conflict(_out_of_reach(version, step or 0))
@@ -406,13 +367,13 @@ def _descriptors(version: ServedVersion) -> NDArray[np.int64]:
 
 def _out_of_reach(version: ServedVersion, step: int) -> str:
     position, manifest = version.position, version.manifest
-    wanted = Generation(manifest.version, step)
+    asked_for = Generation(manifest.version, step)
     if step > position.step:
-        return f"generation {wanted} is not served yet; the newest is {manifest.version}.{position.step}"
+        return f"generation {asked_for} is not served yet; the newest is {manifest.version}.{position.step}"
     oldest = min([*position.undoable, position.step])
     return (
-        f"generation {wanted} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server "
-        f"with a larger --undo-depth keeps more; `freshet evaluate --generation {wanted}` scores a table with it"
+        f"generation {asked_for} is not in the undo log, which goes back to {manifest.version}.{oldest}; a server "
+        f"with a larger --undo-depth keeps more; `freshet evaluate --generation {asked_for}` scores a table with it"
     )
 
 
@@ -433,7 +394,6 @@ def _way(version: ServedVersion, bound: BoundRequest, row: int) -> ScoringPath:
 
 
 def _covering(bucket_plan: Sequence[int], row: int) -> int:
-    """Return the bucket of a plan that contains a row."""
     ends = np.cumsum(bucket_plan)
     return bucket_plan[int(np.searchsorted(ends, row, side="right"))]
 
@@ -447,7 +407,6 @@ def listed_item(manifest: Manifest, item: int | str) -> Any:
 
 
 def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> dict[str, Any]:
-    """Return what a feature has read, as JSON."""
     f = v.feature
     fed = read.x[f.offset : f.offset + f.width]
     entry: dict[str, Any] = {"kind": f.kind, "side": f.side, "input": v.input}
@@ -466,7 +425,6 @@ def _told(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vec
 
 
 def _ids(version: ServedVersion, v: FeatureValues, n: int, read: _RowReads, vectors: bool) -> list[dict[str, Any]]:
-    """Return the lookups of a feature, as JSON."""
     return [
         {"id": asked, "key": str(key), **_from(version, origin), "norm": _norm(row)}
         | ({"vector": row} if vectors else {})
@@ -484,7 +442,7 @@ def _histories(
     vectors: bool,
 ) -> dict[str, Any]:
     """Return the newest events of each sequence, and how far the score falls without each, as JSON."""
-    manifest, found = version.manifest, dict[str, Any]()
+    manifest, by_sequence = version.manifest, dict[str, Any]()
     at = len(manifest.features)
     for s in dense_sequences(manifest.sequences):
         columns, floats, events = {}, {}, 0
@@ -512,12 +470,11 @@ def _histories(
             seconds = read.inputs[s.name][0, s.width - s.max_length :]
             for line in lines:
                 line["seconds_before_newest"] = seconds[line["place"]]
-        found[s.name] = {"events": events, "left_out": first, "max_length": s.max_length, "newest": lines}
-    return found
+        by_sequence[s.name] = {"events": events, "left_out": first, "max_length": s.max_length, "newest": lines}
+    return by_sequence
 
 
 def _from(version: ServedVersion, origin: RowOrigin) -> dict[str, Any]:
-    """Return the origin of a row, as JSON."""
     if origin.kind == FILE:
         snapshot = version.files.snapshot
         return {"found": "row", "from": "snapshot" if snapshot else "version", "step": snapshot.step if snapshot else 0}

@@ -54,11 +54,7 @@ class FeatureValues:
 def feature_values(
     manifest: Manifest, plan: SparsePlan, inputs: Mapping[str, Column], bound: BoundRequest, row: int
 ) -> list[FeatureValues]:
-    """Return the values that every feature reads of a row, in the manifest's order, then those of sequences' columns.
-
-    Args:
-        inputs: The inputs that were bound, by name, with sequences aligned.
-    """
+    """Return what every feature reads of a row, in the manifest's order, then every sequence's column; all aligned."""
     roots = {i.name: (i, 1) for i in manifest.inputs if i.name in inputs}
     for t in manifest.transforms:
         if t.op in VALUE_BY_VALUE and len(t.inputs) == 1 and t.inputs[0] in roots:
@@ -102,7 +98,6 @@ def _values(
 
 
 def _text(column: Any, spec: Input, at: int) -> str:
-    """Return value number `at` of a column, as text."""
     if isinstance(column, Ragged):
         column = column.values
     if not isinstance(column, Strings):

@@ -27,10 +27,8 @@ Scores = Mapping[str, Row]
 class ScoredRow(NamedTuple):
     """A row as one generation scores it.
 
-    Attributes:
-        inputs: float32 [1, width] by name, the dense graph's inputs: the matrix of features, and sequences.
-        outputs: float32 [columns] by name.
-        score: Scores rows of these inputs, [n, width] each, by the same executable.
+    Inputs of the dense graph are float32 [1, width] by name, the matrix of features and sequences; outputs are float32
+    [columns] by name. `score` scores rows of such inputs, [n, width] each, by the same executable.
     """
 
     manifest: Manifest
@@ -40,24 +38,20 @@ class ScoredRow(NamedTuple):
     score: Callable[[Mapping[str, Row]], Scores]
 
 
-def comparable(one: Manifest, other: Manifest) -> bool:
+def comparable(manifest: Manifest, other: Manifest) -> bool:
     """Report whether features and sequences of two versions have the same columns, and their outputs the same names."""
 
     def shape(m: Manifest) -> Any:
         histories = {s.name: (s.width, [(c.name, c.offset, c.width) for c in s.columns], s.time) for s in m.sequences}
         return m.width, sorted((f.name, f.offset, f.width) for f in m.features), histories, m.outputs
 
-    return bool(shape(one) == shape(other))
+    return bool(shape(manifest) == shape(other))
 
 
 def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int]:
-    """Return how far the score falls if one thing is as in `other`, as JSON, the largest change first.
+    """Return how far the score falls if one thing is as under the generation of a comparable() version, as JSON.
 
-    Args:
-        other: The same row under a generation of a comparable() version.
-
-    Returns:
-        At most MOST_MOVED changes, and the number of smaller ones that were left out.
+    At most MOST_MOVED changes, the largest first, and the number of smaller ones that were left out.
     """
     parts: list[tuple[str, str | None, str, int, int]]
     parts = [(f"feature {f.name}", f.name, MATRIX, f.offset, f.width) for f in side.manifest.features]
@@ -66,16 +60,16 @@ def movers(side: ScoredRow, other: ScoredRow) -> tuple[list[dict[str, Any]], int
     rows = {name: np.repeat(row, len(changed), 0) for name, row in side.inputs.items()}
     for n, (_, _, name, offset, width) in enumerate(changed):
         rows[name][n, offset : offset + width] = other.inputs[name][0, offset : offset + width]
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     if changed:
         scores = side.score(rows)
-        for n, (what, feature, *_) in enumerate(changed):
-            found.append(_moved(what, feature, side.outputs, {o: s[n] for o, s in scores.items()}))
+        for n, (kind, feature, *_) in enumerate(changed):
+            figures.append(_moved(kind, feature, side.outputs, {o: s[n] for o, s in scores.items()}))
     if not _equal(side.dense, other.dense):
         scores = other.score(side.inputs)
-        found.append(_moved("dense weights", None, side.outputs, {o: s[0] for o, s in scores.items()}))
-    found.sort(key=lambda moved: -abs(np.nan_to_num(moved["score_change"])))
-    return found[:MOST_MOVED], max(0, len(found) - MOST_MOVED)
+        figures.append(_moved("dense weights", None, side.outputs, {o: s[0] for o, s in scores.items()}))
+    figures.sort(key=lambda moved: -abs(np.nan_to_num(moved["score_change"])))
+    return figures[:MOST_MOVED], max(0, len(figures) - MOST_MOVED)
 
 
 def additions(side: ScoredRow) -> dict[str, np.float32]:
@@ -93,12 +87,7 @@ def additions(side: ScoredRow) -> dict[str, np.float32]:
 
 
 def changes(scores: Scores, others: Scores) -> dict[str, Row]:
-    """Return scores minus others, by output and column.
-
-    Args:
-        scores: float32 [columns] by output.
-        others: The same outputs of another generation.
-    """
+    """Return scores minus others, float32 [columns] by output."""
     return {name: values - others[name] for name, values in scores.items()}
 
 

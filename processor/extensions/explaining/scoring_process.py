@@ -11,9 +11,8 @@ Invariants
 
 Costs: half a second to start and its memory while it runs; sending the weights, a millisecond per few MB.
 
-Rejected: running executables in the supervisor (a library that ends its process would end the whole server), and in a
-worker (its requests would be lost with it); a process forked from the fork server (it would have all that workers
-import).
+Rejected: running executables in the supervisor, or in a worker (a library that ends its process would end the whole
+server, or its requests); a process forked from the fork server (it would have all that workers import).
 """
 
 from __future__ import annotations
@@ -63,14 +62,7 @@ class ScoringProcess:
         self._end: Callable[[], object] = lambda: None
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Inputs) -> SpareRun:
-        """Score rows in the process (spare_executable.Score), starting it if necessary.
-
-        Args:
-            inputs: Inputs of the undivided subgraph, n rows.
-
-        Raises:
-            NotReady: If the process has ended or does not answer.
-        """
+        """Score n rows of the undivided subgraph in the process, starting it if necessary; NotReady if that fails."""
         manifest = np.frombuffer(files.manifest.to_json(), np.uint8)
         # Bytes come last, since tensors after them would not be aligned.
         arrays: dict[str, NDArray[Any]] = {WEIGHT + name: weights for name, weights in dense.items()}
@@ -86,16 +78,15 @@ class ScoringProcess:
         return SpareRun(outputs, entry, reply["computes"], reply["open_s"], reply["execute_s"])
 
     def close(self) -> None:
-        """End the process, if there is one."""
         self._socket = None
         self._end()
 
     def _ask(self, arrays: Arrays, about: Mapping[str, str]) -> Tensors:
         fresh = self._socket is None
-        there = self._socket or self._start()
+        connection = self._socket or self._start()
         try:
-            _send(there, arrays, about)
-            return _receive(there)
+            _send(connection, arrays, about)
+            return _receive(connection)
         except (OSError, EOFError, FreshetError) as error:
             self.close()
             if not fresh and not isinstance(error, TimeoutError):
@@ -105,26 +96,26 @@ class ScoringProcess:
             raise NotReady("explain: the scoring process has ended or does not answer; see the log") from None
 
     def _start(self) -> socket.socket:
-        mine, theirs = socket.socketpair()
-        mine.settimeout(ANSWER_S)
-        command = [sys.executable, "-P", "-m", "freshet_serving.processor.extensions.explaining", str(theirs.fileno())]
+        near, far = socket.socketpair()
+        near.settimeout(ANSWER_S)
+        command = [sys.executable, "-P", "-m", "freshet_serving.processor.extensions.explaining", str(far.fileno())]
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        with theirs:
+        with far:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(far.fileno(),),
                 env={**os.environ, "PYTHONPATH": path},
             )
         # Reap the process whenever it ends.
         threading.Thread(target=process.wait, name="freshet-scoring", daemon=True).start()
-        self._socket, self._end = mine, weakref.finalize(self, _end, process, mine)
-        return mine
+        self._socket, self._end = near, weakref.finalize(self, _end, process, near)
+        return near
 
 
-def _end(process: subprocess.Popen[bytes], there: socket.socket) -> None:
-    there.close()
+def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    connection.close()
     process.kill()
     process.wait()
 
@@ -137,20 +128,17 @@ def main(fd: int) -> int:
         os.nice(NICE)
     spares, readers = SpareExecutables(), dict[tuple[str, str], VersionReader]()
     weights = dict[str, Weights]()
-    with socket.socket(fileno=fd) as there, contextlib.suppress(OSError, EOFError):
-        there.settimeout(IDLE_S)
+    with socket.socket(fileno=fd) as connection, contextlib.suppress(OSError, EOFError):
+        connection.settimeout(IDLE_S)
         while True:
-            _send(there, *_answered(_receive(there), spares, readers, weights))
+            _send(connection, *_answered(_receive(connection), spares, readers, weights))
     return 0
 
 
 def _answered(
-    asked: Tensors,
-    spares: SpareExecutables,
-    readers: dict[tuple[str, str], VersionReader],
-    weights: dict[str, Weights],
+    asked: Tensors, spares: SpareExecutables, readers: dict[tuple[str, str], VersionReader], weights: dict[str, Weights]
 ) -> tuple[Arrays, dict[str, str]]:
-    """Return the answer to a message. readers, weights: what was opened and received lately."""
+    """Return the answer to a message; readers and weights are those opened and received lately."""
     try:
         manifest, folder = asked.arrays[MANIFEST].tobytes(), asked.metadata["folder"]
         key = folder, crc32(manifest)
@@ -181,32 +169,32 @@ def _answered(
     return {}, {"answer": json.dumps(reply)}
 
 
-def _forget(kept: dict[Any, Any], most: int) -> None:
-    while len(kept) > most:
-        del kept[first_of(kept)]
+def _forget(cache: dict[Any, Any], most: int) -> None:
+    while len(cache) > most:
+        del cache[first_of(cache)]
 
 
-def _send(there: socket.socket, arrays: Arrays, about: Mapping[str, str]) -> None:
+def _send(connection: socket.socket, arrays: Arrays, about: Mapping[str, str]) -> None:
     body = BytesIO()
     write_tensors(body, arrays, about)
     view = body.getbuffer()
-    there.sendall(len(view).to_bytes(LENGTH_NBYTES, "little"))
-    there.sendall(view)
+    connection.sendall(len(view).to_bytes(LENGTH_NBYTES, "little"))
+    connection.sendall(view)
 
 
-def _receive(there: socket.socket) -> Tensors:
+def _receive(connection: socket.socket) -> Tensors:
     """Return the next message; raises EOFError if the other end is closed."""
-    nbytes = int.from_bytes(_read(there, LENGTH_NBYTES).tobytes(), "little")
+    nbytes = int.from_bytes(_read(connection, LENGTH_NBYTES).tobytes(), "little")
     if nbytes > MAX_MESSAGE_NBYTES:
         raise EOFError
-    return parse_tensors(_read(there, nbytes), "message")
+    return parse_tensors(_read(connection, nbytes), "message")
 
 
-def _read(there: socket.socket, nbytes: int) -> NDArray[np.uint8]:
+def _read(connection: socket.socket, nbytes: int) -> NDArray[np.uint8]:
     data = np.empty(nbytes, np.uint8)
     view, at = data.data, 0
     while at < nbytes:
-        count = there.recv_into(view[at:])
+        count = connection.recv_into(view[at:])
         if not count:
             raise EOFError("the other end is closed")
         at += count

@@ -44,13 +44,9 @@ KEPT, WEIGHTS_KEPT = 4, 2
 
 
 class SpareRun(NamedTuple):
-    """The result of scoring rows with a spare executable.
+    """Outputs of rows, float32 [n, columns] by name, and the time until the executable was ready and of one warm run.
 
-    Attributes:
-        outputs: float32 [n, columns] by name.
-        computes: Backend and precision, and why it is no lower precision.
-        open_s: Seconds until it was ready.
-        execute_s: Seconds of one warm run.
+    `computes` names backend and precision, and why it is no lower precision.
     """
 
     outputs: dict[str, Matrix]
@@ -61,13 +57,7 @@ class SpareRun(NamedTuple):
 
 
 class ScoringPath(NamedTuple):
-    """The way in which rows are scored.
-
-    Attributes:
-        bucket: The bucket in which they are run.
-        parts: True to run the user's part first, then the candidates' part, whose bucket it is
-            (processor.package.subgraphs).
-    """
+    """The bucket in which rows are run, of the candidates' part, after the user's, for `parts` (package.subgraphs)."""
 
     bucket: int
     parts: bool = False
@@ -97,49 +87,43 @@ class _Bucket:
 
 
 class SpareExecutables:
-    """Spare executables of any version, by bucket and dense weights, in this process."""
-
     def __init__(self) -> None:
         self._kept: weakref.WeakKeyDictionary[VersionReader, dict[Key, _Bucket]] = weakref.WeakKeyDictionary()
 
     def score(self, files: VersionReader, way: ScoringPath, dense: Weights, inputs: Tensors) -> SpareRun:
-        """Score rows with a spare executable, opening it if necessary (see Score).
-
-        Args:
-            inputs: Inputs of the undivided subgraph, n rows.
-        """
+        """Score n rows of the undivided subgraph, opening an executable if necessary (Score)."""
         began_s, name = time.perf_counter(), undivided_name(files.manifest)
         if not way.parts or USER not in subgraphs(files.manifest):
             whole = self._get(files, (name, way.bucket), dense)
             open_s = time.perf_counter() - began_s
-            found = outputs_of(whole.executable, inputs, whole.spec)
-            return SpareRun(found, whole.entry, whole.computes, open_s, _timed(whole, inputs))
+            outputs = outputs_of(whole.executable, inputs, whole.spec)
+            return SpareRun(outputs, whole.entry, whole.computes, open_s, _timed(whole, inputs))
         smallest = min(e.bucket for e in files.manifest.executables if e.subgraph == USER)
         user = self._get(files, (USER, smallest), dense)
         candidate = self._get(files, (SCORE, way.bucket), dense)
         open_s = time.perf_counter() - began_s
         users, rows = _divided(files.manifest, inputs)
         computed = outputs_of(user.executable, users, user.spec)
-        found, execute_s = _each_alone(candidate, rows, computed)
+        outputs, execute_s = _each_alone(candidate, rows, computed)
         computes = f"user's part {user.computes}, candidates {candidate.computes}"
-        return SpareRun(found, candidate.entry, computes, open_s, _timed(user, users) + execute_s)
+        return SpareRun(outputs, candidate.entry, computes, open_s, _timed(user, users) + execute_s)
 
     def _get(self, files: VersionReader, key: Key, dense: Weights) -> _OpenExecutable:
-        kept, (name, bucket) = self._kept.setdefault(files, {}), key
+        of_version, (name, bucket) = self._kept.setdefault(files, {}), key
         spec = io_spec(name, subgraphs(files.manifest)[name])
-        found = kept.pop(key, None)
-        if found is None:
-            found = _Bucket(open_programs(_OneBucket(files, key), spec, subgraph=name))
-        kept[key] = found
-        while len(kept) > KEPT:
-            del kept[first_of(kept)]
-        for weights, spare in found.packed:
+        programs = of_version.pop(key, None)
+        if programs is None:
+            programs = _Bucket(open_programs(_OneBucket(files, key), spec, subgraph=name))
+        of_version[key] = programs
+        while len(of_version) > KEPT:
+            del of_version[first_of(of_version)]
+        for weights, spare in programs.packed:
             if _same(weights, dense):
                 return spare
-        (program,) = found.opened.programs
+        (program,) = programs.opened.programs
         executable = program.with_weights(dense)[bucket]
-        spare = _OpenExecutable(executable, spec, found.opened.chosen[bucket], found.opened.computes()[bucket])
-        found.packed = [*found.packed[1 - WEIGHTS_KEPT :], (dense, spare)]
+        spare = _OpenExecutable(executable, spec, programs.opened.chosen[bucket], programs.opened.computes()[bucket])
+        programs.packed = [*programs.packed[1 - WEIGHTS_KEPT :], (dense, spare)]
         return spare
 
 
@@ -148,8 +132,8 @@ class _OneBucket:
 
     def __init__(self, files: Package, key: Key) -> None:
         self._files = files
-        mine = [e for e in files.manifest.executables if (e.subgraph, e.bucket) == key]
-        self.manifest: Manifest = replace(files.manifest, executables=mine)
+        of_bucket = [e for e in files.manifest.executables if (e.subgraph, e.bucket) == key]
+        self.manifest: Manifest = replace(files.manifest, executables=of_bucket)
 
     def file(self, name: str) -> bytes:
         return self._files.file(name)
@@ -159,36 +143,36 @@ def _divided(manifest: Manifest, inputs: Tensors) -> tuple[dict[str, Matrix], di
     """Return the inputs of `user` and of `score` for rows of the undivided subgraph, but for the user's tensors."""
     user, x = columns(user_features(manifest.features)), inputs[MATRIX]
     others = sorted(set(range(x.shape[1])) - set(user))
-    own = {i.name: inputs[i.name] for i in subgraphs(manifest)[USER].inputs}
-    if MATRIX in own:
-        own[MATRIX] = np.ascontiguousarray(x[:, user])
-    return own, {**inputs, MATRIX: np.ascontiguousarray(x[:, others])}
+    user_inputs = {i.name: inputs[i.name] for i in subgraphs(manifest)[USER].inputs}
+    if MATRIX in user_inputs:
+        user_inputs[MATRIX] = np.ascontiguousarray(x[:, user])
+    return user_inputs, {**inputs, MATRIX: np.ascontiguousarray(x[:, others])}
 
 
 def _each_alone(candidate: _OpenExecutable, rows: Tensors, computed: Tensors) -> tuple[dict[str, Matrix], float]:
     """Return the outputs of rows, each as its own request with its own user, and the seconds of one run."""
     bucket, spec = candidate.executable.bucket, candidate.spec
-    given, room = spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)
-    run = candidate.executable.bind_buffers(given, room)
+    bound, room = spec.allocate_inputs(bucket), spec.allocate_outputs(bucket)
+    run = candidate.executable.bind_buffers(bound, room)
     count = len(rows[MATRIX])
-    found = {name: np.empty((count, *values.shape[1:]), np.float32) for name, values in room.items()}
+    outputs = {name: np.empty((count, *values.shape[1:]), np.float32) for name, values in room.items()}
     for n in range(count):
-        for name, array in given.items():
+        for name, array in bound.items():
             array[:] = computed[name][n] if name in computed else rows[name][n]
         run()
         for name, values in room.items():
-            found[name][n] = values[0]
+            outputs[name][n] = values[0]
     began_s = time.perf_counter()
     run()
-    return found, time.perf_counter() - began_s
+    return outputs, time.perf_counter() - began_s
 
 
 def _timed(opened: _OpenExecutable, inputs: Tensors) -> float:
     """Return the seconds of one warm run of the bucket, with the first row in all rows."""
-    given = opened.spec.allocate_inputs(opened.executable.bucket)
-    for name, array in given.items():
+    bound = opened.spec.allocate_inputs(opened.executable.bucket)
+    for name, array in bound.items():
         array[:] = inputs[name][:1]
-    run = opened.executable.bind_buffers(given, opened.spec.allocate_outputs(opened.executable.bucket))
+    run = opened.executable.bind_buffers(bound, opened.spec.allocate_outputs(opened.executable.bucket))
     run()
     began_s = time.perf_counter()
     run()
@@ -196,5 +180,4 @@ def _timed(opened: _OpenExecutable, inputs: Tensors) -> float:
 
 
 def _same(some: Weights, others: Weights) -> bool:
-    """Report whether these are the very same arrays."""
     return some is others or (some.keys() == others.keys() and all(a is others[name] for name, a in some.items()))

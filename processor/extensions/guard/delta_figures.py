@@ -23,14 +23,9 @@ each is relative to the state before, so that one bound suits any model.
               rows differ where any output distinguishes them. It is no change and is not judged: it is the weight of
               the other figures
 
-Rows that a delta brings for the first time have not moved: `new` and `longest` cover them.
-
-A publisher must not know which of its rows are sampled: moved and size are computed from rows drawn by a secret
-generator. `longest` is of every row.
-
-RowLengths is the usual length of tables' longest rows, with which a delta's longest row is compared. Pure. It begins
-with rows of the table, and grows with what is served, at most GROWTH times in an hour: a publisher that makes rows
-longer delta by delta cannot raise the reference along with them. It costs three numbers per table.
+Rows that a delta brings for the first time have not moved: `new` and `longest` cover them. A publisher must not know
+which of its rows are sampled: moved and size are computed from rows drawn by a secret generator; `longest` is of every
+row, compared with the usual length of the table's longest rows (RowLengths).
 """
 
 from __future__ import annotations
@@ -70,20 +65,12 @@ def delta_figures(
     rows: Mapping[str, float],
     dense: Mapping[str, Float32s],
     random: np.random.Generator,
-    longest: Longest = lambda table, known: 0.0,
+    longest: Longest = lambda table, are_known: 0.0,
 ) -> list[Figure]:
-    """Return the figures of a delta that need no scores.
+    """Return the figures of a delta that need no scores: at most one of each kind per table, none of too few rows.
 
-    Args:
-        before: Reads rows as of the generation that the delta stands on.
-        rows: Rows of each table, including the delta's, which are staged by then; infinite where they cannot be
-            counted, and then no share of them is meaningful.
-        dense: The current dense tensors.
-        random: Draws the sampled rows; secret.
-        longest: Reads the usual length of the longest rows, see Longest.
-
-    Returns:
-        At most one figure of each kind per table; none where there are too few rows to tell.
+    Rows are read as of the generation that the delta stands on, and drawn by a secret generator. `rows` counts those of
+    each table, the delta's included, which are staged by then; infinite where they cannot be counted.
     """
     figures = []
     for name, changes in delta.tables.items():
@@ -94,15 +81,15 @@ def delta_figures(
                 # A row that is drawn twice counts twice: drawing with replacement is cheaper than shuffling.
                 drawn = random.integers(0, count, SAMPLE_ROWS)
                 keys, new = keys[drawn], new[drawn]
-            known, old = before(name, keys)
+            are_known, old = before(name, keys)
             if len(old) >= LEAST_ROWS and new.dtype == np.float32:
-                new = new if len(old) == len(known) else new[known]
+                new = new if len(old) == len(are_known) else new[are_known]
                 length = _length(old)
                 figures.append(Figure("moved", name, _ratio(_length(new - old), length)))
                 figures.append(Figure("size", name, max(0.0, -_log_ratio(_length(new), length))))
             if new.dtype == np.float32 and (usual := longest(name, old)):
                 figures.append(Figure("longest", name, _ratio(longest_row(changes.rows), usual)))
-            fresh = count * (1 - len(old) / len(known))
+            fresh = count * (1 - len(old) / len(are_known))
         rows_after = rows[name] - fresh + len(changes.removed)
         # Also where there are no new or removed rows: zeros belong to what is usual.
         figures.append(Figure("new", name, fresh / max(rows_after, MANY_ROWS)))
@@ -116,12 +103,7 @@ def delta_figures(
 
 @np.errstate(over="ignore", invalid="ignore")
 def score_figures(before: Mapping[str, Float32s], after: Mapping[str, Float32s]) -> list[Figure]:
-    """Return the figures of the same rows' scores under two states.
-
-    Args:
-        before: Scores by output, of any shape.
-        after: Scores of the same rows under the new state, of the same shapes.
-    """
+    """Return the figures of the same rows' scores under two states, by output, of any shape."""
     figures, evidence = [], 0.0
     for name, scores in before.items():
         old, new = scores.reshape(-1).astype(np.float64), after[name].reshape(-1).astype(np.float64)
@@ -162,16 +144,9 @@ def _different(scores: NDArray[np.float64]) -> float:
     return float(len(scores) ** 2 / np.square(counts, dtype=np.float64).sum())
 
 
-def rank_correlation(some: NDArray[np.float64], others: NDArray[np.float64]) -> float:
-    """Return Spearman's correlation: 1 for the same order, -1 for the opposite, 0 if either is constant.
-
-    Equal values share a rank.
-
-    Args:
-        some: float64 [n].
-        others: float64 [n].
-    """
-    a, b = _ranks(some), _ranks(others)
+def rank_correlation(scores: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Return Spearman's correlation: -1 to 1, 0 if either is constant; equal values share a rank."""
+    a, b = _ranks(scores), _ranks(others)
     spread = math.sqrt(float(((a - a.mean()) ** 2).sum() * ((b - b.mean()) ** 2).sum()))
     return float(((a - a.mean()) * (b - b.mean())).sum()) / spread if spread else 0.0
 
@@ -183,7 +158,6 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def longest_row(rows: Float32s) -> float:
-    """Return the length of the longest of some rows, float32 [n, dim]; 0.0 if there are none."""
     return math.sqrt(float(np.einsum("ij,ij->i", rows, rows).max())) if len(rows) else 0.0
 
 
@@ -223,7 +197,11 @@ class _LongestRow:
 
 
 class RowLengths:
-    """The usual lengths of the longest rows of one version's tables."""
+    """The usual lengths of the longest rows of one version's tables. Pure.
+
+    They begin with rows of the table, and grow with what is served, at most GROWTH times in an hour: a publisher that
+    makes rows longer delta by delta cannot raise the reference along with them.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, _LongestRow] = {}
@@ -234,21 +212,11 @@ class RowLengths:
         return None if entry is None else entry.length
 
     def begin(self, table: str, length: float, now_s: float) -> None:
-        """Set the length of a table's longest rows.
-
-        Args:
-            length: Length of its longest row.
-            now_s: Monotonic seconds.
-        """
+        """Set the length of a table's longest rows; the time is monotonic, here and below."""
         self._of[table] = _LongestRow(length, now_s, length)
 
     def served(self, table: str, times: float, now_s: float) -> None:
-        """Record that a row is served that is `times` as long as the longest known so far.
-
-        Args:
-            times: Length of the row, relative to longest().
-            now_s: Monotonic seconds.
-        """
+        """Record that a row is served that is `times` as long as longest()."""
         entry = self._of.get(table)
         if entry is None or times <= 1:
             return

@@ -1,45 +1,38 @@
 """Judge whether a delta may be served, by its figures and those of the deltas before it (anomaly detection). Pure.
 
-Deltas are compared with what is usual. Of each figure the guard remembers the two largest values that were served,
-decayed to half after HALF_LIFE deltas. The second of them is what is usual, so that one odd delta makes nothing usual.
-To hold at most one good delta in a thousand, it has to remember about a thousand. With this half-life it holds 1.4 in a
-thousand of figures whose tail falls with the square, and 0.6 of those whose tail falls with the cube; with a half-life
-of 100 deltas, 6.4 and 3.6.
+What is usual: of each figure the guard remembers the two largest values that were served, decayed to half after
+HALF_LIFE deltas, and compares with the second, so that one odd delta makes nothing usual. This half-life holds 1.4 good
+deltas in a thousand for figures whose tail falls with the square, 0.6 with the cube; one of 100 deltas, 6.4 and 3.6.
 
-A delta is held for a figure of its scores that is above the floor of its kind and above `factor` times what is usual.
-Below the floor nothing is ever held, so that after a stream of small deltas a livelier one is not suspect. Until
-`learn` deltas have shown a figure nothing is usual, and only values that no good delta has are held: those above the
-ceiling of the kind. From then on the factor is doubled, and the excess shrinks with every delta. Scores that become
-non-finite are held whatever is usual.
+A delta is held for a figure of its scores above the floor of its kind and above `factor` times what is usual. The floor
+keeps a livelier delta after a stream of small ones from being suspect. Until `learn` deltas have shown a figure, only
+values above its ceiling are held; from then on the factor is doubled, and the excess shrinks with every delta. Scores
+that become non-finite are held whatever is usual.
 
-The ceiling of a kind is absolute: nothing that was learned, and no claim of a delta about itself, lifts a bound
-above it. A delta that carries more training events than usual, after a pause for example, may move things
-proportionally further, at most MOST_GROWTH times: as far as sixteen deltas move by random walk alone. The event count
-is the publisher's claim, so the number of rows must support it, by its square root: a table that was zeroed or permuted
-brings many rows too. The claim counts for at most ROWS_GROWTH times that root.
+The ceiling of a kind is absolute: nothing that was learned or claimed lifts a bound above it. A delta with more
+training events than usual, after a pause for example, may move things proportionally further, at most MOST_GROWTH
+times: as far as sixteen deltas move by random walk. The event count is the publisher's claim, so it counts for at most
+ROWS_GROWTH times the square root of the rows' growth: a table that was zeroed or permuted brings many rows too.
 
-The floors of figures of scores apply to LEAST_ROWS different rows. Fewer rows give less evidence: a mean or a width of
-n rows is off by chance by 1 / sqrt(n) of one row's, and disorder, which is a mean of squares, by the square of that:
-with four rows, two neighbours that change places are a fifth of all the order there is. So these floors widen. What is
-usual does not: it was learned from such samples. Nor are few rows evidence that a delta leaves scores alone, so its
-rows and weights are then judged as if there were no scores.
+Floors of scores apply to LEAST_ROWS different rows. With fewer they widen: a mean or a width of n rows is off by chance
+by 1 / sqrt(n) of one row's, and disorder, a mean of squares, by the square of that. What is usual does not widen: it
+was learned from such samples. Nor are few rows evidence that a delta leaves scores alone: its rows and weights are then
+judged as if there were no scores.
 
-Rows and weights are the means, scores the end: a delta whose rows or weights have moved further than usual is held if
-its effect on scores is unknown, or if scores have moved beyond a floor. So a model that was retrained completely but
-scores as before is served. But the rows that are scored are those that were requested lately: beyond LOUD, rows and
-weights are held although these scores stay. Rows far longer than any before, and floods of new ids, are held whatever
-scores do.
+Rows and weights that move further than usual are held if the effect on scores is unknown, or if scores move beyond a
+floor: a model that was retrained completely but scores as before is served. But only rows that were requested lately
+are scored: beyond LOUD, rows and weights are held although these scores stay. Rows far longer than any before, and
+floods of new ids, are held whatever scores do.
 
 With caution (when a hold is to be released by a server that does not know what is usual) the floors are the bounds.
 
 The guard does not learn from a delta that was held; it does from one that a person has released: then it is usual.
 
-Costs: a dozen comparisons per delta, three numbers per figure. Small steps that add up are detected by
-drift.
+Costs: a dozen comparisons per delta, three numbers per figure. Small steps that add up are detected by drift.
 
-Rejected: a mean and deviation of each figure (figures of good streams have long tails: of 2,000 deltas some lie beyond
-any number of deviations); bounds in absolute terms alone (a delta every ten seconds and one a day
-differ by more than a good delta and a bad one); a bound on the number of rows (a delta after a pause is a large one).
+Rejected: a mean and deviation of each figure (of 2,000 deltas of a good stream some lie beyond any number of
+deviations); absolute bounds alone (a delta every ten seconds and one a day differ by more than a good and a bad one); a
+bound on the number of rows (a delta after a pause is a large one).
 """
 
 from __future__ import annotations
@@ -66,10 +59,7 @@ CEILINGS = {
     "removed": 0.95,
     "dense": math.inf,
 }
-"""Absolute limit of each figure.
-
-None for moved and dense, because young rows and weights move by any share of their length.
-"""
+"""Absolute limit of each figure; none for moved and dense: young rows and weights move by any share of their length."""
 LOUD = {"moved": 5.0, "size": 4.6, "removed": 0.95, "dense": 5.0}
 """Limits of rows and weights while the scores of the requested rows stay."""
 MOST_GROWTH, ROWS_GROWTH = 4.0, 2.0
@@ -92,26 +82,17 @@ NOT_JUDGED = (*SIGNED, *PLACES, EVIDENCE)
 OF_SCORES = ("nonfinite", "bias", "spread", "disorder")
 WIDENS = {"bias": 0.5, "spread": 0.5, "disorder": 1.0}
 """Exponent with which a figure's floor widens as rows are missing."""
-ALWAYS = ("longest", "new")
-"""Figures judged whatever scores do."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecayedMaxima:
-    """The usual size of one figure.
-
-    Attributes:
-        largest: The largest value that was served, decayed.
-        second: The second largest, decayed; this is what is usual.
-        seen: Number of values that were served.
-    """
+    """The two largest values of one figure that were served, decayed; the second is what is usual."""
 
     largest: float = 0.0
     second: float = 0.0
     seen: int = 0
 
     def after(self, value: float) -> DecayedMaxima:
-        """Return the maxima once another value is served."""
         largest, second = self.largest * FADE, self.second * FADE
         return DecayedMaxima(max(largest, value), max(second, min(largest, value)), self.seen + 1)
 
@@ -120,8 +101,6 @@ UNKNOWN = DecayedMaxima()
 
 
 class DeltaGuard:
-    """The delta guard of one version: the usual figures of its deltas, and a verdict on each new delta."""
-
     def __init__(self) -> None:
         # By kind, and table or output.
         self._usual: dict[tuple[str, str], DecayedMaxima] = {}
@@ -133,10 +112,8 @@ class DeltaGuard:
     ) -> Verdict | None:
         """Return a verdict if a delta with these figures must be held, None if it may be served.
 
-        Args:
-            events: Training events that it claims to carry.
-            rows: Rows that it carries.
-            caution: True to judge figures that too few deltas have shown by their floors.
+        It claims so many training events, and carries so many rows. With `caution`, figures that too few deltas have
+        shown are judged by their floors.
         """
         growth, evidence = self._growth(events, rows), _evidence(figures)
         quiet = is_quiet(bounds, figures) and evidence >= LEAST_ROWS
@@ -159,12 +136,7 @@ class DeltaGuard:
         return any(kind in OF_SCORES and usual.seen >= bounds.learn for (kind, _), usual in self._usual.items())
 
     def learn(self, figures: Sequence[Figure], events: int = 0, rows: int = 0) -> None:
-        """Learn from a delta that is served.
-
-        Args:
-            events: Training events that it claims to carry.
-            rows: Rows that it carries.
-        """
+        """Learn from a delta that is served; events and rows as of judge()."""
         self._events = self._events * SIZE_FADE + events * (1 - SIZE_FADE) if self._events else float(events)
         self._rows = self._rows * SIZE_FADE + rows * (1 - SIZE_FADE) if self._rows else float(rows)
         for kind, name, value in figures:
@@ -221,7 +193,6 @@ def _described(figure: Figure) -> str:
 
 
 def _amount(kind: str, value: float) -> str:
-    """Format a figure, or a limit of it, in the unit of its kind."""
     if kind in PERCENT:
         return f"{100 * value:.3g}%"
     if kind == "disorder":

@@ -1,15 +1,15 @@
 """Limit how far the scores of the same rows move within an hour and a day, however small the steps. Pure.
 
 A guard that judges each delta by itself can be evaded: fifty deltas that move the mean score by 4.9 % each make it
-ten times as high, and none of them is unusual. So each generation has a position: the sum of the signed steps that led
-to it, in the logarithm of the mean score and in that of the width of the scores. Of an output that can be negative the
-step is the change relative to the larger mean. Each step has an equal and opposite one, so a daily tide adds up to
-nothing. A step is measured on rows that were scored under both states, so different traffic is not a drift.
+ten times as high. So each generation has a position: the sum of the signed steps that led to it, in the logarithm of
+the mean score and in that of the width of the scores. Of an output that can be negative the step is the change relative
+to the larger mean. Each step has an equal and opposite one, so a daily tide adds up to nothing. A step is measured on
+rows that were scored under both states, so different traffic is not a drift.
 
 Such sums creep where rows are requested before they are learned from: each delta sets the sampled rows a little
-further apart, or higher, and the next sample begins where the last one did. This widened good streams by 0.2 % per
-delta, and turned a tide by a factor of three into 6.6. So it is a drift only if the scores themselves lie so much
-higher or wider, or lower or narrower, than any did within that time.
+further apart, or higher, and the next sample begins where the last one did (0.2 % per delta on good streams; a tide by
+a factor of three became 6.6). So it is a drift only if the scores themselves lie so much higher or wider, or lower or
+narrower, than any did within that time.
 
 Invariants
 - No judged delta takes a position further from any position of the last hour, or day, than the bound allows, unless
@@ -20,8 +20,8 @@ Invariants
 Costs: a few comparisons per delta; two numbers for each five minutes of a day and figure, and positions of the newest
 GENERATIONS. A window is up to SLOT_S longer than its name.
 
-Rejected: scores of fixed rows kept for a day (their features and their traffic would be yesterday's, and scoring them
-again would double the cost of a delta); sums of unsigned steps (the noise of a day would add up to a drift).
+Rejected: scores of fixed rows kept for a day (their features and traffic would be yesterday's, and scoring them again
+would double the cost of a delta); sums of unsigned steps (the noise of a day would add up to a drift).
 """
 
 from __future__ import annotations
@@ -44,13 +44,7 @@ Places = dict[Key, float]
 
 
 class TimeSlot(NamedTuple):
-    """The lowest and highest position within one slot of time.
-
-    Attributes:
-        number: The slot's time in units of SLOT_S.
-        low: The lowest position.
-        high: The highest position.
-    """
+    """The lowest and highest position within one slot of time; `number` is the slot's time in units of SLOT_S."""
 
     number: int
     low: float
@@ -58,8 +52,6 @@ class TimeSlot(NamedTuple):
 
 
 class Drift:
-    """The positions of one version's generations."""
-
     def __init__(self) -> None:
         self._slots: dict[Key, deque[TimeSlot]] = {}
         self._places: OrderedDict[str, Places] = OrderedDict()
@@ -67,14 +59,10 @@ class Drift:
     def judge(
         self, figures: Sequence[Figure], parent: str, now_s: float, times_in_hour: float, times_in_day: float
     ) -> Verdict | None:
-        """Return a verdict if a delta would move scores too far, else None.
+        """Return a verdict if a delta, by its figures of SIGNED kinds, would move scores too far, else None.
 
-        Args:
-            figures: Figures of the delta; those whose kind is one of SIGNED are judged.
-            parent: Digest of the served generation, with which the delta's scores were compared.
-            now_s: Monotonic seconds.
-            times_in_hour: Largest factor by which the mean score may rise or fall within the last hour.
-            times_in_day: The same for the last day.
+        Its scores were compared with those of the served generation, whose digest is `parent`. The mean score may rise
+        or fall by at most `times_in_hour` and `times_in_day`. The time is monotonic.
         """
         for figure in figures:
             if figure.kind not in SIGNED:
@@ -88,13 +76,9 @@ class Drift:
         return None
 
     def serve(self, figures: Sequence[Figure], parent: str, digest: str, now_s: float, anew: bool) -> None:
-        """Record that a delta leads from one generation to another and is served.
+        """Record that a delta leads from one generation to another, by their digests, and is served.
 
-        Args:
-            parent: Digest of the generation that it starts from.
-            digest: Digest of the generation that it leads to.
-            now_s: Monotonic seconds.
-            anew: True to discard earlier positions, which are no longer comparable.
+        With `anew`, earlier positions are discarded: they are no longer comparable.
         """
         before, now = self._place(parent), int(now_s // SLOT_S)
         after = dict(before)
@@ -130,10 +114,7 @@ class Drift:
         return at_delta - max([at_parent, *(slot.high for slot in slots)]) if figure.value < 0 else 0.0
 
     def _lie_there(self, figures: Sequence[Figure], step: Figure, times: float, now_s: float, window_s: float) -> bool:
-        """Report whether scores would lie `times` further in a step's direction than any within a window.
-
-        True if it is unknown.
-        """
+        """Report whether scores would lie `times` further in a step's direction than any within a window, if known."""
         key = LEVEL if step.kind == SHIFT else WIDTH, step.what
         place, slots = next((f.value for f in figures if f[:2] == key), None), self._within(key, now_s, window_s)
         if place is None or not slots:
@@ -147,7 +128,6 @@ class Drift:
         return [slot for slot in self._slots.get(key, ()) if slot.number >= oldest]
 
     def _place(self, digest: str) -> Places:
-        """Return the position of a generation, or the newest position if the generation is unknown."""
         nearest = digest if digest in self._places else next(reversed(self._places), "")
         return self._places.get(nearest, {})
 

@@ -28,15 +28,9 @@ GUARD = "guard"
 
 
 class Guard(Judge):
-    """The guard of one model.
-
-    Attributes:
-        gate: Judges versions before they take over.
-        preview_s: Histogram of the seconds of each preview of a delta.
-    """
+    """The guard of one model; `preview_s` are the seconds of each preview of a delta."""
 
     def __init__(self, model: JudgedModel) -> None:
-        """Start without any knowledge of what is usual."""
         self._policy, self._clock = model.policy, model.clock
         kept_files = KeptFiles(model.scratch, model.repository, model.clock) if model.scratch else None
         self.gate = VersionGate(model.name, model.policy, model.clock, kept_files)
@@ -97,11 +91,6 @@ class Guard(Judge):
         }
 
     def _begun(self, version: ServedVersion, answers: bool) -> Trend:
-        """Return the trend of a version that has just come, which goes on from the version that it replaces.
-
-        Args:
-            answers: True if it answers by default.
-        """
         number, outputs = self._default
         if answers and outputs == _outputs(version):
             return Trend.following(self._trends.get(number) or Trend())
@@ -109,7 +98,6 @@ class Guard(Judge):
 
 
 def guard_of(model: ServedModel) -> Guard:
-    """Return the guard of a model."""
     guard: Any = model.judges.by_name[GUARD]
     return guard  # type: ignore[no-any-return]
 

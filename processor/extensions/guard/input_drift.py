@@ -21,12 +21,7 @@ LEAST_VALUES = 64
 
 
 def input_shifts(before: Sequence[Mapping[str, Column]], after: Sequence[Mapping[str, Column]]) -> dict[str, float]:
-    """Return the stability index of each input of which both samples have LEAST_VALUES values.
-
-    Args:
-        before: The inputs of each reference request.
-        after: The inputs of each recent request.
-    """
+    """Return the stability index of each input of which both samples of requests have LEAST_VALUES values."""
     names = {name for request in before for name in request} & {name for request in after for name in request}
     drifts = {}
     for name in sorted(names):
@@ -43,11 +38,10 @@ def _values(column: Column) -> NDArray[Any]:
 
 
 def _index(old: NDArray[Any], new: NDArray[Any]) -> float:
-    """Return the stability index of two samples of one input."""
     both = np.concatenate([old, new])
     if both.dtype.kind == "f":
-        there = both[~np.isnan(both)]
-        edges = np.unique(np.quantile(there, np.arange(1, PARTS) / PARTS)) if len(there) else there
+        numbers = both[~np.isnan(both)]
+        edges = np.unique(np.quantile(numbers, np.arange(1, PARTS) / PARTS)) if len(numbers) else numbers
         part = np.where(np.isnan(both), len(edges) + 1, np.searchsorted(edges, both))
     else:
         _, kind, counts = np.unique(both, return_inverse=True, return_counts=True)
@@ -55,6 +49,6 @@ def _index(old: NDArray[Any], new: NDArray[Any]) -> float:
         rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
         part = np.minimum(rank[kind], PARTS - 1)
     p, q = (np.bincount(side, minlength=int(part.max()) + 1) for side in (part[: len(old)], part[len(old) :]))
-    there = p + q > 0
-    p, q = ((d[there] + 0.5) / (d.sum() + 0.5 * there.sum()) for d in (p, q))
+    numbers = p + q > 0
+    p, q = ((d[numbers] + 0.5) / (d.sum() + 0.5 * numbers.sum()) for d in (p, q))
     return float(((p - q) * np.log(p / q)).sum())

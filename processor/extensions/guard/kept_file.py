@@ -6,10 +6,8 @@ as columns that the model reads (kept_requests), readable by this user alone, fo
     kept-<model>-<hash of the repository>    a line of JSON (format, signature of the model, CRC-32 of the requests,
                                              what was learned, what was served), then the requests
 
-Invariants
-- A file appears whole under its name, or not at all.
-- A file of a model with other inputs, a damaged, an overlong and an old one count as none. None of this keeps a version
-  from being served: it begins without requests.
+A file appears whole under its name, or not at all. A file of a model with other inputs, a damaged, an overlong and an
+old one count as none: a version is served, and begins without requests.
 
 Costs: at most MOST_NBYTES for each model, written when they have changed, at most once a minute
 (processor.versions.host), by a thread that no request waits for.
@@ -45,38 +43,22 @@ MAX_LINE_NBYTES = 1 << 20
 
 
 class ServedBefore(NamedTuple):
-    """The version of a model that a server had served.
-
-    Attributes:
-        version: The version that answered by default.
-        roots: Root hashes of the versions that were let in, by number.
-    """
+    """The version of a model that a server had served by default, and root hashes of those that it had let in."""
 
     version: int
     roots: Mapping[int, str]
 
 
 class KeptFiles:
-    """The files of one server's models."""
-
     def __init__(self, folder: str | Path, repository: str | Path, clock: Clock) -> None:
-        """Set up the files; nothing is read yet.
-
-        Args:
-            folder: The scratch folder.
-            repository: The repository, whose models these are.
-        """
+        """Read nothing yet; `folder` is the scratch folder, `repository` has the models."""
         self._folder, self._clock = Path(folder), clock
         self._repository = xxhash.xxh3_64_hexdigest(str(repository).encode())
         # Checksum of what each model's file holds.
         self._written: dict[str, int] = {}
 
     def read(self, model: str, inputs: Sequence[Input]) -> tuple[bytes, Any]:
-        """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs.
-
-        Args:
-            inputs: Inputs of the version that is to keep them.
-        """
+        """Return the kept requests of a model and what was learned; (b"", None) if there are none for these inputs."""
         try:
             if (content := self._content(model)) is None:
                 return NOTHING
@@ -112,12 +94,7 @@ class KeptFiles:
     def write(
         self, model: str, inputs: Sequence[Input], requests: bytes, learned: Any, served: ServedBefore | None = None
     ) -> None:
-        """Replace the kept requests of a model, if they have changed; a full disk is a line in the log.
-
-        Args:
-            inputs: Inputs of the version that keeps them.
-            learned: What the gate has learned, JSON-able.
-        """
+        """Replace the kept requests of a model, if they have changed; a full disk is a line in the log."""
         line = json.dumps({**_header(inputs, requests), "learned": learned, "served": served}).encode()
         checksum = zlib.crc32(requests, zlib.crc32(line))
         if self._written.get(model) == checksum:
@@ -132,8 +109,7 @@ class KeptFiles:
     def erase(self, user: ErasedUser) -> int:
         """Take the requests of a user out of a model's file; return how many there were.
 
-        Raises:
-            OSError: The file is there, and can be neither replaced nor removed.
+        Raises OSError if the file is there, and can be neither replaced nor removed.
         """
         model, path = user.model, self._path(user.model)
         self._written.pop(model, None)
@@ -159,24 +135,23 @@ class KeptFiles:
         return erased
 
     def _replace(self, model: str, content: bytes) -> None:
-        """Replace a model's file by one that is readable by this user alone; raise OSError."""
-        path, made = self._path(model), ""
+        path, temporary = self._path(model), ""
         try:
-            fd, made = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
+            fd, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}-")
             with open(fd, "wb") as file:
                 file.write(content)
-            os.replace(made, path)
+            os.replace(temporary, path)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(made)
+                os.unlink(temporary)
             raise
 
     def _content(self, model: str) -> tuple[bytes, bytes] | None:
         """Return the first line and the rest of a model's file; None for another user's, or one that is too old."""
         with open(os.open(self._path(model), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
-            mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
-            if not mine or self._clock.unix_s() - status.st_mtime > OLDEST_S:
+            is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+            if not is_own or self._clock.unix_s() - status.st_mtime > OLDEST_S:
                 return None
             return file.readline(MAX_LINE_NBYTES), file.read(2 * MOST_NBYTES + 1)
 
@@ -189,6 +164,5 @@ def _header(inputs: Sequence[Input], requests: bytes) -> dict[str, str | int]:
 
 
 def _signature(inputs: Sequence[Input]) -> str:
-    """Return a digest of names, types and shapes of a model's inputs."""
     spelled = sorted([i.name, i.dtype, i.columns or 0, i.ragged] for i in inputs)
     return xxhash.xxh3_128_hexdigest(json.dumps(spelled).encode())

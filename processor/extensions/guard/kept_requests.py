@@ -1,9 +1,8 @@
 """Kept requests of a model as bytes: the columns that it reads, in a form that another version, and a file, can hold.
 
-A replica keeps rows of recent requests (processor.versions.sample). What leaves the replica are copies of those rows,
-of the inputs that the model reads and of no other: not of keys by which features were only looked up. They are scored
-under another version (request_scoring), by this process or a worker, and kept over a restart
-(kept_file).
+A replica keeps rows of recent requests (processor.versions.sample). What leaves it are copies of those rows, of the
+inputs that the model reads and of no other: not of keys by which features were only looked up. They are scored under
+another version (request_scoring), by this process or a worker, and kept over a restart (kept_file).
 
 One safetensors file. Tensors, for request n and the input with number i of the metadata's `inputs`:
     n.i.values                   numbers
@@ -42,24 +41,15 @@ WHERE = "kept requests"
 
 
 class KeptRequest(NamedTuple):
-    """Some rows of a request.
-
-    Attributes:
-        inputs: Its inputs by name; those of one row are of all rows.
-    """
+    """Some rows of a request; inputs of one row are of all rows."""
 
     inputs: Mapping[str, Column]
     rows: int
 
 
 def kept_requests(sample: Sequence[SampleRows], names: Collection[str]) -> list[KeptRequest]:
-    """Return copies of the sampled rows.
-
-    Args:
-        sample: The sample; requests whose inputs were not kept are left out.
-        names: The inputs that the model reads.
-    """
-    kept = []
+    """Return copies of the sampled rows, of the inputs that the model reads, where inputs were kept."""
+    requests_kept = []
     for bound, rows, inputs in sample:
         if inputs is not None:
             first = np.arange(rows)
@@ -68,8 +58,8 @@ def kept_requests(sample: Sequence[SampleRows], names: Collection[str]) -> list[
                 for name, column in inputs.items()
                 if name in names
             }
-            kept.append(KeptRequest(columns, rows))
-    return kept
+            requests_kept.append(KeptRequest(columns, rows))
+    return requests_kept
 
 
 def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
@@ -78,11 +68,11 @@ def dump_requests(requests: Sequence[KeptRequest]) -> bytes:
     tensors: dict[str, NDArray[Any]] = {}
     rows, nbytes = list[int](), 0
     for request in requests[::-1]:
-        own = _tensors(request, names, len(rows))
-        nbytes += sum(array.nbytes + HEADER_NBYTES for array in own.values())
+        tensors_of = _tensors(request, names, len(rows))
+        nbytes += sum(array.nbytes + HEADER_NBYTES for array in tensors_of.values())
         if nbytes > MOST_NBYTES or sum(rows) + request.rows > MOST_ROWS:
             break
-        tensors |= own
+        tensors |= tensors_of
         rows.append(request.rows)
     if not rows:
         return b""
@@ -109,17 +99,13 @@ def parse_requests(data: bytes) -> list[KeptRequest]:
         raise Corrupt(f"{WHERE}: expected {FORMAT!r} with inputs and at most {MOST_ROWS} rows") from None
     columns = [{name: _column(tensors, f"{n}.{i}") for i, name in enumerate(names)} for n in range(len(rows))]
     return [
-        KeptRequest({name: column for name, column in own.items() if column is not None}, count)
-        for own, count in zip(columns, rows)
+        KeptRequest({name: column for name, column in columns_of.items() if column is not None}, count)
+        for columns_of, count in zip(columns, rows)
     ]
 
 
 def without_user(data: bytes, user: ErasedUser) -> tuple[bytes, int]:
-    """Return requests without those of a user and those that do not say whose they are, and how many there were.
-
-    Args:
-        data: What dump_requests() wrote; what cannot be read is left out as a whole.
-    """
+    """Return requests that are known not to be of a user, and how many others there were; 1 if none can be read."""
     try:
         requests = parse_requests(data) if data else []
     except Corrupt:
@@ -166,7 +152,6 @@ def _column(tensors: Tensors, prefix: str) -> Column | None:
 
 
 def _starts(offsets: NDArray[Any] | None, size: int) -> NDArray[np.int64]:
-    """Return offsets after checking that they ascend from 0 to the size."""
     sound = offsets is not None and offsets.dtype == np.int64 and offsets.ndim == 1 and offsets.size > 0
     if not sound or offsets is None or offsets[0] != 0 or offsets[-1] != size or (offsets[1:] < offsets[:-1]).any():
         raise Corrupt(f"{WHERE}: expected ascending offsets from 0 to {size}")

@@ -26,8 +26,6 @@ SURE = 4.0
 
 
 class PostDeployMonitor:
-    """The post-deployment monitor of one version's deltas."""
-
     def __init__(self) -> None:
         self._seen: Generation | None = None
         # The newest generation known to be good, and the first that is not.
@@ -47,37 +45,26 @@ class PostDeployMonitor:
         return self._monitored is not None or generation != self._seen
 
     def tell(self, generation: Generation, evidence: LabelSums) -> None:
-        """Add label sums of rows that a generation has scored. Any thread may call it.
-
-        Args:
-            generation: The generation that scored the rows.
-            evidence: Sums over these rows.
-        """
+        """Add label sums of rows that a generation has scored. Any thread may call it."""
         self._told.append((generation, evidence))
 
     def look(
         self, bounds: DeltaBounds, now_s: float, generation: Generation, sketch: Sketch, moved: int, vouched: int = 0
     ) -> AutoRollback | None:
-        """Judge the served generations by the counts up to now.
+        """Judge the served generations by all counts up to now; return the rollback to make, or None.
 
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-            moved: The newest step that may have moved the scores of the same rows.
-            vouched: The newest step that a person has released.
-
-        Returns:
-            The rollback to make and the reason, or None.
+        The time is monotonic. `moved` is the newest step that may have moved the scores of the same rows, `vouched` the
+        newest that a person has released.
         """
-        mine = None if self._began is None else sketch.since(self._began[1])
+        window = None if self._began is None else sketch.since(self._began[1])
         back = self._seen is not None and generation.step < self._seen.step
-        if self._began is None or mine is None or back or (generation != self._seen and generation.step <= vouched):
+        if self._began is None or window is None or back or (generation != self._seen and generation.step <= vouched):
             self._begin(now_s, sketch, good=generation)
             self._before, self._told = (self._before if back else None), []
             return None
         if generation != self._seen:
-            if self._monitored is None or is_full(bounds, mine):
-                self._settle(mine, bounds)
+            if self._monitored is None or is_full(bounds, window):
+                self._settle(window, bounds)
                 self._good, self._monitored, self._began = self._seen, generation, (now_s, sketch)
             self._seen = generation
             return None
@@ -85,12 +72,12 @@ class PostDeployMonitor:
         verdict = None
         if self._monitored is not None and self._good is not None:
             if self._before is not None:
-                verdict = weigh(bounds.served, self._before, mine, traffic=moved < self._monitored.step)
+                verdict = weigh(bounds.served, self._before, window, traffic=moved < self._monitored.step)
             verdict = verdict or _miscalibrated(bounds, self._calibrated, self._calibrated_now)
             if verdict is not None:
                 return AutoRollback(self._monitored, self._good, verdict)
-        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, mine):
-            self._settle(mine, bounds)
+        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, window):
+            self._settle(window, bounds)
             self._begin(now_s, sketch, good=generation)
         return None
 
@@ -98,10 +85,9 @@ class PostDeployMonitor:
         self._seen = self._good = good
         self._monitored, self._began = None, (now_s, sketch)
 
-    def _settle(self, mine: Sketch, bounds: DeltaBounds) -> None:
-        """Add the counts to those of good generations."""
-        known = self._before is not None and not is_full(bounds, mine)
-        self._before = self._before + mine if known and self._before is not None else mine
+    def _settle(self, window: Sketch, bounds: DeltaBounds) -> None:
+        is_thin = self._before is not None and not is_full(bounds, window)
+        self._before = self._before + window if is_thin and self._before is not None else window
         self._calibrated = self._calibrated + self._calibrated_now
         if self._calibrated.labels > MOST_LABELS:
             self._calibrated = self._calibrated.half()
@@ -116,10 +102,10 @@ class PostDeployMonitor:
                 self._calibrated += evidence
 
 
-def is_full(bounds: DeltaBounds, mine: Sketch) -> bool:
+def is_full(bounds: DeltaBounds, window: Sketch) -> bool:
     """Report whether there is enough evidence for a judgement."""
-    wanted = bounds.served
-    return mine.requests >= wanted.min_requests and all(s.count >= wanted.min_scores for s in mine.every())
+    least = bounds.served
+    return window.requests >= least.min_requests and all(s.count >= least.min_scores for s in window.every())
 
 
 def _miscalibrated(bounds: DeltaBounds, before: LabelSums, now: LabelSums) -> Verdict | None:

@@ -6,8 +6,7 @@ It computes figures of what a delta changes, and of its effect on the scores of 
 Invariants
 - The guard learns only from what is served: a delta that fails on the way, or is held, leaves nothing behind.
 - A failed preview does not count against the delta: it is checked by the other figures.
-- The rows of a delta that are sampled cannot be predicted from outside: the generator is seeded from the system's
-  entropy.
+- The rows of a delta that are sampled cannot be predicted from outside: the system's entropy seeds the generator.
 - A hold is released only with evidence: by scores, or if this server held the delta itself for another reason than
   scores. Where it has not learned what is usual, the floors apply.
 """
@@ -52,8 +51,6 @@ STRICT_ROWS, STRICT_S = 4096, 2.0
 
 
 class PreDeployCheck(DeltaJudge):
-    """The delta guard of one version."""
-
     def __init__(
         self,
         bounds: Callable[[], DeltaBounds],
@@ -61,15 +58,11 @@ class PreDeployCheck(DeltaJudge):
         clock: Clock,
         random: np.random.Generator | None = None,
     ) -> None:
-        """Start without any knowledge of usual deltas.
+        """Start without any knowledge of usual deltas; the seconds of each preview are added to `preview_s`.
 
-        Args:
-            bounds: Returns the current bounds.
-            preview_s: Histogram of the seconds of each preview, to add to.
-            random: Generator that selects the sampled rows; secret, except in tests.
+        `random` selects the sampled rows; it is secret, and seeded by the system except in tests.
         """
         self._bounds, self._preview_s, self._clock = bounds, preview_s, clock
-        # Seeded by the system if it is not given.
         self._random = random or np.random.default_rng()
         self._guard, self._drift, self._lengths = DeltaGuard(), Drift(), RowLengths()
         self._figures: list[Figure] = []

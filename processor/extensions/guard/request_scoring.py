@@ -40,13 +40,9 @@ def score_requests(
     clock: Clock,
     max_s: float,
 ) -> RequestScores:
-    """Return the scores of requests.
+    """Return the scores of requests under a state, pinned or not served yet, as far as they take `max_s`.
 
-    Args:
-        state: The state to score them under, pinned or not served yet.
-        buffers: Buffers that nobody else uses.
-        costs: Seconds of a run, by bucket.
-        max_s: Seconds that it may take.
+    Buffers are used by nobody else; costs are seconds of a run, by bucket.
     """
     until_s = clock.now_s() + max_s
     rows = sum(request.rows for request in requests)
@@ -81,14 +77,9 @@ def score_requests(
 
 
 def extent(costs: Mapping[int, float], rows: int, max_s: float) -> tuple[int, int]:
-    """Return the bucket to score with, and the number of rows that fit the time.
+    """Return the bucket to score with, by seconds of a run of each, and the number of rows that fit the time.
 
     The rows are whole runs of the bucket, and at least LEAST_ROWS if there are that many.
-
-    Args:
-        costs: Seconds of a run, by bucket.
-        rows: Number of rows available.
-        max_s: Seconds allowed.
     """
     small = [bucket for bucket in costs if bucket <= RUN_ROWS] or [min(costs)]
     bucket = min(small, key=lambda bucket_rows: (costs[bucket_rows] / bucket_rows, -bucket_rows))
@@ -104,7 +95,6 @@ def _bound(plan: SparsePlan, request: KeptRequest, limit: TimeLimit) -> BoundReq
 
 
 def _fill(run: SubgraphRun, state: PreviewState, bound: BoundRequest, buffers: Buffers, inputs: Tensors) -> None:
-    """Write a request's rows into the inputs of the subgraph."""
     most = max(state.executables)
     for first in range(0, bound.rows, most):
         count = min(most, bound.rows - first)

@@ -1,10 +1,8 @@
 """Score recently requested rows under a new state, before any request is served by it, and kept ones of a version.
 
 A replica keeps a sample of the rows that it is requested to score (processor.versions.sample). A new state scores them
-once, and their scores are compared with those under the served generation. Whether the new ones may be served is
-decided elsewhere (delta_guard, version_judge).
-
-Ownership: everything is done in the thread that makes changes, on buffers that no session has.
+once, for a comparison with the served generation (delta_guard, version_judge), in the thread that makes changes, on
+buffers that no session has.
 
 Invariants
 - Both states score the very same rows, with the same bucket, so that any difference is caused by the delta. Scores of
@@ -14,7 +12,7 @@ Invariants
 - A preview is not counted: no lookups, no scores, no costs.
 
 Costs: a lookup of as many rows as fit the allowed time, and runs of the executable for those that the delta changes,
-off the GIL. For the first delta after the sample was refreshed all rows are run, twice.
+off the GIL; for the first delta after the sample was refreshed of all rows, twice.
 """
 
 from __future__ import annotations
@@ -47,15 +45,7 @@ Outputs = Mapping[str, NDArray[np.float32]]
 
 
 class SampleScores(NamedTuple):
-    """The sample's scores under one generation.
-
-    Attributes:
-        digest: Digest of the generation.
-        sample: The very list that was scored.
-        rows: Number of rows that were scored, the sample's first.
-        inputs: Their inputs, by name.
-        outputs: Scores by output name.
-    """
+    """Scores by output, and inputs by name, of the first rows of the very list `sample`, under one generation."""
 
     digest: str
     sample: Sequence[SampleRows]
@@ -69,20 +59,9 @@ class SampleScorer:
     """Scores the sample of one replica under its states, and kept requests (processor.versions.row_scoring)."""
 
     def __init__(
-        self,
-        run: SubgraphRun,
-        plan: SparsePlan,
-        sample: RequestSample,
-        buffers: Callable[[], Buffers],
-        clock: Clock,
+        self, run: SubgraphRun, plan: SparsePlan, sample: RequestSample, buffers: Callable[[], Buffers], clock: Clock
     ) -> None:
-        """Start without any scores.
-
-        Args:
-            run: The subgraph that scores rows of several requests.
-            plan: Binds kept requests.
-            buffers: Creates buffers when they are first needed.
-        """
+        """Start without any scores; `run` scores rows of several requests, `buffers` creates what it needs at first."""
         self._run, self._plan, self._sample, self._make, self._clock = run, plan, sample, buffers, clock
         self._buffers: Buffers | None = None
         self._scored: SampleScores | None = None
@@ -139,12 +118,7 @@ class SampleScorer:
         rows: int,
         before_scores: SampleScores | None,
     ) -> SampleScores:
-        """Score the first rows of the sample.
-
-        Args:
-            bucket: Bucket to run.
-            before_scores: Scores of the same rows under another state; unchanged rows are not run again.
-        """
+        """Score the first rows of the sample; those that `before_scores` has under another state are not run again."""
         if self._buffers is None:
             self._buffers = self._make()
         run, executable, most = self._run, state.executables[bucket], max(state.executables)
@@ -176,12 +150,7 @@ class SampleScorer:
 def runs(
     sample: Sequence[SampleRows], rows: int, bucket: int
 ) -> Iterator[tuple[list[BoundRequest], NDArray[np.int64]]]:
-    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts.
-
-    Args:
-        rows: Number of rows in all.
-        bucket: Rows per step.
-    """
+    """Yield the first rows of a sample one bucket at a time, in the form that fill() accepts."""
     part, spans, free = [], [], bucket
     for bound, count, _ in sample:
         first = 0

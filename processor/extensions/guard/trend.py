@@ -14,12 +14,9 @@ MIN_SCORES = 1000
 
 
 class Trend:
-    """The trend of one version's scores.
+    """The trend of one version's scores: of each output in the last full window, or in the first one so far.
 
-    Attributes:
-        scores: By output, the scores of the last full window, or of the first one so far.
-        drift: Scores.shift() of each output between this generation and the previous one; None until both have been
-            seen.
+    `drift` is Scores.shift() of each between this generation and the previous one; None before both are known.
     """
 
     def __init__(self) -> None:
@@ -39,27 +36,22 @@ class Trend:
         return trend
 
     def look(self, now_s: float, generation: Generation, sketch: Sketch) -> None:
-        """Update the trend.
-
-        Args:
-            now_s: Monotonic seconds.
-            sketch: All counts of the version so far.
-        """
+        """Update the trend by all counts of the version so far; the time is monotonic."""
         shown = None if self._window is None else sketch.since(self._window[1])
         scored = None if self._began is None else sketch.since(self._began[1])
         if self._window is None or self._began is None or shown is None or scored is None:
             self._window, self._began = (now_s, sketch), (generation, sketch)
             return
         since, began = self._began
-        mine = tuple(scored.every())
+        sketches = tuple(scored.every())
         self._show(now_s, self._window[0], tuple(shown.every()), sketch)
-        if _enough(mine):
-            self._newest = mine
-        if self._before is not None and _enough(mine):
-            self.drift = tuple(a.shift(b) for a, b in zip(mine, self._before))
+        if _enough(sketches):
+            self._newest = sketches
+        if self._before is not None and _enough(sketches):
+            self.drift = tuple(a.shift(b) for a, b in zip(sketches, self._before))
         if generation != since:
-            if _enough(mine):
-                self._before = mine
+            if _enough(sketches):
+                self._before = sketches
                 self._began = (generation, sketch)
             else:
                 self._began = (generation, began)

@@ -1,31 +1,27 @@
 """The server's gate: a new version scores the kept requests of the served one before it takes over.
 
-It runs between a version being loaded and offered, in the writer's thread, under the model's lock. The served version
-goes on answering meanwhile; whether the new one may take over is decided by version_judge.
+It runs after a version is loaded and before it is offered, in the writer's thread, under the model's lock. The served
+version goes on answering meanwhile; whether the new one may take over is decided by version_judge.
 
 Invariants
 - Judged is what takes over by itself: a version that is newer than the one that answers by default and that no person
-  has named (by hand, by a label, by its number in the policy) or released. So a start with nothing served, and a way
-  back, are never held up.
+  has named (by hand, by a label, by its number in the policy) or released. A start with nothing served, and a way back,
+  are never held up.
 - Not judged is what the policy chose when this server started, nor what it has served before: with "latest:2" or a
   label an older version is loaded first, and a restart would judge anew, without requests, what all others serve.
 - But a server that ended before it let the newest version in knows by the scratch folder which one answered: that one
-  is loaded first, and the newest is judged by the requests that are kept. If it cannot be loaded, the newest is served
-  without. So a start takes one more load and at most two times SCORE_S, and is never blocked. Without such a file the
-  newest is served, and said to be unjudged.
-- A version that is out of line is not offered to a single request. Its hold is a record of the repository, so that no
-  other server and no restart serves it either; where no record can be written, the hold is this server's alone, and
-  ends with the process.
+  is loaded first, and the newest is judged by the kept requests. If it cannot be loaded, or there is no such file, the
+  newest is served, and said to be unjudged. So a start takes one more load and at most two times SCORE_S.
+- A version that is out of line is not offered to a single request. Its hold is a record of the repository, for other
+  servers and restarts; where no record can be written, the hold ends with the process.
 - What the gate cannot judge it says so, and the model's `unjudged` decides. A failure to score is no evidence; for want
   of memory the version waits, and is judged with the next try.
 - The judge learns from good changes only: when the next version comes and the one before is still what is served.
-- Requests do not pay for it: it reads what the delta guard keeps anyway.
 
-Costs: two copies of at most 256 rows, scored once by each version, at most SCORE_S each; buffers of one session while
-it lasts. In a worker pool one worker does it, beside its requests.
+Costs: two copies of at most 256 rows, which the delta guard keeps anyway, scored once by each version, at most SCORE_S
+each; buffers of one session while it lasts. In a worker pool one worker does it, beside its requests.
 
-Rejected: scoring new requests by both versions for a while (that is a canary, which a split configures; its requests
-wait for two versions, and a bad version's errors are seen by clients).
+Rejected: scoring new requests by both versions for a while (a canary does; clients would see a bad version's errors).
 """
 
 from __future__ import annotations
@@ -60,8 +56,6 @@ AT_START = GateVerdict(UNJUDGED, "start", "it is not known which version was ser
 
 
 class ScoredVersion(Protocol):
-    """A loaded version, as far as the gate needs it."""
-
     @property
     def manifest(self) -> Manifest: ...
 
@@ -72,23 +66,14 @@ class ScoredVersion(Protocol):
 class VersionGate:
     """The gate of one model. Changed under its model's lock; `verdicts` is replaced as a whole and read by anyone.
 
-    Attributes:
-        verdicts: The newest verdicts, by version.
-        input_drift: By input, how far recent requests are from the rows that the version was trained on, or from those
-            that the version before was sent where its notes do not say.
-        outcomes: Number of verdicts, by outcome.
-        judge_s: Histogram of the seconds of each judgement.
+    `input_drift` says by input how far recent requests are from the rows that the version was trained on, or, where its
+    notes do not say, from those that the version before was sent.
     """
 
     def __init__(
         self, model: str, policy: Callable[[], ModelPolicy], clock: Clock, kept_files: KeptFiles | None = None
     ) -> None:
-        """Start without any knowledge of good changes.
-
-        Args:
-            policy: Returns the policy in force.
-            kept_files: Keeps requests over a restart; None if nothing does.
-        """
+        """Start without any knowledge of good changes; requests are kept over a restart only with `kept_files`."""
         self._model, self._policy, self._clock, self._kept_files = model, policy, clock, kept_files
         self._judge = VersionJudge()
         self.verdicts: Mapping[int, GateVerdict] = {}
@@ -110,12 +95,8 @@ class VersionGate:
     def begin(self, chosen: Collection[int], others: Collection[int], root_of: Callable[[int], str]) -> int:
         """Note the versions that are chosen when the server starts; does nothing after that.
 
-        Args:
-            others: The versions that may be served instead of the newest of them; none if it need not be judged.
-            root_of: Returns the root hash of a version.
-
-        Returns:
-            The version to load first, by which the newest is judged; 0 for none.
+        Returns the version to load first, by which the newest is judged, of those that may be served instead of it; 0
+        for none.
         """
         if self._known is not None:
             return 0
@@ -135,32 +116,17 @@ class VersionGate:
         return 0 if newest in self._known else version
 
     def let_in(self, number: int, root: str) -> None:
-        """Note a version that is served.
-
-        Args:
-            number: The version.
-            root: Its root hash.
-        """
-        known = {**(self._known or {}), number: root}
-        self._known = dict(sorted(known.items())[-MOST_VERDICTS:])
+        roots = {**(self._known or {}), number: root}
+        self._known = dict(sorted(roots.items())[-MOST_VERDICTS:])
 
     def knows(self, number: int, root: str) -> bool:
-        """Return True for a version that was chosen when the server started, or has been served.
-
-        Args:
-            number: The version.
-            root: Its root hash.
-        """
+        """Return True for a version that was chosen when the server started, or has been served."""
         return (self._known or {}).get(number) == root
 
     def check(self, before: ScoredVersion, after: ScoredVersion) -> str:
         """Judge a version that is about to take over; return why it must be held, "" if it may be served.
 
         Raises NotReady for want of memory.
-
-        Args:
-            before: The version that answers by default.
-            after: The new version, loaded and not offered yet.
         """
         verdict = self.judge(before, after)
         if verdict.outcome == UNJUDGED:
@@ -168,18 +134,7 @@ class VersionGate:
         return verdict.reason
 
     def judge(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
-        """Judge a new version.
-
-        Args:
-            before: The version that answers by default.
-            after: The new version, loaded and not offered yet.
-
-        Returns:
-            The verdict; it is the caller's to act on it.
-
-        Raises:
-            NotReady: There is not enough memory to score the requests.
-        """
+        """Judge a new version, not offered yet, against the one that answers by default; raises as check() does."""
         began_s, number = self._clock.now_s(), after.manifest.version
         self._learn(before.manifest.version)
         try:
@@ -207,8 +162,7 @@ class VersionGate:
     def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:
         """Give a version that is served now the kept requests of the one before, until it has enough of its own.
 
-        Args:
-            before: The version that answered by default until now; None at a start, which goes by the scratch folder.
+        `before` is None at a start, which goes by the scratch folder.
         """
         try:
             with self._copying:
@@ -252,11 +206,10 @@ class VersionGate:
                 self._kept_files.write(self._model, version.manifest.inputs, requests, self._judge.to_json(), served)
 
     def _learn(self, served: int) -> None:
-        """Learn from the change that led to the served version, once."""
         if (verdict := self.verdicts.get(served)) is not None:
             if verdict.outcome != UNJUDGED:
                 self._judge.learn(verdict.figures)
-            self.verdicts = {number: one for number, one in self.verdicts.items() if number != served}
+            self.verdicts = {number: reason for number, reason in self.verdicts.items() if number != served}
 
     def _scored(self, before: ScoredVersion, after: ScoredVersion) -> GateVerdict:
         requests = before.replicas.kept()

@@ -12,25 +12,22 @@ Both versions score the same rows. A figure is 0 for a version that changes noth
     unreadable  of all: the share of rows that the served version reads and the new one cannot
     unknown     of all: by how much the share of looked-up ids without a row has grown
 
-An output of several columns may be a vector, and good retrains turn vectors any way they like: it has no mean and no
-order to compare.
+An output of several columns may be a vector, which good retrains turn any way they like: it has no mean and no order.
 
-The bounds are not those of a delta (delta_guard): two good retrains rank less alike than a model and
-its delta. Of each figure the judge remembers what the last MOST_CHANGES good changes of version have shown. Once LEARN
-of them have, the limit is FACTOR times the largest (twice that at first), never below the least and never above the
-ceiling of the kind; until then it is the floor. So a model that is retrained from new weights every night is measured
-by such nights, and one that is trained on by quieter ones. Non-finite and constant scores have no limit to learn.
+Two good retrains rank less alike than a model and its delta, so the bounds are not those of delta_guard. Of each figure
+the judge remembers the last MOST_CHANGES good changes of version. Once there are LEARN, the limit is FACTOR times the
+largest (twice that at first), between the least and the ceiling of the kind; until then it is the floor. So a model
+that is retrained from new weights every night is measured by such nights. Non-finite and constant scores have no limit
+to learn.
 
 Few rows are no evidence: with fewer than LEAST_READABLE rows that the new version reads, or scores of fewer than
 LEAST_ROWS different rows, a version is not judged. But a score that is not finite needs no second row, and rows that
-the new version refuses are evidence themselves: with as many of the served version, one that reads none of them is out
-of line, since clients would get errors.
+the new version refuses are evidence themselves, as clients would get errors.
 
 Costs: two sorts of a few hundred scores for each output; MOST_CHANGES numbers for each figure.
 
 Rejected: the bounds of deltas with wider floors (a limit that lets a retrain pass lets a zeroed table pass too, unless
-it is learned from retrains); judging the scores that the two versions serve (that is what has to be prevented; what is
-served is followed by post_deploy_monitor).
+it is learned from retrains); judging the scores that the two versions serve (post_deploy_monitor does, afterwards).
 """
 
 from __future__ import annotations
@@ -54,13 +51,7 @@ MOST_FIGURES = 1024
 
 
 class FigureLimits(NamedTuple):
-    """The limits of one kind of figure.
-
-    Attributes:
-        floor: The limit while too few good changes are known.
-        least: The smallest limit that is learned.
-        ceiling: The largest.
-    """
+    """The limits of one kind of figure: while too few good changes are known, and the least and largest learned."""
 
     floor: float
     least: float
@@ -95,14 +86,9 @@ MOST_LOG = 700.0
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Verdict of the gate on a new version.
+    """Verdict of the gate on a new version: IN_LINE, OUT_OF_LINE or UNJUDGED, and why, for people.
 
-    Attributes:
-        outcome: IN_LINE, OUT_OF_LINE or UNJUDGED.
-        kind: The kind of figure that is out of line, or "".
-        reason: Reason for people if it is not in line.
-        rows: Kept rows that were scored under both versions.
-        unreadable: Kept rows that the new version cannot read.
+    `kind` is that of the figure that is out of line. `rows` counts kept rows that were scored under both versions.
     """
 
     outcome: str
@@ -121,12 +107,7 @@ class VersionJudge:
         self._usual: dict[tuple[str, str], deque[float]] = {}
 
     def judge(self, before: RequestScores, after: RequestScores) -> GateVerdict:
-        """Return the verdict on a version.
-
-        Args:
-            before: Scores under the served version.
-            after: Scores of the same requests under the new one.
-        """
+        """Return the verdict on a version, by scores of the same requests under the served and the new one."""
         lost = int((before.scored & after.refused).sum())
         rows = int((before.scored & after.scored).sum())
         figures = version_figures(before, after)
@@ -147,21 +128,16 @@ class VersionJudge:
         return GateVerdict(UNJUDGED if reason else IN_LINE, "", reason, tuple(figures), rows, lost)
 
     def learn(self, figures: Sequence[Figure]) -> None:
-        """Learn from a change of version that was good."""
-        for kind, what, value in figures:
+        for kind, subject, value in figures:
             if kind in LIMITS and LIMITS[kind] is not NEVER:
-                self._usual.setdefault((kind, what), deque(maxlen=MOST_CHANGES)).append(value)
+                self._usual.setdefault((kind, subject), deque(maxlen=MOST_CHANGES)).append(value)
 
     def to_json(self) -> list[list[Any]]:
         """Return what was learned: kind, output and values of each figure."""
-        return [[kind, what, list(values)] for (kind, what), values in self._usual.items()]
+        return [[kind, subject, list(values)] for (kind, subject), values in self._usual.items()]
 
     def recall(self, learned: Any) -> None:
-        """Take over what to_json() has returned before a restart; anything else is left out.
-
-        Args:
-            learned: The parsed JSON.
-        """
+        """Take over the parsed JSON of to_json() from before a restart; anything else is left out."""
         for entry in learned[:MOST_FIGURES] if isinstance(learned, list) else ():
             match entry:
                 case [str(kind), str(what), list(values)] if kind in LIMITS and all(map(_is_value, values)):
@@ -174,7 +150,6 @@ class VersionJudge:
         return min(beyond, key=lambda figure: order.index(figure.kind), default=None)
 
     def _limit(self, figure: Figure) -> tuple[float, str]:
-        """Return the limit of a figure and the reason for it."""
         limits = LIMITS[figure.kind]
         if limits is NEVER:
             return 0.0, "for any version"
@@ -197,11 +172,7 @@ class VersionJudge:
 
 @np.errstate(over="ignore", invalid="ignore")
 def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]:
-    """Return the figures of the module's table, and EVIDENCE, of the same requests under two versions.
-
-    Args:
-        after: Scores under the new one. Outputs that only one of them has are left out.
-    """
+    """Return the figures of the module's table, and EVIDENCE, of outputs that both versions have."""
     both = before.scored & after.scored
     names = [n for n in before.outputs if n in after.outputs and before.outputs[n].shape == after.outputs[n].shape]
     old, new = ({name: side.outputs[name][both] for name in names} for side in (before, after))
@@ -214,14 +185,14 @@ def version_figures(before: RequestScores, after: RequestScores) -> list[Figure]
         elif kind == SHIFT and single:
             figures.append(Figure("mean", name, abs(value)))
     for name in names:
-        mine, its = (scores.reshape(-1).astype(np.float64) for scores in (old[name], new[name]))
-        finite = np.isfinite(mine) & np.isfinite(its)
-        mine, its = mine[finite], its[finite]
-        if len(mine) < LEAST_ROWS or not _varies(mine):
+        old_scores, new_scores = (scores.reshape(-1).astype(np.float64) for scores in (old[name], new[name]))
+        finite = np.isfinite(old_scores) & np.isfinite(new_scores)
+        old_scores, new_scores = old_scores[finite], new_scores[finite]
+        if len(old_scores) < LEAST_ROWS or not _varies(old_scores):
             continue
-        figures.append(Figure("constant", name, float(not _varies(its))))
+        figures.append(Figure("constant", name, float(not _varies(new_scores))))
         if old[name].shape[1] == 1:
-            moved = np.abs(its - mine) > HALF_SPREAD * mine.std()
+            moved = np.abs(new_scores - old_scores) > HALF_SPREAD * old_scores.std()
             figures.append(Figure("moved", name, float(moved.mean())))
     lost = int((before.scored & after.refused).sum())
     figures.append(Figure("unreadable", "", lost / max(1, int(before.scored.sum()))))
@@ -240,7 +211,6 @@ def _is_value(value: Any) -> bool:
 
 
 def _amount(kind: str, value: float) -> str:
-    """Format a figure, or a limit of it, in the unit of its kind."""
     if kind in PERCENT:
         return f"{100 * value:.3g}%"
     return f"{math.exp(min(value, MOST_LOG)) if kind in LOGARITHMIC else value:.3g}"

@@ -18,8 +18,6 @@ from freshet_serving.processor.watching.verdicts import weigh
 
 
 class VersionMonitor:
-    """The monitor of one model's changes of version."""
-
     def __init__(self) -> None:
         self._number = 0
         self._began: tuple[float, Sketch] | None = None
@@ -28,34 +26,19 @@ class VersionMonitor:
         self._window: Sketch | None = None
         self._before: tuple[int, Sketch] | None = None
 
-    @property
-    def watches(self) -> bool:
-        """True while a new version is not yet known to be good."""
-        return self._before is not None
-
     def look(
         self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool = False
     ) -> VersionRollback | None:
-        """Judge the version that answers by default, by the counts up to now.
-
-        Args:
-            now_s: Monotonic seconds.
-            number: The version.
-            sketch: All counts of the version so far.
-            vouched: True if a person has chosen it.
-
-        Returns:
-            The rollback to make and the reason, or None.
-        """
-        mine = None if self._began is None or number != self._number else sketch.since(self._began[1])
-        if mine is None or self._began is None:
+        """Judge the version that answers by default, by its counts up to now; `vouched`: a person has chosen it."""
+        window = None if self._began is None or number != self._number else sketch.since(self._began[1])
+        if window is None or self._began is None:
             self._begin(bounds, now_s, number, sketch, vouched)
             return None
         self._newest = sketch
-        if self._before is not None and (verdict := weigh(bounds.served, self._before[1], mine)) is not None:
+        if self._before is not None and (verdict := weigh(bounds.served, self._before[1], window)) is not None:
             return VersionRollback(number, self._before[0], verdict)
-        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, mine):
-            self._window, self._before, self._began = mine, None, (now_s, sketch)
+        if now_s - self._began[0] >= bounds.watch_s and is_full(bounds, window):
+            self._window, self._before, self._began = window, None, (now_s, sketch)
         return None
 
     def _begin(self, bounds: DeltaBounds, now_s: float, number: int, sketch: Sketch, vouched: bool) -> None:

@@ -25,7 +25,7 @@ RECEIVED, SENT = "received", "sent"
 
 
 class CountedStore:
-    """The methods of processor.extensions.object_stores.object_store.ObjectStore that a mirror needs. Thread-safe."""
+    """The methods of ObjectStore that a mirror needs. Thread-safe."""
 
     def __init__(self, store: ObjectStore, now_s: Callable[[], float]) -> None:
         self._store, self._now_s, self._counting = store, now_s, threading.Lock()
@@ -35,68 +35,35 @@ class CountedStore:
         self.reachable, self.answered_s = True, now_s()
 
     def get(self, key: str, limit: int, etag: str = "") -> ObjectContent | None:
-        """Return an object's content (ObjectStore.get).
-
-        Args:
-            limit: Maximum size.
-            etag: Etag of the content that is known already.
-        """
-        found = self._asked(READ, lambda: self._store.get(key, etag, limit))
-        self._count(RECEIVED, len(found.data) if found else 0)
-        return found
+        content = self._asked(READ, lambda: self._store.get(key, etag, limit))
+        self._count(RECEIVED, len(content.data) if content else 0)
+        return content
 
     def download(self, key: str, path: Path, nbytes: int) -> bool:
-        """Download an object into a new file (ObjectStore.download).
-
-        Args:
-            path: The new file.
-            nbytes: Maximum size.
-        """
-        there = self._asked(READ, lambda: self._store.download(key, path, nbytes))
-        self._count(RECEIVED, path.stat().st_size if there else 0)
-        return there
+        exists = self._asked(READ, lambda: self._store.download(key, path, nbytes))
+        self._count(RECEIVED, path.stat().st_size if exists else 0)
+        return exists
 
     def head(self, key: str) -> ObjectHead | None:
-        """Return size and etag of an object (ObjectStore.head)."""
         return self._asked(LOOKED, lambda: self._store.head(key))
 
     def create(self, key: str, content: bytes | Path) -> bool:
-        """Create an object exclusively (ObjectStore.create).
-
-        Args:
-            content: Its bytes, or a file with them.
-        """
-        made = self._asked(WRITTEN, lambda: self._store.create(key, content))
+        created = self._asked(WRITTEN, lambda: self._store.create(key, content))
         self._count(SENT, _size(content))
-        return made
+        return created
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Write an object (ObjectStore.put).
-
-        Args:
-            content: Its bytes, or a file with them.
-        """
         self._asked(WRITTEN, lambda: self._store.put(key, content))
         self._count(SENT, _size(content))
 
-    def folders(self, prefix: str) -> list[str]:
-        """Return the folder names below a prefix (ObjectStore.folders)."""
-        return self._asked(LISTED, lambda: self._store.folders(prefix))
-
     def folder(self, prefix: str) -> FolderListing:
-        """Return what lies directly below a prefix (ObjectStore.folder)."""
         return self._asked(LISTED, lambda: self._store.folder(prefix))
 
     def keys(self, prefix: str, most: int | None = None) -> list[str]:
-        """Return the keys below a prefix (ObjectStore.keys).
-
-        Args:
-            most: Maximum number of keys; None for all.
-        """
+        """Return the keys below a prefix, at most so many; None for all."""
         return self._asked(LISTED, lambda: list(islice(self._store.keys(prefix), most)))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects (ObjectStore.delete)."""
         self._asked(REMOVED, lambda: self._store.delete(keys))
 
     def _asked(self, kind: str, act: Callable[[], T]) -> T:

@@ -1,11 +1,11 @@
 """Evict files of a mirror that is too large, least needed first.
 
 Evicted first is what a killed process has left unfinished; then versions that no process needs, those unused for
-longest; then, of the versions that this process follows, delta files far behind what is served.
+longest; then, of the versions that this process follows, delta files far behind what is served. Manifests and records
+stay: they are small, and they identify a version.
 
-Manifests and records stay: they are small, and they identify a version. A version is needed while any process holds its
-lease, a shared lock; evict() tries to take that lock exclusively, without waiting. An evicted file is downloaded again
-when it is requested (mirrored_storage), so a wrong eviction costs time and nothing else.
+A version is needed while any process holds its lease, a shared lock; evict() tries to take that lock exclusively,
+without waiting. An evicted file is downloaded again when it is requested (mirrored_storage).
 """
 
 from __future__ import annotations
@@ -29,18 +29,11 @@ LEFT_S = 6 * 3600.0
 
 
 def total_nbytes(root: Path) -> int:
-    """Return the bytes of all files below a folder."""
     return sum(_size(Path(folder, name)) for folder, _, names in os.walk(root) for name in names)
 
 
-def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
-    """Remove files until enough bytes are free, as far as they may be removed; return the bytes removed.
-
-    Args:
-        root: The mirror's folder.
-        mine: Versions that this process follows.
-        nbytes: Bytes to remove.
-    """
+def evict(root: Path, leased: Sequence[MirroredStorage], nbytes: int) -> int:
+    """Remove files until `nbytes` are free, of versions that this process follows last; return the bytes removed."""
     freed = 0
     for folder, folders, _ in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -53,7 +46,7 @@ def evict(root: Path, mine: Sequence[MirroredStorage], nbytes: int) -> int:
         if freed >= nbytes:
             return freed
         freed += _emptied(version)
-    for storage in mine:
+    for storage in leased:
         for path in sorted((storage.folder / DELTAS).glob("[0-9]*"), key=_used_s)[:-KEPT_DELTAS]:
             if freed >= nbytes:
                 return freed

@@ -3,20 +3,16 @@
 Invariants
 - The folder shows what the store had at the last listing. A model has a folder once one of its versions has a manifest;
   a version that is gone in the store is removed here too.
-- A listing ends, and reports when and how: the store limits each part (object_store), names
-  without a version are queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come
-  first in the next listing.
+- A listing ends, and reports when and how: the store limits each part (object_store), names without a version are
+  queried a few at a time (NegativeCache), and names that were not queried within WHOLE_S come first in the next one.
 - A version appears after the records that hold or withdraw it (processor.repository.version_records): a server that
   starts on an empty mirror chooses none that was gone back from. If they cannot be listed, no new version appears.
-- While the mirror follows, a listing has its own thread. It changes no version that is followed, because that belongs
-  to the follower's thread; it passes versions that are gone to that thread (`gone`).
-- Models that are served come first: other names are listed after them.
+- While the mirror follows, a listing has its own thread, and passes followed versions that are gone to the follower's
+  thread, to which these belong (`gone`).
 
 Costs: one LIST for the models; for each model one LIST, for each version one GET of its manifest (unchanged except for
 the first). The LIST has the etags of labels, traffic and the trainer's report: each is requested only when it differs.
 A model with version records takes one LIST more, and one GET for each record, once. AT_ONCE models at a time.
-
-NegativeCache remembers names in a store that contain no version, and queries them again a few at a time.
 """
 
 from __future__ import annotations
@@ -47,10 +43,9 @@ from freshet_serving.processor.repository.version_records import MAX_FILES, RECO
 log = logging.getLogger("freshet.mirror")
 
 LIST_S, AGAIN_S, WHOLE_S = 30.0, 1.0, 60.0
-"""Times of listings in seconds.
+"""Seconds from the start of one listing to that of the next, of the pause after a failed one, and for a whole one.
 
-LIST_S is the time from the start of one listing to that of the next, AGAIN_S the pause after a failed one, WHOLE_S the
-limit for a whole one. The pause between two is at least as long as one took.
+The pause between two is at least as long as one took.
 """
 LATE_S = 2 * LIST_S
 KEPT = {LABELS: MAX_KEPT_NBYTES, TRAFFIC: MAX_KEPT_NBYTES, TRAINER: MAX_TRAINER_NBYTES}
@@ -70,14 +65,7 @@ class RepositoryListing:
         models: Iterable[str],
         now_s: Callable[[], float],
     ) -> None:
-        """Prepare the listings; nothing is requested yet.
-
-        Args:
-            root: The mirror's folder.
-            storage: Returns the storage of a version.
-            models: Names of the only models to list; all if empty.
-            now_s: Clock for seconds.
-        """
+        """Request nothing yet; `models` are the names of the only ones to list, all if empty."""
         self._store, self._root, self._storage, self._store_errors = store, root, storage, store_errors
         self._wanted, self._now_s = frozenset(models), now_s
         self._kept = EtagCache()
@@ -98,20 +86,11 @@ class RepositoryListing:
     # Timing.
 
     def due(self, now_s: float, hinted: bool) -> bool:
-        """Return True if it is time for a listing.
-
-        Args:
-            now_s: Current time in seconds.
-            hinted: True if the repository's hint has changed.
-        """
+        """Return True if it is time for a listing; `hinted`: the repository's hint has changed."""
         return now_s >= self._next_s or (hinted and now_s >= self._rested_s)
 
     def look(self, followed: Iterable[str] = ()) -> bool:
-        """List everything once; return True on success. Does not raise.
-
-        Args:
-            followed: Models to begin with.
-        """
+        """List everything once, `followed` models first; return True on success. Does not raise."""
         began_s = self._now_s()
         try:
             complete = self.models(followed)
@@ -122,9 +101,9 @@ class RepositoryListing:
             self._trouble, self.ended_s = "", self._now_s()
             self._store_errors.over("listing")
         except Exception as error:
-            known = isinstance(error, FreshetError)
-            self._trouble = str(error) if known else "repository: cannot be listed; see the log"
-            self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not known)
+            expected = isinstance(error, FreshetError)
+            self._trouble = str(error) if expected else "repository: cannot be listed; see the log"
+            self._store_errors.tell("listing", str(error) or type(error).__name__, traceback=not expected)
         ended_s = self._now_s()
         self._rested_s = ended_s + (AGAIN_S if self._trouble else 0.0) + (ended_s - began_s)
         self._next_s = self._rested_s if self._trouble else max(began_s + LIST_S, self._rested_s)
@@ -144,26 +123,22 @@ class RepositoryListing:
     # Contents.
 
     def models(self, first: Iterable[str] = ()) -> bool:
-        """Create a folder for each model, and remove others; return True if all of it could be queried.
-
-        Args:
-            first: Models to begin with.
-        """
-        found = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
+        """Create a folder for each model, and remove others; return True if all of it could be queried."""
+        listed = [folder.name for folder in self._root.iterdir() if folder.is_dir()]
         try:
-            found = self._store.folders("")
+            listed = self._store.folder("").folders
         except BadInput as error:
             # The bucket does not exist, or it has names that cannot be listed.
-            if not found:
+            if not listed:
                 raise
             self._store_errors.tell("names", str(error))
-        names = [name for name in found if NAME.fullmatch(name) and not name.startswith(".")]
+        names = [name for name in listed if NAME.fullmatch(name) and not name.startswith(".")]
         numbers = [name for name in names if VERSION.fullmatch(name)]
         self.of_one_model = bool(numbers) and self._store.head(f"{numbers[-1]}/{MANIFEST}") is not None
-        wanted = {name for name in names if not self._wanted or name in self._wanted}
+        chosen = {name for name in names if not self._wanted or name in self._wanted}
         with self._emptying:
-            due = self._empty.due(sorted(wanted))
-            self._empty_versions = {name: kept for name, kept in self._empty_versions.items() if name in wanted}
+            due = self._empty.due(sorted(chosen))
+            self._empty_versions = {name: empty for name, empty in self._empty_versions.items() if name in chosen}
         early, left = set(first), self._left
         due.sort(key=lambda name: (name not in early, name not in left))
         self._left = set()
@@ -180,8 +155,6 @@ class RepositoryListing:
         return complete
 
     def _each(self, models: list[str], until_s: float) -> bool:
-        """List the versions of models; return True if all could be queried."""
-
         def one(model: str) -> bool:
             if self._now_s() > until_s:
                 self._left.add(model)
@@ -199,11 +172,8 @@ class RepositoryListing:
     def versions(self, model: str, strict: bool = False) -> bool:
         """Bring the manifests of a model's versions, its labels and traffic; remove versions that are gone.
 
-        Args:
-            strict: Raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
-
-        Returns:
-            True if all of it could be queried.
+        With `strict`, raise NotReady if a manifest cannot be queried, so that an existing version is not skipped.
+        Return True if all of it could be queried.
         """
         listed = self._store.folder(model)
         numbers = {int(name) for name in listed.folders if VERSION.fullmatch(name)}
@@ -221,12 +191,12 @@ class RepositoryListing:
             complete &= self._store_errors.alone(f"{key}/{MANIFEST}", partial(self._show, model, number, empty), strict)
         # A version that was committed since the listing is not gone.
         self._end(model, (n for n in versions_here(self._root / model) if n not in numbers))
-        there = bool(versions_here(self._root / model))
+        is_model = bool(versions_here(self._root / model))
         with self._emptying:
-            self._empty.note(model, not there)
-            if there:
+            self._empty.note(model, not is_model)
+            if is_model:
                 self._empty_versions[model] = empty
-        for name, limit in KEPT.items() if there else ():
+        for name, limit in KEPT.items() if is_model else ():
             key = f"{model}/{name}"
             brought = self._store_errors.alone(key, partial(self._kept_as_listed, key, limit, listed.etags.get(name)))
             # The trainer's report is for people: new versions are found without it.
@@ -234,38 +204,27 @@ class RepositoryListing:
         return complete
 
     def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
-        """Bring a file that is replaced in place, unless it is what a listing shows.
-
-        Args:
-            name: Its key.
-            limit: Its maximum size.
-            etag: Its etag in the listing; None if it is not there.
-        """
+        """Bring a file that is replaced in place, unless it has the etag of a listing (None: it is not there)."""
         if etag is None:
             (self._root / name).unlink(missing_ok=True)
         elif not etag or etag != self._kept.etag(self._root / name):
             self.kept(name, limit)
 
     def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
-        """Bring a file that is replaced in place: labels, traffic, the trainer's report.
-
-        Args:
-            name: Its key.
-            limit: Its maximum size.
-        """
+        """Bring a file that is replaced in place: labels, traffic, the trainer's report."""
         path = self._root / name
-        found = self._store.get(name, limit, self._kept.etag(path))
-        if found is None:
+        content = self._store.get(name, limit, self._kept.etag(path))
+        if content is None:
             path.unlink(missing_ok=True)
-        elif not found.unchanged:
+        elif not content.unchanged:
             path.parent.mkdir(exist_ok=True)
-            self._kept.put(path, found)
+            self._kept.put(path, content)
 
     def records(self, model: str) -> bool:
         """Bring the version records of a model, each one's number after those before it; remove those that are gone."""
         folder, prefix = self._root / model / WITHDRAWN, f"{model}/{WITHDRAWN}/"
         # Before the store is listed: what this process creates meanwhile is not gone.
-        here = set(os.listdir(folder)) if folder.is_dir() else set()
+        downloaded = set(os.listdir(folder)) if folder.is_dir() else set()
         names = {key.rpartition("/")[2] for key in self._store.keys(prefix, MAX_FILES)}
         numbered = sorted((int(m[1]), int(m[2])) for name in names if (m := RECORD_NAME.fullmatch(name)))
         for version, number in numbered:
@@ -273,30 +232,30 @@ class RepositoryListing:
             if (folder / name).exists():
                 continue
             try:
-                found = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
-                data = found.data if found is not None else None
+                content = self._store.get(f"{prefix}{name}", MAX_RECORD_NBYTES)
+                data = content.data if content is not None else None
             except Corrupt:
                 # It keeps its number, and is as invalid here as it is there.
                 data = b""
             if data is not None:
                 create_record(folder / name, data)
         with contextlib.suppress(OSError):
-            for name in here - names:
+            for name in downloaded - names:
                 if RECORD_NAME.fullmatch(name):
                     (folder / name).unlink(missing_ok=True)
         return True
 
     def _show(self, model: str, number: int, empty: NegativeCache) -> None:
-        key, here = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
+        key, downloaded = f"{model}/{number}", (self._root / model / str(number) / MANIFEST).exists()
         # Do not create a storage for a name without a manifest.
-        there = here or self._store.head(f"{key}/{MANIFEST}") is not None
-        if there:
+        exists = downloaded or self._store.head(f"{key}/{MANIFEST}") is not None
+        if exists:
             storage = self._storage(model, number)
-            there = storage.followed or storage.bring_manifest()
-        if not there:
+            exists = storage.followed or storage.bring_manifest()
+        if not exists:
             self._tell_of(key)
         with self._emptying:
-            empty.note(str(number), not there)
+            empty.note(str(number), not exists)
 
     def _end(self, model: str, numbers: Iterable[int]) -> None:
         for number in list(numbers):
@@ -316,14 +275,12 @@ class RepositoryListing:
 
 
 def end_place(storage: MirroredStorage) -> None:
-    """Remove a version that the store no longer has; a process that serves it has its files mapped."""
     storage.followed = False
     storage.wipe()
     storage.ended = True
 
 
 def versions_here(folder: Path) -> list[int]:
-    """Return the numbers of the version folders in a model's folder."""
     try:
         return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name)]
     except OSError:
@@ -344,21 +301,15 @@ class NegativeCache:
         self._asked: dict[str, None] = {}
 
     def due(self, names: Iterable[str]) -> list[str]:
-        """Return the names of a listing to query now.
+        """Return the names of a listing to query now, and forget others.
 
-        These are all names that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
-        Names that are gone are forgotten.
+        These are all that are not known to be empty, and EMPTY_AT_ONCE of the others, those queried longest ago.
         """
-        there = dict.fromkeys(names)
-        self._asked = {name: None for name in self._asked if name in there}
-        return [name for name in there if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
+        names_now = dict.fromkeys(names)
+        self._asked = {name: None for name in self._asked if name in names_now}
+        return [name for name in names_now if name not in self._asked] + list(self._asked)[:EMPTY_AT_ONCE]
 
     def note(self, name: str, empty: bool) -> None:
-        """Remember the result of a query.
-
-        Args:
-            empty: True if it contains no version.
-        """
         self._asked.pop(name, None)
         if empty:
             self._asked[name] = None

@@ -1,30 +1,27 @@
 """Mirror of a repository in an object store: a local folder of models, kept in sync by polling threads.
 
-The store has the same layout below its prefix as a repository folder, and beside it `.hint`, an object with random
-content that every writer of a version, a label or another manifest replaces.
+The store has the layout of a repository folder, and beside it `.hint`, an object with random content that every writer
+of a version, a label or another manifest replaces.
 
 Invariants
 - The folder shows what the store had at the last request: a version's folder appears with its manifest, its tables when
   it is about to be loaded. A version that is gone in the store is removed here too; a process that serves it has its
   files mapped and goes on.
-- In a server, follow() starts two threads that poll the store; reading the folder then waits for no network. One thread
-  polls: the hint, and by its name the next record of each version that is read. The other thread does
-  listings (listing), when the hint has changed and every half a minute: however long they
-  take, records arrive. Before follow(), and in writers, each read queries the store.
-- A poll comes BEAT_S after the last, and less often while nothing changes: after a quiet time of T within T / 100,
-  and within LONGEST_BEAT_S at the most. So what ends a pause arrives late by a hundredth of the pause, and a trainer
-  that publishes every 25 s or more often is never waited for. Any change makes polls frequent again: a record, a new
-  hint, a version that is followed from now on.
+- In a server, follow() starts two threads; reading the folder then waits for no network. One polls the hint, and by
+  its name the next record of each version that is read. The other lists (listing) when the hint has changed and every
+  half a minute. Before follow(), and in writers, each read queries the store.
+- A poll comes BEAT_S after the last, and less often while nothing changes: after a quiet time of T within T / 100, at
+  most LONGEST_BEAT_S. So what ends a pause is late by a hundredth of it, and a trainer that publishes every 25 s or
+  more often is never waited for.
 - An outage changes nothing here: the last state stays, seen_s() reports its age, and the next beat tries again.
 - An error with one model, version or file in the store does not affect the others, and is logged once.
 - Where signatures are required, only the manifest of a version is downloaded until a trusted key has signed it.
 
 Costs of a beat: one request for the hint, one for each followed version; at every CHECK_BEATS-th four more for each
-version. A month of one version is 33 million requests where deltas arrive, 4.5 million where none do
-(docs/extensions/object_stores.md). Walking the folder takes at most a hundredth of the time.
+version (requests a month: docs/extensions/object_stores.md). Walking the folder takes at most a hundredth of the time.
 
-Rejected: notifications of the store (each store has its own kind, none has all, and missed changes have to be found
-anyway); one poller for all servers of a machine (managing its lifetime and its requests costs more than the requests).
+Rejected: notifications of the store (each store has its own kind, and missed changes have to be found anyway); one
+poller for all servers of a machine (managing its lifetime costs more than the requests).
 """
 
 from __future__ import annotations
@@ -60,10 +57,7 @@ log = logging.getLogger("freshet.mirror")
 HINT = ".hint"
 BEAT_S, LONGEST_BEAT_S, QUIET_SHARE, CHECK_BEATS, EVICT_S = 0.25, 2.0, 0.01, 4, 10.0
 FOLLOWED_S, KEPT_S = 60.0, 2 * 3600.0
-"""Seconds that a version is followed after its log was last read, and its files are kept after they were needed.
-
-Files may be released earlier.
-"""
+"""How long a version is followed after its log was last read, and its files are kept (at most) after their last use."""
 MAX_HINT_NBYTES = 1 << 10
 ROOM_NBYTES = 256 << 20
 """Disk space to keep free for new files."""
@@ -92,7 +86,6 @@ class Mirror:
             max_nbytes: Maximum size of the mirror; 0 for half of the disk.
             serving: Serve what the folder has while the store cannot be reached.
             models: Names of the only models to mirror; all if empty.
-            now_s: Clock for seconds.
         """
         root.mkdir(parents=True, exist_ok=True)
         self.root, self.store, self.serving, self._now_s = root, CountedStore(store, now_s), serving, now_s
@@ -120,11 +113,7 @@ class Mirror:
         self._threads: list[threading.Thread] = []
 
     def storage(self, model: str, number: int) -> MirroredStorage:
-        """Return the storage of a version; there is one per version in this process.
-
-        Args:
-            number: The version.
-        """
+        """Return the storage of a version; there is one per version in this process."""
         with self._making:
             storage = self._places.get((model, number))
             if storage is None:
@@ -139,10 +128,7 @@ class Mirror:
         return max(0.0, self._now_s() - (self._seen_s if self.following else self.store.answered_s))
 
     def tell(self) -> None:
-        """Replace the hint, so that all mirrors list the repository soon.
-
-        A failure is ignored: the next listing finds the change.
-        """
+        """Replace the hint, so that all mirrors list the repository soon; if that fails, the next listing suffices."""
         with contextlib.suppress(FreshetError):
             self.store.put(HINT, secrets.token_hex(16).encode())
 
@@ -162,11 +148,7 @@ class Mirror:
     # Versions to be loaded.
 
     def prepare(self, model: str, number: int) -> None:
-        """Bring all files needed to load a version into the folder, and follow the version from then on.
-
-        Args:
-            number: The version.
-        """
+        """Bring all files needed to load a version into the folder, and follow the version from then on."""
         storage = self.storage(model, number)
         # Its cached state refers to the old version.
         storage.followed = False
@@ -177,11 +159,7 @@ class Mirror:
         storage.followed = self.following
 
     def ready(self, model: str, number: int) -> bool:
-        """Run prepare() in the background while the mirror follows; return True once it is done, raise its error.
-
-        Args:
-            number: The version.
-        """
+        """Run prepare() in the background while the mirror follows; return True once it is done, raise its error."""
         if not self.following:
             self.prepare(model, number)
             return True
@@ -200,7 +178,6 @@ class Mirror:
     # Following.
 
     def follow(self) -> None:
-        """Start the polling threads."""
         if not self._threads:
             self.following = True
             with self._making:
@@ -233,7 +210,6 @@ class Mirror:
         return min(max(BEAT_S, QUIET_SHARE * (self._now_s() - self._changed_s)), LONGEST_BEAT_S)
 
     def listing_due(self) -> bool:
-        """Return True if it is time for a listing."""
         return self.listing.due(self._now_s(), self._hint_etag != self._listed_etag)
 
     def list_all(self) -> None:
@@ -337,12 +313,12 @@ class Mirror:
     def tidy(self) -> None:
         """Remove unneeded files if the mirror is too large, or its disk is full."""
         self.nbytes = total_nbytes(self.root)
-        wanted = max(self.nbytes - self.max_nbytes, ROOM_NBYTES - shutil.disk_usage(self.root).free)
-        if wanted <= 0:
+        excess = max(self.nbytes - self.max_nbytes, ROOM_NBYTES - shutil.disk_usage(self.root).free)
+        if excess <= 0:
             return
         with self._making:
-            mine = [storage for storage in self._places.values() if storage.leased]
-        self.nbytes -= evict(self.root, mine, wanted)
+            leased = [storage for storage in self._places.values() if storage.leased]
+        self.nbytes -= evict(self.root, leased, excess)
         if self.nbytes > self.max_nbytes and not self._told_full:
             self._told_full = True
             log.warning(
@@ -353,7 +329,7 @@ class Mirror:
 
 
 @contextlib.contextmanager
-def ours(what: str) -> Iterator[None]:
+def ours(subject: str) -> Iterator[None]:
     """Convert an error that prevents a version's download to one of ours; NotReady if it is temporary."""
     try:
         yield
@@ -366,7 +342,7 @@ def ours(what: str) -> Iterator[None]:
     except Exception as error:
         if (short := shortage(error)) is not None:
             raise short from None
-        log.exception("cannot download %s", what)
+        log.exception("cannot download %s", subject)
         raise Corrupt("version: cannot be downloaded; see the server's log") from None
 
 
@@ -395,7 +371,6 @@ class VersionFetch:
         return not self._begun and time.monotonic() - self._made_s > COME_S
 
     def raise_error(self) -> None:
-        """Raise the error of the download, if there is one."""
         if self.lost:
             raise NotReady("not enough threads")
         if self._error is not None:

@@ -103,8 +103,7 @@ class MirroredRepository(Repository):
     def _asked(self, act: Any) -> None:
         """Query the store, unless the mirror polls in the background.
 
-        While the store is unreachable, a server uses the mirrored files. An empty mirror is not accepted as an empty
-        repository.
+        While the store is unreachable, a server uses the mirrored files, but takes no empty mirror for a repository.
         """
         try:
             if not self.mirror.following:

@@ -1,19 +1,16 @@
-"""Storage of one version in an object store, with a folder as its mirror.
-
-It implements processor.repository.storage.VersionStorage.
+"""Storage of one version in an object store, with a folder as its mirror (processor.repository.storage.VersionStorage).
 
 Invariants
-- A write goes to the store first and to the folder after: a record that is in the folder is, or was, in the store. The
-  file that a record names is in the store before the record is (processor.repository.log.change_log), and in the folder
-  too, so that a reader that finds the record need not wait.
-- A name has one fixed content, in the store as in the folder (processor.extensions.object_stores.version_copy).
-- The folder is a copy. A file there that fails its checksum, has another size than its record says, or is missing, is
-  downloaded (again); only if it is not in the store either, it is damaged, or gone. catch_up() compares existing files
-  with the store: the manifest, and the newest record, by whose hashes all earlier ones are checked.
-- Versions are built aside: files under the claim of one writer (version_claim), then the
-  manifest, created exclusively. A version without a manifest does not exist.
-- Files are kept by a shared lock (flock) on `.lease`, for as long as a process needs the version.
-- Nothing is downloaded whose size is not given by the manifest or an acceptable record, and nothing larger.
+- A write goes to the store first, then to the folder: a record in the folder is, or was, in the store. The file that a
+  record names is in both before the record is: a reader that sees the record need not wait.
+- A name has one fixed content, in the store as in the folder.
+- The folder is a copy. A file that is missing, fails its checksum or has not the size in its record is downloaded
+  again; only if the store's is no better, it is damaged, or gone. catch_up() compares existing files with the store:
+  the manifest, and the newest record, by whose hashes all earlier ones are checked.
+- A version is built aside: files under one writer's claim (version_claim), then the manifest, created exclusively. A
+  version without a manifest does not exist.
+- A shared flock on `.lease` keeps the files for as long as a process needs the version.
+- Nothing is downloaded whose size no manifest and no acceptable record gives, and nothing larger.
 
 Only the store makes anything durable: files that a power cut leaves in the folder are checked like all others.
 """
@@ -73,21 +70,16 @@ class MirroredStorage:
         now_s: Callable[[], float],
         lenient: bool,
     ) -> None:
-        """Create the storage; nothing is requested yet.
+        """Request nothing yet.
 
-        Args:
-            root: The mirror's folder.
-            number: The version.
-            named: Called after writing something that others find only by its name.
-            wrote: Called after writing anything.
-            now_s: Clock for seconds.
-            lenient: Use the files in the folder while the store cannot be reached.
+        `named` is called after writing something that others find only by its name, `wrote` after writing anything. If
+        `lenient`, the files in the folder are used while the store cannot be reached.
         """
         self.model, self.folder, self.key = model, root / model / str(number), f"{model}/{number}"
         self._store, self._told, self._wrote, self._now_s, self._lenient = store, named, wrote, now_s, lenient
         self._here, self._copy = FolderStorage(self.folder), VersionCopy(store, self.folder, self.key)
         self._naming = threading.RLock()
-        # True if the mirror polls it; the newest known record; time of the last lookup of a record.
+        # True if the mirror polls it; the newest known record, -1 for none; time of the last lookup of a record.
         self.followed, self.known, self.asked_s = False, -1, -1e9
         # True if the store has reported that it has no record after that one.
         self._at_end = False
@@ -140,15 +132,15 @@ class MirroredStorage:
     def newest(self, named: Callable[[int], str]) -> int:
         if self.followed and self.known >= 0:
             return self.known
-        here = self._newest_here(named)
+        newest_here = self._newest_here(named)
         try:
-            known = here if here and self._there(named(here)) else 0
-            self.known = newest(lambda number: self._there(named(number)), known)
+            start = newest_here if newest_here and self._there(named(newest_here)) else 0
+            self.known = newest(lambda number: self._there(named(number)), start)
             self._at_end = True
         except NotReady:
             if not self._lenient:
                 raise
-            self.known = max(self.known, here)
+            self.known = max(self.known, newest_here)
         return self.known
 
     def has(self, name: str) -> bool:
@@ -188,8 +180,8 @@ class MirroredStorage:
             self._send_all(path, name, path.rglob("*"))
             return
         # A dropped file is in the store already, and is not written again.
-        found = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
-        if found is None or found.nbytes != path.stat().st_size:
+        head = self._store.head(self._copy.key(name)) if name.startswith(DELTAS) else None
+        if head is None or head.nbytes != path.stat().st_size:
             self._store.put(self._copy.key(name), path)
 
     def replace(self, name: str, data: bytes) -> None:
@@ -217,8 +209,8 @@ class MirroredStorage:
             self._send_all(built, "", (path for path in built.rglob("*") if path.name != MANIFEST))
             claim.check_held()
             if not self._store.create(self._copy.key(MANIFEST), data):
-                found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES)
-                if found is None or found.data != data:
+                content = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES)
+                if content is None or content.data != data:
                     raise taken
             self._move_in(built, data)
             self.known, self._at_end, self.ended = 0, True, False
@@ -259,7 +251,6 @@ class MirroredStorage:
             os.utime(self._lease)  # when it was needed last, for eviction
 
     def release(self) -> None:
-        """Stop keeping the folder's files."""
         with self._leasing:
             self._release()
 
@@ -288,34 +279,32 @@ class MirroredStorage:
     def bring_manifest(self) -> bool:
         """Bring the store's manifest into the folder; return False if there is none.
 
-        If the version differs from the one in the folder, the folder is removed, unless the version is followed: then
-        only the manifest changes.
+        If it is another version's, the folder is removed; of a followed version only the manifest changes.
         """
         path = self.folder / MANIFEST
-        found = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
-        if found is None:
+        content = self._store.get(self._copy.key(MANIFEST), MAX_MANIFEST_NBYTES, self._known_files.etag(path))
+        if content is None:
             return False
         self.ended = False
-        if found.unchanged:
+        if content.unchanged:
             return True
         try:
-            here = path.read_bytes()
+            current = path.read_bytes()
         except OSError:
-            here = b""
-        if here and here != found.data and _root(here) != _root(found.data):
+            current = b""
+        if current and current != content.data and _root(current) != _root(content.data):
             if self.followed:
                 self._replaced = True
             else:
                 self.wipe()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._known_files.put(path, found)
+        self._known_files.put(path, content)
         return True
 
     def catch_up(self, keyring: Keyring = NO_KEYS) -> None:
         """Bring the manifest and the records since the newest snapshot in line with the store.
 
-        Args:
-            keyring: Keys that must have signed the manifest before anything else is downloaded.
+        Where keys are trusted, one of them must have signed the manifest before anything else is downloaded.
         """
         try:
             if self._replaced:
@@ -337,11 +326,7 @@ class MirroredStorage:
             self.known = max(self.known, self._newest_here(record_name))
 
     def prepare(self, keyring: Keyring = NO_KEYS) -> None:
-        """Bring all files needed to load the version into the folder.
-
-        Args:
-            keyring: Keys that must have signed the manifest before anything else is downloaded.
-        """
+        """Bring all files needed to load the version into the folder; keys are used as in catch_up()."""
         self.catch_up(keyring)
         version = VersionReader(self.folder, storage=self, keyring=keyring)
         change_log = ChangeLog(version)
@@ -352,12 +337,12 @@ class MirroredStorage:
         files = version if base is None else open_snapshot(version, base)
         since = base.step if base else 0
         with ThreadPoolExecutor(AT_ONCE, "freshet-mirror") as pool:
-            wanted = [pool.submit(files.fetch, [name]) for name in files.manifest.files]
-            wanted += [
+            downloads = [pool.submit(files.fetch, [name]) for name in files.manifest.files]
+            downloads += [
                 pool.submit(change_log.bring_delta, link) for link in change_log.history.line() if link.step > since
             ]
-            for one in wanted:
-                one.result()
+            for download in downloads:
+                download.result()
         for name in files.manifest.files:
             if not (self.folder / files.where(name)).exists():
                 # The version is just being copied into the store, manifest first.
@@ -369,11 +354,7 @@ class MirroredStorage:
         return self.known >= 0 and not self._at_end
 
     def advance(self, keyring: Keyring = NO_KEYS) -> None:
-        """Take new records, at most WALKED at once, each after its file.
-
-        Args:
-            keyring: Keys of which one must have signed a record before its file is downloaded.
-        """
+        """Take new records, at most WALKED at once, each after its file, which a trusted key must have signed."""
         if self.known < 0:
             return
         for _ in range(WALKED):
@@ -393,21 +374,15 @@ class MirroredStorage:
         self._at_end = False
 
     def _record_object(self, name: str) -> bytes | None:
-        """Return the bytes of a record's object, None if there is none.
-
-        If it is too large, return bytes that are too large for any reader as well.
-        """
+        """Return the bytes of a record, None if there is none; of one that is too large, bytes that no reader takes."""
         try:
-            found = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
+            content = self._store.get(self._copy.key(name), MAX_RECORD_NBYTES)
         except Corrupt:
             return bytes(MAX_RECORD_NBYTES + 1)
-        return found.data if found is not None else None
+        return content.data if content is not None else None
 
     def _bring_set_aside(self, data: bytes, number: int) -> None:
-        """Before a repair is stored, replace the records that it sets aside by those of the store.
-
-        The folder may have a sound copy of a record that was damaged since.
-        """
+        """Before a repair is stored, replace the records that it sets aside: one was damaged since it was copied."""
         repair = parsed_repair(data, number)
         if repair is not None:
             for other in range(repair.since, min(number, repair.since + WALKED)):
@@ -434,9 +409,9 @@ class MirroredStorage:
 
     def bring_dropped(self, name: str) -> None:
         """Bring a file that may have been put into the store without a record."""
-        found = self._store.head(self._copy.key(name))
-        if found is not None and found.nbytes <= MAX_DELTA_NBYTES:
-            self._copy.download(name, found.nbytes)
+        head = self._store.head(self._copy.key(name))
+        if head is not None and head.nbytes <= MAX_DELTA_NBYTES:
+            self._copy.download(name, head.nbytes)
 
     def look_at_next_dropped(self) -> None:
         """Bring the delta after the newest record, if it was put into the store without a record."""
@@ -447,10 +422,7 @@ class MirroredStorage:
                 self.bring_dropped(name)
 
     def scrub(self) -> None:
-        """Compare the newest record, another one, and the files they name with the store, and update the folder.
-
-        A server that serves them detects the change in the folder (LogReader.scrub).
-        """
+        """Update the newest record, another one and their files from the store; LogReader.scrub detects a change."""
         self._turn = self._turn + 1 if self._turn < self.known else 0
         for number in sorted({self.known, self._turn}):
             if number == 0:
@@ -465,20 +437,20 @@ class MirroredStorage:
 
     def _check_object(self, name: str, limit: int) -> None:
         path = self.folder / name
-        found = self._store.get(self._copy.key(name), limit, self._known_files.etag(path))
-        if found is None:
+        content = self._store.get(self._copy.key(name), limit, self._known_files.etag(path))
+        if content is None:
             if name == MANIFEST:
                 return
             self._gone.add(name)
             path.unlink(missing_ok=True)
             return
         self._gone.discard(name)
-        if not found.unchanged:
-            self._known_files.put(path, found)
+        if not content.unchanged:
+            self._known_files.put(path, content)
 
     def _check_file(self, name: str, nbytes: int) -> None:
-        found, path = self._store.head(self._copy.key(name)), self.folder / name
-        if found is None or found.nbytes > nbytes:
+        head, path = self._store.head(self._copy.key(name)), self.folder / name
+        if head is None or head.nbytes > nbytes:
             # A file that is larger than its record says is not valid.
             self._gone.add(name)
             self._etags.pop(name, None)
@@ -486,11 +458,11 @@ class MirroredStorage:
             return
         was_gone = name in self._gone
         self._gone.discard(name)
-        before = self._etags.setdefault(name, found.etag)
-        there = path.exists()
-        replaced = there and (before != found.etag or path.stat().st_size != found.nbytes)
-        if (was_gone or replaced) and self._copy.download(name, found.nbytes):
-            self._etags[name] = found.etag
+        before = self._etags.setdefault(name, head.etag)
+        exists = path.exists()
+        replaced = exists and (before != head.etag or path.stat().st_size != head.nbytes)
+        if (was_gone or replaced) and self._copy.download(name, head.nbytes):
+            self._etags[name] = head.etag
 
     def _agree(self, number: int) -> None:
         """Bring the records in the folder in line with the store, from the newest back to where a start begins."""
@@ -533,12 +505,7 @@ class MirroredStorage:
                 bare.path.unlink(missing_ok=True)
 
     def _fetch_record(self, number: int, anew: bool = False) -> bytes:
-        """Bring a record and return its bytes; empty if there is none.
-
-        Args:
-            number: Number of the record.
-            anew: Replace a record that is already in the folder.
-        """
+        """Bring a record, even over one in the folder (`anew`); return its bytes, none if the store has none."""
         name = record_name(number)
         data = self._record_object(name)
         if data is None:
@@ -569,8 +536,8 @@ class MirroredStorage:
                 )
                 for p in files
             ]
-            for one in sent:
-                one.result()
+            for upload in sent:
+                upload.result()
 
     def _there(self, name: str) -> bool:
         return self._store.head(self._copy.key(name)) is not None
@@ -585,8 +552,8 @@ def _names(folder: Path) -> list[str]:
 
 def _number(name: str) -> int | None:
     """Return the number of a record by its name; None for any other name."""
-    found = RECORD.fullmatch(name)
-    return int(found[1]) if found else None
+    match = RECORD.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def _root(data: bytes) -> str:

@@ -1,29 +1,26 @@
 """Object store client: one prefix of one bucket (S3, Google Cloud Storage, Azure), based on obstore.
 
 Invariants
-- A name is given once: `create` sends If-None-Match: *, so of two writers one gets it. It returns False only if the
-  name has other content from another writer: after an uncertain outcome (a broken connection, a missing response) its
-  second attempt may be refused because of the first, so the content decides. The library's own retries would hide which
-  of the two happened; creations have none.
-- An outage becomes NotReady in a short time: 1 s for a connection, PATIENCE_S for a response (longer if megabytes are
-  sent first), two retries within 2 s. The caller decides whether to try again. A refusal by the store (credentials,
-  403) is NotReady too: a role whose key is just being renewed must not stop what is served.
+- A name is given once: `create` sends If-None-Match: *, so of two writers one gets it. After an uncertain outcome (a
+  broken connection, no response) the second attempt may be refused because of the first, so the content decides: False
+  means other content. Creations are not retried by the library, which would hide which of the two happened.
+- An outage becomes NotReady soon: 1 s for a connection, PATIENCE_S for a response (longer if megabytes are sent first),
+  two retries within 2 s. So does a refusal (403): a role whose key is just being renewed must not stop what is served.
 - Messages are one line without URLs, keys and the library's text, which may contain a signed URL.
-- Content from others: reads into memory have a size limit, and so has a download. The limit is checked before the body
-  is read, and again as it arrives: the length that a store reports may be wrong.
+- Reads into memory and downloads have a size limit. It is checked before the body is read, and again as the body
+  arrives: the length that a store reports may be wrong.
 - A listing ends: after LISTING_S for the next thousand keys, or for all folders; after MAX_NAMES folders and MAX_KEYS
   keys; and if names repeat (a page token that the store has returned before). Exceeding a limit is an outage. A name
   has at most MAX_KEY_NBYTES, as in S3.
 
-Costs: get, head, create, put: one request each (a put of more than PART_NBYTES: one per part, and two); folders: one
-for each thousand names; delete: one for each thousand keys on S3. Threads share a store: no lock is held while one
-waits. It does not survive a fork: open a store in the process that uses it.
+Costs: get, head, create, put: one request each (a put of more than PART_NBYTES: one per part, and two); folder: one
+for each thousand names; delete: one for each thousand keys on S3. Threads share a store, and no lock is held while one
+waits. A store does not survive a fork: open it in the process that uses it.
 
-Limited only in time: the bytes of one page of a listing, and the number of empty pages. The library reads pages by
-itself and reports none.
+Limited only in time: the bytes of one page of a listing, and the number of empty pages, which the library does not
+report.
 
-Rejected: fsspec, whose s3fs has no conditional creation and brings an event loop; boto3, which opens S3 alone; and
-retries of a creation by the library: the second is refused because of the first, like one by another writer.
+Rejected: fsspec, whose s3fs has no conditional creation and brings an event loop; boto3, which opens S3 alone.
 """
 
 from __future__ import annotations
@@ -60,13 +57,7 @@ T = TypeVar("T")
 
 
 class ObjectContent(NamedTuple):
-    """An object's content.
-
-    Attributes:
-        data: The bytes; empty if unchanged.
-        etag: Etag of the content.
-        unchanged: True if it is still what the given etag names.
-    """
+    """An object's content: no data if it is `unchanged`, still what the given etag names."""
 
     data: bytes
     etag: str
@@ -74,51 +65,28 @@ class ObjectContent(NamedTuple):
 
 
 class ObjectHead(NamedTuple):
-    """Size and etag of an object.
-
-    Attributes:
-        etag: Etag of its content.
-    """
-
     nbytes: int
     etag: str
 
 
 class FolderListing(NamedTuple):
-    """Folders and objects directly below a prefix.
-
-    Attributes:
-        folders: Names that contain objects, ascending.
-        etags: Etags of the objects, by name; "" where the store gives none.
-    """
+    """Folders with objects, ascending, and etags of objects, "" where the store gives none, directly below a prefix."""
 
     folders: list[str]
     etags: dict[str, str]
 
 
 class ObjectEntry(NamedTuple):
-    """An object of a listing.
-
-    Attributes:
-        etag: Etag of its content.
-    """
-
     key: str
     nbytes: int
     etag: str
 
 
 def open_store(address: str, what: str = "repository", patience_s: float = PATIENCE_S) -> ObjectStore:
-    """Open the store at an address such as s3://bucket/prefix; nothing is requested yet.
+    """Open the store at an address such as s3://bucket/prefix, which messages call `what`; nothing is requested yet.
 
-    Credentials, region and endpoint come from the environment, under the names that the store's own tools use.
-
-    Args:
-        what: Name of the address in messages.
-        patience_s: Seconds to wait for a response.
-
-    Raises:
-        BadInput: The address is invalid, or the library is missing.
+    Credentials, region and endpoint come from the environment, under the names that the store's own tools use. Raises
+    BadInput if the address is invalid, or the library is missing.
     """
     scheme, _, _ = address_parts(address, what)
     with needed(f"{what} {scheme}://", "objects"):
@@ -142,14 +110,9 @@ class ObjectStore:
         self._asking()
 
     def get(self, key: str, etag: str = "", limit: int = MAX_GET_NBYTES) -> ObjectContent | None:
-        """Return an object's content, or None if there is no such object.
+        """Return an object's content of at most `limit`, else raise Corrupt; None if there is no such object.
 
-        Args:
-            etag: Etag of the content that is known already; unchanged content is not sent again.
-            limit: Maximum size in bytes.
-
-        Raises:
-            Corrupt: The object is larger.
+        What has the etag is known already, and not sent again.
         """
         from obstore.exceptions import NotModifiedError
 
@@ -164,14 +127,9 @@ class ObjectStore:
             return ObjectContent(b"", etag, True)
 
     def download(self, key: str, path: Path, nbytes: int) -> bool:
-        """Stream an object into a new file; return False if there is no such object. After an error no file remains.
+        """Stream an object into a new file of at most `nbytes`; return False if there is no such object.
 
-        Args:
-            path: The new file.
-            nbytes: Maximum size.
-
-        Raises:
-            Corrupt: The object is larger.
+        After an error no file remains. Raises Corrupt if the object is larger.
         """
 
         def stream() -> bool:
@@ -194,12 +152,7 @@ class ObjectStore:
         return self._found(stream) or False
 
     def read_range(self, key: str, start: int, nbytes: int, etag: str) -> bytes:
-        """Return a range of an object's bytes; raise BadInput if it is gone or was replaced.
-
-        Args:
-            start: First byte.
-            etag: Etag that the object must have; "" for any.
-        """
+        """Return bytes of an object from `start` on; raise BadInput if it is gone or has not this etag ("" for any)."""
         from obstore.exceptions import PreconditionError
 
         def read() -> bytes:
@@ -229,9 +182,6 @@ class ObjectStore:
 
         The content is held in memory. After NotReady the object may exist nevertheless: the next attempt with the same
         content returns True.
-
-        Args:
-            content: Its bytes, or a file with them.
         """
         data = content if isinstance(content, bytes) else content.read_bytes()
         from obstore.exceptions import AlreadyExistsError
@@ -245,8 +195,7 @@ class ObjectStore:
             except NotReady as error:
                 uncertain = error
             except AlreadyExistsError as error:
-                # 409: another creation of it was in progress; the store does not report whose, and whether it
-                # succeeded.
+                # 409: another creation was in progress, and the store does not say whose, and whether it succeeded.
                 if uncertain is None and _status(error) != 409:
                     return False
                 if (head := self.head(key)) is not None:
@@ -256,27 +205,19 @@ class ObjectStore:
         raise uncertain
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Write or replace an object; readers see the old one or the new one as a whole.
-
-        Args:
-            content: Its bytes, or a file with them.
-        """
+        """Write or replace an object; readers see the old one or the new one as a whole."""
         nbytes = len(content) if isinstance(content, bytes) else content.stat().st_size
         client = self._writing(min(nbytes, PART_NBYTES), RETRIES)
         if isinstance(content, Path) and nbytes <= PART_NBYTES:
             content = content.read_bytes()  # one request; for an empty file too
         self._must(lambda: client.put(_key(key), content, chunk_size=PART_NBYTES, use_multipart=nbytes > PART_NBYTES))
 
-    def folders(self, prefix: str) -> list[str]:
-        """Return the names directly below a prefix that contain objects, ascending; deeper levels are not listed."""
-        return self.folder(prefix).folders
-
     def folder(self, prefix: str) -> FolderListing:
         """Return what lies directly below a prefix; deeper levels are not listed."""
         from obstore import list_with_delimiter_async
 
-        found = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
-        prefixes, objects = found["common_prefixes"], found["objects"]
+        listed = self._listed(lambda: list_with_delimiter_async(self._brief(), prefix.strip("/") or None))
+        prefixes, objects = listed["common_prefixes"], listed["objects"]
         if len(prefixes) + len(objects) > MAX_NAMES:
             raise NotReady(self._line(f"it lists more than {MAX_NAMES} names in one folder"))
         return FolderListing(
@@ -290,7 +231,7 @@ class ObjectStore:
             yield entry.key
 
     def entries(self, prefix: str) -> Iterator[ObjectEntry]:
-        """Yield the objects that keys() lists, with sizes and etags."""
+        """Yield the objects of keys(), with sizes and etags."""
         listing = self._must(lambda: self._brief().list(prefix.strip("/") or None, chunk_size=1000))
         count, last = 0, ""
         while chunk := self._listed(lambda: anext(listing, None)):
@@ -299,15 +240,12 @@ class ObjectStore:
                 raise NotReady(self._line("its listing repeats itself"))
             last = chunk[-1]["path"]
             if count > MAX_KEYS or max(len(meta["path"]) for meta in chunk) > MAX_KEY_NBYTES:
-                wanted = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
-                raise NotReady(self._line(f"it lists more than {wanted}"))
+                most = f"{MAX_KEYS} names of {MAX_KEY_NBYTES} bytes"
+                raise NotReady(self._line(f"it lists more than {most}"))
             yield from (ObjectEntry(meta["path"], meta["size"], meta["e_tag"] or "") for meta in chunk)
 
     def _listed(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a part of a listing; raise NotReady after LISTING_S.
-
-        It runs as a task, because a task can be cancelled and a call cannot.
-        """
+        """Return the result of a part of a listing, run as a task, so that it can be cancelled after LISTING_S."""
 
         async def bounded() -> T:
             try:
@@ -319,12 +257,7 @@ class ObjectStore:
         return self._must(lambda: _run_alone(bounded))
 
     def _body(self, key: str, reply: GetResult, limit: int, partial: bool = False) -> bytes:
-        """Return the bytes of a reply, counted as they arrive.
-
-        Args:
-            limit: Maximum number of bytes.
-            partial: True if they are a part of the object.
-        """
+        """Return the bytes of a reply, at most `limit`, counted as they arrive; `partial`: not of the whole object."""
         if not partial:
             self._check_size(key, reply.meta["size"], limit)
         data = bytearray()
@@ -346,8 +279,8 @@ class ObjectStore:
                         self._asked(partial(self._asking().delete, key))
 
     def _holds(self, key: str, data: bytes) -> bool:
-        found = self.get(key, limit=len(data))
-        return found is not None and found.data == data
+        content = self.get(key, limit=len(data))
+        return content is not None and content.data == data
 
     def _asking(self) -> Bucket:
         return self._client(self._patience_s, RETRIES)
@@ -364,14 +297,12 @@ class ObjectStore:
         return self._client(self._patience_s, RETRIES, BRIEF * self._patience_s)
 
     def _client(self, read_s: float, retries: int, whole_s: float = WHOLE_S) -> Bucket:
-        """Return a client with time limits. Two threads may create the same one; either can be used.
+        """Return a client with seconds for the next bytes and for the whole request.
 
-        Args:
-            read_s: Seconds to wait for the next bytes.
-            whole_s: Seconds for the whole request.
+        Two threads may create the same one; either can be used.
         """
-        if (known := self._clients.get((read_s, retries, whole_s))) is not None:
-            return known
+        if (opened := self._clients.get((read_s, retries, whole_s))) is not None:
+            return opened
         from obstore.exceptions import BaseError
         from obstore.store import from_url
 
@@ -392,14 +323,13 @@ class ObjectStore:
             },
         }
         try:
-            made: Any = from_url(self.address, client_options=client, retry_config=retry)
+            store: Any = from_url(self.address, client_options=client, retry_config=retry)
         except (BaseError, ValueError):
-            wanted = "expected an address such as s3://bucket/prefix, and the store's own environment variables"
-            raise BadInput(f"{self._what}: {wanted}; this address cannot be opened") from None
-        return self._clients.setdefault((read_s, retries, whole_s), made)
+            expected = "expected an address such as s3://bucket/prefix, and the store's own environment variables"
+            raise BadInput(f"{self._what}: {expected}; this address cannot be opened") from None
+        return self._clients.setdefault((read_s, retries, whole_s), store)
 
     def _found(self, act: Callable[[], T]) -> T | None:
-        """Return the result of act(), or None if it finds no object."""
         try:
             return self._asked(act)
         except FileNotFoundError:
@@ -476,8 +406,8 @@ def _key(key: str) -> str:
 
 
 def _status(error: Exception) -> int:
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else 0
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else 0
 
 
 def _reason(error: Exception) -> str:

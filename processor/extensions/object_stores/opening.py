@@ -22,15 +22,10 @@ def open_mirrored(
     """Open the repository at an address.
 
     Args:
-        address: A URL such as s3://bucket/prefix.
         mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
         mirror_bytes: Maximum size of the mirror; 0 for half of the disk.
         serving: Serve what the mirror has while the store cannot be reached.
         models: Names of the only models to mirror; all if empty.
-
-    Raises:
-        BadInput: The address is invalid.
-        NotReady: The mirror folder cannot be written.
     """
     store = open_store(address)
     try:
@@ -40,14 +35,10 @@ def open_mirrored(
 
 
 def mirror_folder(address: str, mirror: str = "") -> Path:
-    """Return the folder of the mirror of an address.
-
-    Args:
-        mirror: Folder for mirrors; "" for FRESHET_MIRROR, or else the user's cache.
-    """
+    """Return the folder of the mirror of an address; `mirror` is as of open_mirrored()."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "freshet"
     base = Path(mirror or os.environ.get(MIRROR) or cache)
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-    known = hashlib.sha256(f"{endpoint} {address.rstrip('/')}".encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{endpoint} {address.rstrip('/')}".encode()).hexdigest()[:12]
     shown = re.sub(r"[^A-Za-z0-9_-]+", "-", address.partition("://")[2]).strip("-")[:60]
-    return base.absolute() / f"{shown}-{known}"
+    return base.absolute() / f"{shown}-{digest}"

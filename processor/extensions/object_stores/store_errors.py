@@ -13,30 +13,15 @@ MOST = 10_000
 
 
 class StoreErrors:
-    """The current errors of one mirror."""
-
     def __init__(self, answers: Callable[[], bool]) -> None:
-        """Start without errors.
-
-        Args:
-            answers: Returns True if the store answers at all.
-        """
         self._answers = answers
         self._wrong: dict[str, str] = {}
 
     def alone(self, name: str, act: Callable[[], object], strict: bool = False) -> bool:
-        """Run an action for one model, version or file, and log its error.
+        """Run an action for one model, version or file, and log its error; raise NotReady if no request is answered.
 
-        Args:
-            name: Name of the model, version or file.
-            act: The action; returns False if it is incomplete.
-            strict: Treat a failed request for this object alone as an outage too.
-
-        Returns:
-            False if the action was incomplete, or the store refuses this object alone.
-
-        Raises:
-            NotReady: The store does not answer at all.
+        Return False if the action was incomplete, which it says by False, or the store refuses this object alone. With
+        `strict`, such a refusal is raised too.
         """
         try:
             complete = act() is not False
@@ -48,18 +33,12 @@ class StoreErrors:
             self.tell(name, str(error))
             return False
         except Exception as error:
-            known = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
-            self.tell(name, known or type(error).__name__, traceback=not known)
+            reason = str(error) if isinstance(error, FreshetError) else getattr(error, "strerror", "")
+            self.tell(name, reason or type(error).__name__, traceback=not reason)
             return True
 
     def tell(self, name: str, why: str, traceback: bool = False) -> None:
-        """Log an error, unless it was the last one logged for this name.
-
-        Args:
-            name: Name of the model, version or file.
-            why: The error.
-            traceback: Log the traceback too.
-        """
+        """Log an error, unless it was the last one logged for this name."""
         if self._wrong.get(name) != why:
             if len(self._wrong) >= MOST:
                 # Names come from the store, so their number is not limited.
@@ -68,5 +47,4 @@ class StoreErrors:
             log.error("cannot follow %s: %s", name, why, exc_info=traceback)
 
     def over(self, name: str) -> None:
-        """Note that there is no error with this name any more."""
         self._wrong.pop(name, None)

@@ -2,10 +2,10 @@
 
 Invariants
 - One writer at a time uploads files under a version's prefix. An object, `.claim`, identifies it; a file beside the
-  version's folder holds the claim's id, so that a writer that was killed can go on with its own claim.
-- Among the processes of one mirror, one holds that file's lock for as long as it writes.
-- A claim ages: a thread of the writer renews it; after CLAIM_S without a renewal another writer may take it. The former
-  holder checks once more right before the manifest, and has lost the version if its claim is gone.
+  version's folder holds the claim's id, so that a writer that was killed can go on with its own claim, and the lock of
+  the process that writes.
+- A thread of the writer renews the claim; after CLAIM_S without a renewal another writer may take it. The former holder
+  checks once more right before the manifest, and has lost the version if its claim is gone.
 
 Known gap: two writers of two mirrors, of which one is considered dead and checks its claim just before the other takes
 it. The manifest is then that of one of them; its checksums detect files of the other.
@@ -36,11 +36,10 @@ MAX_CLAIM_NBYTES = 1 << 10
 class VersionClaim:
     """One writer's claim to one version."""
 
-    def __init__(self, store: CountedStore, key: str, mine: str, busy: Conflict) -> None:
-        self._store, self._key, self._mine, self._busy = store, key, mine, busy
+    def __init__(self, store: CountedStore, key: str, claim_id: str, busy: Conflict) -> None:
+        self._store, self._key, self._mine, self._busy = store, key, claim_id, busy
 
     def renew(self) -> None:
-        """Renew the claim: its writer is still working."""
         self.check_held()
         self._store.put(self._key, self._said())
 
@@ -60,7 +59,6 @@ class VersionClaim:
             raise self._busy
 
     def drop(self) -> None:
-        """Give up the claim, so that others may write."""
         with contextlib.suppress(FreshetError):
             self.check_held()
             self._store.delete([self._key])
@@ -70,8 +68,8 @@ class VersionClaim:
 
     def _there(self) -> dict[str, Any]:
         try:
-            found = self._store.get(self._key, MAX_CLAIM_NBYTES)
-            claim = json.loads(found.data) if found else None
+            content = self._store.get(self._key, MAX_CLAIM_NBYTES)
+            claim = json.loads(content.data) if content else None
         except (ValueError, RecursionError, Corrupt):
             claim = None
         return claim if isinstance(claim, dict) else {}
@@ -79,12 +77,9 @@ class VersionClaim:
 
 @contextmanager
 def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterator[VersionClaim]:
-    """Hold the claim to a version inside the context; raise Conflict if another writer is working.
+    """Hold the claim to a version, in a context; raise Conflict if another writer is working.
 
-    Args:
-        key: Prefix of the version's objects.
-        folder: The version's folder in the mirror.
-        built: Folder of the version's files in the meantime.
+    `key` is the prefix of its objects; its files are in `built` until they are moved to its folder in the mirror.
     """
     busy = Conflict(f"version {folder.name} of {folder.parent.name!r} is being published by another process")
     token = folder.with_name(f".{folder.name}.claim")
@@ -95,9 +90,9 @@ def claimed(store: CountedStore, key: str, folder: Path, built: Path) -> Iterato
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise busy from None
-        mine = os.pread(fd, 64, 0) or secrets.token_hex(16).encode()
-        os.pwrite(fd, mine, 0)
-        claim = VersionClaim(store, f"{key}/{CLAIM}", mine.decode(errors="replace"), busy)
+        claim_id = os.pread(fd, 64, 0) or secrets.token_hex(16).encode()
+        os.pwrite(fd, claim_id, 0)
+        claim = VersionClaim(store, f"{key}/{CLAIM}", claim_id.decode(errors="replace"), busy)
         claim.take()
         ended = threading.Event()
         renewing = threading.Thread(target=_renew, args=(claim, ended, built), name="freshet-claim", daemon=True)

@@ -23,53 +23,38 @@ AT_ONCE = 8
 
 
 class EtagCache:
-    """Files that are known to be copies of objects, by the etag of each.
-
-    A file that another process has written since is no longer known: the whole object is requested again.
-    """
+    """Etags of files that are copies of objects; of a file that another process has written since, none is known."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[str, Identity | None]] = {}
 
     def etag(self, path: Path) -> str:
-        """Return the etag of a file's content; "" if it is unknown."""
+        """Return the etag of a file's content; "" if it is not known."""
         etag, identity = self._known.get(path, ("", None))
         return etag if identity is not None and identity == identity_of(path) else ""
 
-    def put(self, path: Path, found: ObjectContent) -> None:
+    def put(self, path: Path, content: ObjectContent) -> None:
         """Write the content of an object to the file, unless it is there, and remember its etag."""
-        if not path.exists() or path.read_bytes() != found.data:
+        if not path.exists() or path.read_bytes() != content.data:
             with atomic_file(path) as file:
-                file.write(found.data)
-        self._known[path] = found.etag, identity_of(path)
+                file.write(content.data)
+        self._known[path] = content.etag, identity_of(path)
 
     def clear(self) -> None:
-        """Forget all files."""
         self._known.clear()
 
 
 class VersionCopy:
-    """Writer of one version's files in its folder, by their names."""
+    """Writer of one version's files in its folder, whose objects have the prefix `key`."""
 
     def __init__(self, store: CountedStore, folder: Path, key: str) -> None:
-        """Prepare the copy; nothing is written yet.
-
-        Args:
-            folder: The version's folder.
-            key: Prefix of the version's objects.
-        """
         self._store, self.folder, self._key = store, folder, key
 
     def key(self, name: str) -> str:
-        """Return the key of a file's object."""
         return f"{self._key}/{name}"
 
     def put(self, name: str, data: bytes, anew: bool = False) -> None:
-        """Write the file unless it exists (or always, with `anew`).
-
-        Args:
-            anew: Replace an existing file.
-        """
+        """Write the file unless it exists (or always, with `anew`)."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):
@@ -79,11 +64,7 @@ class VersionCopy:
             file.write(data)
 
     def name(self, aside: Path, name: str) -> None:
-        """Give a complete file another name as well, replacing a file of that name.
-
-        Args:
-            name: The new name.
-        """
+        """Give a complete file another name as well, replacing a file of that name."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         between = hidden_beside(path)
@@ -95,11 +76,7 @@ class VersionCopy:
         between.unlink(missing_ok=True)
 
     def download(self, name: str, nbytes: int) -> bool:
-        """Download a file, replacing an existing one; return False if there is no object.
-
-        Args:
-            nbytes: Maximum size.
-        """
+        """Download a file, replacing an existing one; return False if there is no object, Corrupt if it is larger."""
         aside = self.aside(name, nbytes)
         if aside is None:
             return False
@@ -107,11 +84,7 @@ class VersionCopy:
         return True
 
     def aside(self, name: str, nbytes: int) -> Path | None:
-        """Download a file under a hidden name and return its path; None if there is no object.
-
-        Args:
-            nbytes: Maximum size.
-        """
+        """Download a file under a hidden name and return its path; None if there is no object."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = hidden_beside(path)

@@ -22,23 +22,12 @@ class DamagedValues:
     """The log of the damaged values of one version's features. Thread-safe."""
 
     def __init__(self, where: str, clock: Clock) -> None:
-        """Begin with no feature named.
-
-        Args:
-            where: The model and version, for the log.
-        """
         self._where, self._clock = where, clock
         self._lock = threading.Lock()
         self._said_s: dict[str, float] = {}
 
     def say(self, feature: str, reason: str, sample: bytes = b"") -> None:
-        """Log why a feature's value cannot be read, unless that feature was named within the last minute.
-
-        Args:
-            feature: The input that the feature fills.
-            reason: What was expected, or what is wrong.
-            sample: The value as it is stored; its first bytes are shown.
-        """
+        """Log why an input's value cannot be read, and its first bytes, unless it was named within the last minute."""
         now_s = self._clock.now_s()
         with self._lock:
             if now_s < self._said_s.get(feature, -INTERVAL_S) + INTERVAL_S:

@@ -45,23 +45,13 @@ class Flight(Generic[Value]):
         self._landed.set()
 
     def wait(self, timeout_s: float) -> Value | None:
-        """Return the value that was read; None if there was none in time.
-
-        Args:
-            timeout_s: Seconds to wait.
-        """
+        """Return the value that was read; None if there was none in time."""
         return self.value if self._landed.wait(max(0.0, timeout_s)) else None
 
 
 @dataclass(slots=True)
 class Claim(Generic[Value]):
-    """Keys divided by claim().
-
-    Attributes:
-        found: Values of keys in the cache.
-        owned: Keys that the caller must read and settle.
-        joined: Flights of others.
-    """
+    """Keys divided by claim(): with values in the cache, to be read and settled by the caller, or read by others."""
 
     found: dict[bytes, Value] = field(default_factory=dict)
     owned: list[bytes] = field(default_factory=list)
@@ -69,15 +59,8 @@ class Claim(Generic[Value]):
 
 
 class EntityCache(Generic[Value]):
-    """The cache; thread-safe."""
-
     def __init__(self, ttl_s: float, max_nbytes: int, clock: Clock) -> None:
-        """Create an empty cache.
-
-        Args:
-            ttl_s: Seconds for which an entry is served; 0 for no entries.
-            max_nbytes: Bytes of all entries.
-        """
+        """Create an empty cache; an entry is served for `ttl_s`, 0 for no entries."""
         self._ttl_s, self._max_nbytes, self._clock = ttl_s, max_nbytes, clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[bytes, tuple[float, int, Value]] = OrderedDict()
@@ -88,29 +71,22 @@ class EntityCache(Generic[Value]):
     def nbytes(self) -> int:
         return self._nbytes
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def peek(self, keys: Sequence[bytes]) -> dict[bytes, Value] | None:
         """Return the values of all keys if the cache has every one of them, else None; never waits for a read."""
         now_s = self._clock.now_s()
         with self._lock:
-            found = {}
+            entities = {}
             for key in keys:
                 entry = self._entries.get(key)
                 if entry is None or entry[0] <= now_s:
                     return None
-                found[key] = entry[2]
-            for key in found:
+                entities[key] = entry[2]
+            for key in entities:
                 self._entries.move_to_end(key)
-            return found
+            return entities
 
     def claim(self, keys: Sequence[bytes]) -> Claim[Value]:
-        """Divide keys into those in the cache, those that others read, and those that are now the caller's to read.
-
-        Args:
-            keys: The keys, each once.
-        """
+        """Divide distinct keys: in the cache, read by others, or now the caller's to read."""
         claim: Claim[Value] = Claim()
         now_s = self._clock.now_s()
         with self._lock:
@@ -131,13 +107,7 @@ class EntityCache(Generic[Value]):
         return claim
 
     def settle(self, key: bytes, value: Value | None, nbytes: int = 0) -> None:
-        """End the caller's flight.
-
-        Args:
-            key: A key that claim() gave the caller.
-            value: What was read, None if nothing was.
-            nbytes: Bytes of the value.
-        """
+        """End the caller's flight, with the value that was read, None if nothing was, and its size."""
         with self._lock:
             flight = self._flights.pop(key)
             size = nbytes + len(key) + ENTRY_NBYTES
@@ -150,11 +120,7 @@ class EntityCache(Generic[Value]):
         flight.land(value)
 
     def erase(self, prefixes: Sequence[bytes], keys: Collection[bytes] = ()) -> int:
-        """Remove entries; return how many there were.
-
-        Args:
-            prefixes: Keys that begin like one of these.
-        """
+        """Remove entries of keys, and of keys that begin like one of `prefixes`; return how many there were."""
         begins = tuple(prefixes)
         with self._lock:
             erased = [key for key in self._entries if key in keys or key.startswith(begins)]

@@ -18,12 +18,7 @@ class EntityKeys:
     """The keys of the entities that some features of a group have in common."""
 
     def __init__(self, group: FeatureGroup, keys: tuple[KeyColumn, ...], unsigned: Container[str] = ()) -> None:
-        """Prepare the keys.
-
-        Args:
-            keys: The parts of a key.
-            unsigned: Inputs that declare uint64.
-        """
+        """Prepare the keys of some parts; `unsigned` are inputs that declare uint64."""
         self._keys = keys
         names, types = [key.name for key in keys], [key.type for key in keys]
         self._format: Callable[[Sequence[bytes]], bytes]
@@ -35,11 +30,7 @@ class EntityKeys:
     def of(self, entities: Mapping[str, Column]) -> list[bytes | None]:
         """Return a key for each row; None where a value has no place in the key's type.
 
-        Args:
-            entities: The inputs that make the keys, one value for each row: integers or Strings.
-
-        Raises:
-            BadInput: An input is not one that a key can be made of.
+        The inputs that make the keys have one value for each row: integers or Strings.
         """
         parts = [_key_values(entities[key.input], key) for key in self._keys]
         return [None if None in row else self._format(row) for row in zip(*parts)]

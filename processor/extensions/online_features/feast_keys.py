@@ -21,7 +21,6 @@ MASK = 0xFFFFFFFF
 
 
 def murmur3_32(data: bytes, seed: int = 0) -> int:
-    """Return MurmurHash3_x86_32 of some bytes, without sign."""
     hashed, whole = seed, len(data) & ~3
     for (block,) in struct.iter_unpack("<I", data[:whole]):
         hashed ^= _scrambled(block)
@@ -43,28 +42,17 @@ def _scrambled(block: int) -> int:
 
 
 def feature_field(view: str, feature: str) -> bytes:
-    """Return the hash field of a feature.
-
-    Args:
-        feature: The feature's name.
-    """
     return struct.pack("<I", murmur3_32(f"{view}:{feature}".encode()))
 
 
 def timestamp_field(view: str) -> bytes:
-    """Return the hash field of a view's timestamp."""
     return f"_ts:{view}".encode()
 
 
 def key_serializer(project: str, names: Sequence[str], types: Sequence[str]) -> Callable[[Sequence[bytes]], bytes]:
-    """Return a function from the values of an entity's join keys to its Redis key.
+    """Return a function from the values of an entity's join keys, decoded as value_types says, to its Redis key.
 
-    Args:
-        names: Join keys as they are stored.
-        types: Their types, of KEY_TYPES, in the same order.
-
-    Returns:
-        A function of the values, decoded as value_types says, in that order.
+    Names are those of the store, types of KEY_TYPES in the same order.
     """
     order = sorted(range(len(names)), key=lambda i: names[i])
     head = struct.pack("<I", len(names))

@@ -34,13 +34,7 @@ Message = dict[int, list[int | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """One part of a view's key.
-
-    Attributes:
-        name: Its name in the store.
-        input: Its name in a request: another one if the projection of a service maps it.
-        type: A name of KEY_TYPES.
-    """
+    """One part of a view's key, of KEY_TYPES; a service's projection may give it another name in requests (`input`)."""
 
     name: str
     input: str
@@ -51,13 +45,8 @@ class JoinKey:
 class RegisteredFeature:
     """A feature as the registry has it.
 
-    Attributes:
-        reference: "view:feature", with the view's alias if a service gives it one.
-        stored_view: The view's name in the store, with its version.
-        feature: The feature's name.
-        type: A name of VALUE_TYPES.
-        ttl_s: Seconds for which a value is valid; 0 for ever.
-        keys: The parts of its key.
+    `reference` is "view:feature", with the view's alias if a service gives it one; `stored_view` has the view's
+    version. A value is valid for `ttl_s`, 0 for ever.
     """
 
     reference: str
@@ -92,16 +81,9 @@ class _Projection:
 
 
 def parse_reference(reference: str, where: str) -> tuple[str, int, str]:
-    """Split "view:feature" or "view@v2:feature".
+    """Split "view:feature" or "view@v2:feature" into view, version (0 if there is none) and feature.
 
-    Args:
-        where: What has it, for the message.
-
-    Returns:
-        View, version (0 if there is none), feature.
-
-    Raises:
-        BadInput: It is not a reference.
+    `where` names the section in messages, here and below.
     """
     match = REFERENCE.fullmatch(reference)
     if match is None:
@@ -117,12 +99,7 @@ class FeastRegistry:
 
     @classmethod
     def read(cls, path: Path, project: str) -> FeastRegistry:
-        """Read a registry's file.
-
-        Raises:
-            BadInput: There is no such file, or the project is not in it.
-            Corrupt: It is not a registry.
-        """
+        """Read a registry's file; raise BadInput if it, or the project in it, does not exist, Corrupt if it is none."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_REGISTRY_NBYTES + 1)
@@ -139,11 +116,7 @@ class FeastRegistry:
 
     @classmethod
     def parse(cls, data: bytes, project: str) -> FeastRegistry:
-        """Parse a registry; raises BadInput and Corrupt as read() does.
-
-        Args:
-            data: The serialized Registry.
-        """
+        """Parse a serialized Registry; raises BadInput and Corrupt as read() does."""
         try:
             return cls._parse(data, project)
         except MalformedMessage:
@@ -180,35 +153,19 @@ class FeastRegistry:
         return cls(views, services, project)
 
     def service(self, name: str, where: str) -> list[RegisteredFeature]:
-        """Return the features of a feature service, in its order.
-
-        Args:
-            name: The service's name.
-            where: What names it, for messages.
-
-        Raises:
-            BadInput: There is no such service, or it has a feature that cannot be read.
-        """
+        """Return the features of a feature service, in its order; raise BadInput if one cannot be read."""
         projections = self._services.get(name)
         if projections is None:
             raise BadInput(f"{where}.service: {name[:64]!r} is not in the registry{nearest(name, self._services)}")
         return [self._feature(p, feature, where) for p in projections for feature in p.features]
 
     def features(self, references: Sequence[str], where: str) -> list[RegisteredFeature]:
-        """Return features by reference.
-
-        Args:
-            references: "view:feature" each.
-            where: What names them, for messages.
-
-        Raises:
-            BadInput: A feature does not exist, or cannot be read.
-        """
-        found = []
+        """Return features by references "view:feature"; raise BadInput if one does not exist or cannot be read."""
+        features = []
         for reference in references:
             view, version, feature = parse_reference(reference, where)
-            found.append(self._feature(_Projection(view, "", [feature], version=version), feature, where))
-        return found
+            features.append(self._feature(_Projection(view, "", [feature], version=version), feature, where))
+        return features
 
     def _feature(self, projection: _Projection, feature: str, where: str) -> RegisteredFeature:
         view = self._views.get(projection.view)

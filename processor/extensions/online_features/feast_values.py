@@ -45,17 +45,7 @@ ONEOF = frozenset(BY_NUMBER) | frozenset(NOT_SERVED) - {0}
 
 
 def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
-    """Decode a serialized Value.
-
-    Args:
-        data: The message.
-
-    Returns:
-        The value; None if it is null.
-
-    Raises:
-        MalformedMessage: The bytes are not a value of that type.
-    """
+    """Decode a serialized Value; None if it is null. Raises MalformedMessage if it is no value of that type."""
     if not data:
         return None
     if not kind.is_list and kind.number < 16 and data[0] == kind.number << 3 | kind.wire:
@@ -72,7 +62,7 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
             return data[1:]
     chosen = 0
     lists: list[bytes] = []
-    found: DecodedValue | None = None
+    decoded: DecodedValue | None = None
     for number, wire, field in read_fields(data):
         if number not in ONEOF:
             continue
@@ -85,26 +75,16 @@ def decode_value(data: bytes, kind: ValueType) -> DecodedValue | None:
             if kind.is_list:
                 lists.append(field)
             else:
-                found = _scalar(field, kind)
+                decoded = _scalar(field, kind)
     if chosen in (0, NULL):
         return None
     if chosen != kind.number:
         raise MalformedMessage(f"expected {kind.name}")
-    return _list(b"".join(lists), kind) if kind.is_list else found
+    return _list(b"".join(lists), kind) if kind.is_list else decoded
 
 
 def decode_timestamp(data: bytes) -> float:
-    """Decode a serialized google.protobuf.Timestamp.
-
-    Args:
-        data: The message.
-
-    Returns:
-        Seconds since 1970.
-
-    Raises:
-        MalformedMessage: The bytes are not a timestamp.
-    """
+    """Decode a serialized google.protobuf.Timestamp to seconds since 1970; MalformedMessage if it is none."""
     seconds = nanos = 0
     for number, wire, value in read_fields(data):
         if number in (1, 2):
@@ -116,12 +96,7 @@ def decode_timestamp(data: bytes) -> float:
 
 
 def encode_lists(kind: ValueType, lists: Ragged) -> list[bytes]:
-    """Encode lists as serialized Values.
-
-    Args:
-        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
-        lists: The lists, whose values have the type already or become it.
-    """
+    """Encode lists, of strings or of numbers of 64 bits or floats, as serialized Values of that type."""
     ends = lists.row_splits.tolist()
     if isinstance(lists.values, Strings):
         texts = [_field(1, text) for text in lists.values.tolist()]
@@ -139,11 +114,7 @@ def encode_lists(kind: ValueType, lists: Ragged) -> list[bytes]:
 
 
 def encode_timestamp(seconds: int) -> bytes:
-    """Encode a google.protobuf.Timestamp.
-
-    Args:
-        seconds: Whole seconds since 1970.
-    """
+    """Encode whole seconds since 1970 as a google.protobuf.Timestamp."""
     return b"\x08" + encode_varint(seconds & (1 << 64) - 1) if seconds else b""
 
 

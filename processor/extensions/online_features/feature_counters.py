@@ -48,23 +48,12 @@ class FeatureCounters:
     """The counters of one version's lookups. Thread-safe."""
 
     def __init__(self, inputs: Iterable[str]) -> None:
-        """Start at 0.
-
-        Args:
-            inputs: The inputs that the features fill.
-        """
         damaged = DAMAGED.each(inputs)
         self._damaged = {slot.value: len(COUNTERS) + n for n, slot in enumerate(damaged)}
         self._block = CounterBlock((*COUNTERS, *damaged))
         self._lock = threading.Lock()
 
     def read(self, store_asked: bool = False, seconds: float = 0.0) -> None:
-        """Count a request.
-
-        Args:
-            store_asked: True if it needed a store.
-            seconds: Its duration if so.
-        """
         with self._lock:
             cells = self._block.cells
             cells[READS] += 1
@@ -72,14 +61,7 @@ class FeatureCounters:
             cells[READ_S] += seconds
 
     def keys(self, entities: int, cached: int, joined: int = 0, losses: Sequence[Loss] = ()) -> None:
-        """Count the keys of a request.
-
-        Args:
-            entities: Distinct keys.
-            cached: Those answered from memory.
-            joined: Those that another request was reading at the same time.
-            losses: Why keys have no answer.
-        """
+        """Count the distinct keys of a request: from memory, read by another request meanwhile, and lost."""
         with self._lock:
             cells = self._block.cells
             cells[ENTITIES] += entities
@@ -89,31 +71,17 @@ class FeatureCounters:
                 cells[LOSSES[loss]] += 1
 
     def values(self, outcomes: NDArray[np.int64]) -> None:
-        """Count values.
-
-        Args:
-            outcomes: int64 [Status], values by outcome.
-        """
+        """Count values by outcome, int64 [Status]."""
         with self._lock:
             for status, count in enumerate(outcomes.tolist(), VALUES):
                 self._block.cells[status] += count
 
     def damaged(self, feature: str, rows: int) -> None:
-        """Count values of a feature that are damaged; values() counts them too.
-
-        Args:
-            feature: The input that the feature fills.
-            rows: How many values.
-        """
+        """Count values of an input that are damaged; values() counts them too."""
         with self._lock:
             self._block.cells[self._damaged[feature]] += rows
 
     def snapshot(self, cache_nbytes: int) -> Snapshot:
-        """Return the counters.
-
-        Args:
-            cache_nbytes: Bytes of cached entries now.
-        """
         with self._lock:
             self._block.cells[CACHE_NBYTES] = cache_nbytes
             return self._block.snapshot()

@@ -2,14 +2,12 @@
 
 Invariants
 - What a request sends wins: its inputs are passed on as they are, and only absent ones are added.
-- A request makes at most one read, of all groups together, for the keys of what it leaves out; a request that leaves
-  nothing out makes none.
+- A request makes at most one read, of all groups together, for the keys of what it leaves out.
 - No state of a store fails a request: what a store does not give becomes the training default, and its status is kept.
   A request fails only by what it sends, or if this server has no store of that name.
 - Columns of one sequence have lists of one length. Where lists of the store differ from one another they become empty;
   where they differ from a list that was sent, they become as many missing values.
-- A key that is the same in all rows is looked up once and fills inputs of one row, so that a user's features stay
-  those of the user.
+- A key that is the same in all rows is looked up once and fills inputs of one row: a user's features stay the user's.
 
 It is an InputLookup (processor.features.input_lookup), which says from which threads it may be called.
 """
@@ -29,11 +27,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.columns import Column, Ragged, Strings, take_rows
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, first_of
-from freshet_serving.processor.extensions.online_features.online_columns import (
-    OnlineColumn,
-    OnlineColumns,
-    Status,
-)
+from freshet_serving.processor.extensions.online_features.online_columns import OnlineColumn, OnlineColumns, Status
 from freshet_serving.processor.extensions.online_features.online_store import OpenStore
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures, RequestKeys
 from freshet_serving.processor.extensions.online_features.section import ONLINE, groups_of
@@ -48,12 +42,7 @@ log = logging.getLogger("freshet.features")
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Inputs that a request leaves out.
-
-    Attributes:
-        lookup: The lookup that found it; no other one may fill it.
-        names: The inputs; none if the request is complete.
-    """
+    """Inputs that a request leaves out, none if it is complete; no other lookup than the one that found it fills it."""
 
     lookup: FeatureLookup
     names: list[str]
@@ -64,14 +53,7 @@ class FeatureLookup:
     """Fills inputs of one version's requests. Thread-safe."""
 
     def __init__(self, manifest: Manifest, stores: Mapping[str, OpenStore], clock: Clock) -> None:
-        """Prepare the lookup; a store that is not there is missed only by requests that need it.
-
-        Args:
-            stores: The process' stores by name; they stay the caller's to close.
-
-        Raises:
-            BadInput: A default does not fit.
-        """
+        """Prepare the lookup in stores that stay the caller's; one that is not there is missed by who needs it."""
         every = groups_of(manifest)
         features = {f.input: f for group in every for f in group.features}
         self._specs = {i.name: i for i in manifest.inputs if i.name in features}
@@ -95,18 +77,10 @@ class FeatureLookup:
         KEEPERS.add(self)
 
     def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
-        """Forget what was read for a user (Keeper.erase_user)."""
         return {"online_features": self._features.erase(user)} if user.model == self._model else {}
 
     def find(self, inputs: Mapping[str, Column]) -> LeftOut:
-        """Return what a request leaves out.
-
-        Args:
-            inputs: The inputs that it sends.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Return what a request leaves out; raise BadInput if a key is not one, or a store is not this server's."""
         missing = [name for name, keys in self._keys.items() if name not in inputs and all(k in inputs for k in keys)]
         if not missing:
             return LeftOut(self, missing, None)
@@ -121,29 +95,18 @@ class FeatureLookup:
         return LeftOut(self, missing, self._features.keys_of(entities))
 
     def peek(self, inputs: Mapping[str, Column], left_out: LeftOut) -> FilledInputs | None:
-        """Add what a request leaves out, from memory; return None if a store would have to be asked.
-
-        Args:
-            inputs: The inputs that it sends.
-            left_out: What find() returned for them.
-        """
+        """Add what a request leaves out, from memory; return None if a store would have to be asked."""
         if left_out.keys is None:
             return FilledInputs(inputs, {}, {})
-        found = self._features.peek(left_out.keys)
-        return None if found is None else self._filled(inputs, left_out.names, found)
+        columns = self._features.peek(left_out.keys)
+        return None if columns is None else self._filled(inputs, left_out.names, columns)
 
     def fill(
         self, inputs: Mapping[str, Column], end_s: float = math.inf, left_out: LeftOut | None = None
     ) -> FilledInputs:
-        """Add what a request leaves out.
+        """Add what a request leaves out, until its deadline on the clock's now_s().
 
-        Args:
-            inputs: The inputs that it sends.
-            end_s: The request's deadline, on the clock's now_s().
-            left_out: What find() returned for them, if it was called.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
+        Raises BadInput as find() does, which is called unless `left_out` is its result.
         """
         if left_out is None or left_out.lookup is not self:
             left_out = self.find(inputs)
@@ -151,9 +114,9 @@ class FeatureLookup:
             return FilledInputs(inputs, {}, {})
         return self._filled(inputs, left_out.names, self._features.read(left_out.keys, end_s))
 
-    def _filled(self, inputs: Mapping[str, Column], names: list[str], found: OnlineColumns) -> FilledInputs:
-        columns = {name: self._input(name, found.columns[name], name in found.defaulted) for name in names}
-        reasons = {name: why for name, why in found.defaulted.items() if name in columns}
+    def _filled(self, inputs: Mapping[str, Column], names: list[str], online: OnlineColumns) -> FilledInputs:
+        columns = {name: self._input(name, online.columns[name], name in online.defaulted) for name in names}
+        reasons = {name: why for name, why in online.defaulted.items() if name in columns}
         filled = {**inputs, **columns}
         for sequence in self._sequences:
             if columns.keys().isdisjoint(sequence.inputs):
@@ -161,13 +124,12 @@ class FeatureLookup:
             unpack(filled, sequence)
             for name, misfits in _align(sequence, filled, columns).items():
                 columns[name] = filled[name]
-                if rows := int(np.count_nonzero(misfits & (found.columns[name].status == Status.PRESENT))):
+                if rows := int(np.count_nonzero(misfits & (online.columns[name].status == Status.PRESENT))):
                     self._features.count_misfits(name, rows)
                 reasons.setdefault(name, Status.DAMAGED.name.lower())
         return FilledInputs(filled, columns, reasons)
 
     def counted(self) -> Snapshot:
-        """Return the counters of the version's lookups."""
         return self._features.counted()
 
     def _input(self, name: str, column: OnlineColumn, defaulted: bool) -> Column:
@@ -191,13 +153,9 @@ class FeatureLookup:
 def _align(
     sequence: SequenceEntry, filled: dict[str, Column], looked_up: Collection[str]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Give the looked-up columns of a sequence lists of one length.
+    """Give the looked-up columns of a sequence, in `filled`, lists of one length.
 
-    Args:
-        filled: Columns by name, to change.
-
-    Returns:
-        For each column that has changed, bool [its rows]: rows of the store whose list does not fit.
+    Return for each that has changed, as bool [its rows], which of the store's lists do not fit.
     """
     lists = {
         name: column
@@ -225,13 +183,7 @@ def _align(
 
 
 def _refitted(column: Ragged, lengths: NDArray[np.int64], fits: NDArray[np.bool_]) -> Ragged:
-    """Return lists of given lengths: the column's where they fit, else missing values.
-
-    Args:
-        column: The lists; one serves all rows.
-        lengths: int64 [n].
-        fits: bool [n], rows whose list has that length.
-    """
+    """Return lists of given lengths, int64 [n]: the column's, or one for all rows, where they fit, else missing."""
     splits = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
     starts = np.broadcast_to(column.row_splits[:-1], len(lengths))
@@ -274,12 +226,11 @@ def _is_constant(column: Column) -> bool:
 
 
 def _rows(column: Column, rows: int) -> Column:
-    """Return the first rows of a column; one row is repeated."""
     if len(column) == rows:
         return column
     if isinstance(column, Strings):
         values = column.tolist()
         return Strings.of(values * rows if len(values) == 1 else values[:rows])
     assert isinstance(column, np.ndarray), "no lists are keys"
-    some: NDArray[Any] = np.repeat(column, rows) if len(column) == 1 else column[:rows]
-    return some
+    repeated: NDArray[Any] = np.repeat(column, rows) if len(column) == 1 else column[:rows]
+    return repeated

@@ -60,14 +60,9 @@ SECTION_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) -> FeatureGroup:
-    """Make a group of a section [online_features.NAME].
+    """Make a group of a section [online_features.NAME]; a relative path of a registry starts from `folder`.
 
-    Args:
-        name: The group's name.
-        folder: The folder that a relative path of a registry starts from.
-
-    Raises:
-        BadInput: The section, or what it names in the registry, does not fit.
+    Raises BadInput if the section, or what it names in the registry, does not fit.
     """
     where = f"online_features.{name[:64]}"
     for field, value in section.items():
@@ -75,8 +70,8 @@ def parse_group(name: str, section: Mapping[str, Any], folder: Path = Path()) ->
         if types is None:
             raise BadInput(f"{where}.{field[:64]}: there is no such option{nearest(field, SECTION_TYPES)}")
         if not isinstance(value, types) or isinstance(value, bool):
-            wanted = " or ".join(type_name(t()) for t in (types if isinstance(types, tuple) else (types,)))
-            raise BadInput(f"{where}.{field}: expected {wanted}, got {type_name(value)}")
+            expected = " or ".join(type_name(t()) for t in (types if isinstance(types, tuple) else (types,)))
+            raise BadInput(f"{where}.{field}: expected {expected}, got {type_name(value)}")
     key = section.get("key")
     inputs = _strings(where, "key", [key] if isinstance(key, str) else key or [])
     if not inputs or len(set(inputs)) != len(inputs):
@@ -123,18 +118,18 @@ def _registered_features(
         if option in section:
             raise BadInput(f"{where}.{option}: expected only without a registry, which has the types")
     if "service" in section:
-        found = registry.service(section["service"], where)
+        registered = registry.service(section["service"], where)
     else:
-        found = registry.features(_strings(where, "features", section["features"]), where)
+        registered = registry.features(_strings(where, "features", section["features"]), where)
     names, ttls = _names(where, section), _numbers(where, section, "ttl_s")
     result = []
-    for feature in found:
+    for feature in registered:
         missing = [column.input for column in feature.keys if column.input not in inputs]
         if missing:
             raise BadInput(f"{where}.key: view {feature.view!r} needs the join keys {', '.join(missing)} as well")
         result.append(_online_feature(feature, names, ttls))
-    _check_used(where, "names", names, [feature.reference for feature in found])
-    _check_used(where, "ttl_s", ttls, [feature.view for feature in found])
+    _check_used(where, "names", names, [feature.reference for feature in registered])
+    _check_used(where, "ttl_s", ttls, [feature.view for feature in registered])
     return tuple(result)
 
 
@@ -210,7 +205,7 @@ def _numbers(where: str, section: Mapping[str, Any], option: str) -> dict[str, f
     return {name: float(value) for name, value in section.get(option, {}).items()}
 
 
-def _check_used(where: str, option: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise BadInput(f"{where}.{option}: {name[:64]!r} is not read by this group{nearest(name, known)}")
+def _check_used(where: str, option: str, named: Mapping[str, Any], used: Sequence[str]) -> None:
+    for name in named:
+        if name not in used:
+            raise BadInput(f"{where}.{option}: {name[:64]!r} is not read by this group{nearest(name, used)}")

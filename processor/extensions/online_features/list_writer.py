@@ -32,14 +32,9 @@ class ListWriter:
     """Writes inputs of one version to one store; implements processor.features.input_writer.ListWriter."""
 
     def __init__(self, name: str, store: RedisWriter, manifest: Manifest, inputs: Collection[str]) -> None:
-        """Find out where the lists go.
+        """Find out where lists go; raise BadInput if they are not read from the store of this name, or by several keys.
 
-        Args:
-            name: The store's name.
-            inputs: The inputs, which are lists; those that no group reads from the store are not written.
-
-        Raises:
-            BadInput: They are not read from this store, or by several keys.
+        Inputs that no group reads from it are not written.
         """
         of_store = [group for group in groups_of(manifest) if group.store == name]
         groups = [group for group in of_store if any(f.input in inputs for f in group.features)]
@@ -70,7 +65,6 @@ class ListWriter:
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs that are written."""
         return [feature.input for feature in self._features]
 
     def begin(self) -> str:
@@ -78,21 +72,17 @@ class ListWriter:
         return hashlib.sha256(f"{self._store.begin()} {self._layout}".encode()).hexdigest()[:32]
 
     def write(
-        self,
-        keys: Column,
-        lists: Mapping[str, Ragged],
-        newest_s: NDArray[np.int64],
-        left_s: NDArray[np.float64] | None,
+        self, keys: Column, lists: Mapping[str, Ragged], newest_s: NDArray[np.int64], left_s: NDArray[np.float64] | None
     ) -> None:
         """Write the lists of entities; see the protocol."""
         values = [self._encoded(n, lists[feature.input]) for n, feature in enumerate(self._features)]
-        some = np.diff(lists[self._features[0].input].row_splits) > 0
+        has_list = np.diff(lists[self._features[0].input].row_splits) > 0
         commands: list[Command] = []
         for row, key in enumerate(self._keys.of({self._key: keys})):
             if key is None:
                 # No request could ask for it either.
                 continue
-            if not some[row]:
+            if not has_list[row]:
                 commands.append((b"HDEL", key, *self._removed))
                 continue
             stamp = feast_values.encode_timestamp(int(newest_s[row])) if self._stamps else b""
@@ -108,9 +98,9 @@ class ListWriter:
 
     def erase(self, keys: Column) -> int:
         """Remove the lists of entities; see the protocol."""
-        found = [key for key in self._keys.of({self._key: keys}) if key is not None]
+        list_keys = [key for key in self._keys.of({self._key: keys}) if key is not None]
         self._store.begin()
-        removed: Sequence[int] = self._store.send([(b"HDEL", key, *self._removed) for key in found])
+        removed: Sequence[int] = self._store.send([(b"HDEL", key, *self._removed) for key in list_keys])
         return sum(count > 0 for count in removed)
 
     def _encoded(self, n: int, lists: Ragged) -> list[bytes]:

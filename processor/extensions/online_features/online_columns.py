@@ -26,12 +26,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnlineColumn:
-    """One feature's values.
-
-    Attributes:
-        values: One for each row; the default where the status is not PRESENT.
-        status: uint8 [n], of Status.
-    """
+    """One feature's values: one for each row, the default where the status, uint8 [n], is not PRESENT."""
 
     values: Column
     status: NDArray[np.uint8]
@@ -39,12 +34,10 @@ class OnlineColumn:
 
 @dataclass(frozen=True, slots=True)
 class OnlineColumns:
-    """Online features of a request.
+    """Online features of a request, by the name of the input that each fills.
 
-    Attributes:
-        columns: By the name of the input that each fills.
-        defaulted: The inputs with a default in at least one row, and the status of the first such row in lower case.
-        problem: Why values are late, in a few words; "" if none is.
+    `defaulted` has inputs with a default in at least one row, and the status of the first such row in lower case;
+    `problem` says why values are late.
     """
 
     columns: dict[str, OnlineColumn]
@@ -54,13 +47,9 @@ class OnlineColumns:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Decoded features of one key.
+    """Decoded features of one key: for each of the lookup its status, its value and when that expires.
 
-    Attributes:
-        status: For each feature of the lookup: DAMAGED, PRESENT, NULL or NOT_FOUND.
-        values: For each feature; empty unless PRESENT.
-        expires_unix_s: For each feature: when its value expires.
-        whole_until_unix_s: Until when all of them are PRESENT; -inf if one of them is not.
+    A status is DAMAGED, PRESENT, NULL or NOT_FOUND. All are PRESENT until `whole_until_unix_s`; never, if -inf.
     """
 
     status: tuple[Status, ...]

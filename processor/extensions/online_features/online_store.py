@@ -43,32 +43,19 @@ HashReply = list[bytes | None] | Loss
 
 
 class OnlineStore(Protocol):
-    """A store outside of this process."""
-
     def fetch(self, reads: Sequence[HashRead], end_s: float) -> list[HashReply]:
-        """Read hashes in one round trip.
+        """Read hashes in one round trip, until `end_s` on time.monotonic(); return a reply for each read.
 
-        Args:
-            end_s: Deadline on time.monotonic(); what is not there by then is lost.
-
-        Returns:
-            A reply for each read. A store's failure is never raised.
+        What is not there by then is lost. A store's failure is never raised.
         """
         ...
 
-    def close(self) -> None:
-        """Close the store's connections."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store as a process has it open.
-
-    Attributes:
-        cache_ttl_s: Seconds for which a model keeps what it read from it; 0 for not at all.
-        cache_nbytes: Memory for that.
-    """
+    """A store as a process has it open, with time and memory for what a model has read; 0 for no cache."""
 
     store: OnlineStore
     cache_ttl_s: float

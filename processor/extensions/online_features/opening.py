@@ -21,24 +21,21 @@ if TYPE_CHECKING:
 
 
 def open_stores(settings: Iterable[OnlineStoreSettings], clock: Clock) -> dict[str, OpenStore]:
-    """Open stores; returns at once, also if they cannot be reached. A process that forks opens them after the fork.
+    """Open stores, by name; returns at once, also if they cannot be reached. The caller closes them.
 
-    Returns:
-        The stores by name; the caller closes them.
-
-    Raises:
-        BadInput: redis-py is not installed, or two stores have one name.
+    A process that forks opens them after the fork. Raises BadInput if redis-py is not installed, or two stores have one
+    name.
     """
     settings = list(settings)
     # Before the first is opened: its thread would try to connect for as long as the process lives.
-    for name, count in Counter(one.name for one in settings).items():
+    for name, count in Counter(store.name for store in settings).items():
         if count > 1:
             raise BadInput(f"online_stores.{name}: expected a store once, got it {count} times")
     stores: dict[str, OpenStore] = {}
-    for one in settings:
+    for store in settings:
         with needed("an online store"):
             from freshet_serving.processor.extensions.online_features.redis_store import RedisOnlineStore
-        stores[one.name] = OpenStore(RedisOnlineStore(one, clock), one.cache_ttl_s, one.cache_bytes)
+        stores[store.name] = OpenStore(RedisOnlineStore(store, clock), store.cache_ttl_s, store.cache_bytes)
     return stores
 
 
@@ -46,16 +43,11 @@ class OnlineLookups:
     """The online stores of one process, and lookups in them (processor.features.input_lookup.InputLookups)."""
 
     def __init__(self, settings: Iterable[OnlineStoreSettings | Mapping[str, Any]], clock: Clock) -> None:
-        """Open the stores, as open_stores() does.
-
-        Args:
-            settings: Their settings, or mappings of the fields of these.
-        """
-        known = [one if isinstance(one, OnlineStoreSettings) else OnlineStoreSettings(**one) for one in settings]
-        self._stores, self._clock = open_stores(known, clock), clock
+        """Open the stores, as open_stores() does, by their settings or mappings of their fields."""
+        typed = [each if isinstance(each, OnlineStoreSettings) else OnlineStoreSettings(**each) for each in settings]
+        self._stores, self._clock = open_stores(typed, clock), clock
 
     def of(self, manifest: Manifest) -> InputLookup | None:
-        """Return what fills inputs of a version; None if it has no online features."""
         if not groups_of(manifest):
             return None
         # Most servers have no such version.
@@ -64,7 +56,6 @@ class OnlineLookups:
         return FeatureLookup(manifest, self._stores, self._clock)
 
     def close(self) -> None:
-        """Close the stores."""
         for opened in self._stores.values():
             opened.store.close()
 

@@ -35,14 +35,9 @@ SPACES = b" \t\r\n"
 
 
 def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> DecodedValue:
-    """Decode the text of a value.
+    """Decode the text of a value; raise MalformedMessage if it is none of that type.
 
-    Args:
-        data: The text.
-        unsigned: The input that it fills declares uint64; an int64 then carries the bits.
-
-    Raises:
-        MalformedMessage: The text is not a value of that type.
+    `unsigned`, here and below: the input declares uint64, whose bits an int64 carries.
     """
     try:
         if kind.dtype is None:
@@ -54,13 +49,7 @@ def decode_text(data: bytes, kind: ValueType, unsigned: bool = False) -> Decoded
 
 
 def encode_lists(kind: ValueType, lists: Ragged, unsigned: bool = False) -> list[bytes]:
-    """Encode lists as JSON arrays, a missing number as nan.
-
-    Args:
-        kind: A type of lists: of strings, or of numbers of 64 bits or floats.
-        lists: The lists, whose values have the type already or become it.
-        unsigned: The input that they fill declares uint64: an int64 carries the bits.
-    """
+    """Encode lists, of strings or of numbers of 64 bits or floats, as JSON arrays, a missing number as nan."""
     ends = lists.row_splits.tolist()
     if isinstance(lists.values, Strings):
         texts = [text.decode(errors="replace") for text in lists.values.tolist()]
@@ -124,15 +113,9 @@ def _number(data: bytes, dtype: np.dtype[Any]) -> bytes:
 def key_formatter(
     template: str, inputs: Sequence[str], types: Sequence[str], unsigned: Container[str] = ()
 ) -> Callable[[Sequence[bytes]], bytes]:
-    """Return a function from the values of an entity's join keys to its Redis key.
+    """Return a function from the values of an entity's join keys, decoded as value_types says, to its Redis key.
 
-    Args:
-        template: The key, with the inputs' names in braces.
-        types: Their types, of KEY_TYPES, in the same order.
-        unsigned: Inputs that declare uint64, whose values carry its bits.
-
-    Returns:
-        A function of the values, decoded as value_types says, in that order.
+    The template has the inputs' names in braces; types are of KEY_TYPES, in the order of the inputs.
     """
     parts: list[bytes | int] = []
     for i, part in enumerate(re.split(r"\{([^{}]*)\}", template)):

@@ -29,14 +29,7 @@ class MalformedMessage(Exception):
 
 
 def read_fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message in their order.
-
-    Args:
-        data: The message.
-
-    Raises:
-        MalformedMessage: The bytes are not a message.
-    """
+    """Yield the fields of a message in their order; raise MalformedMessage if the bytes are none."""
     at, end = 0, len(data)
     while at < end:
         key, at = read_varint(data, at)
@@ -62,17 +55,7 @@ def read_fields(data: bytes) -> Iterator[Field]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a varint.
-
-    Args:
-        at: Where it begins.
-
-    Returns:
-        Its value, of 64 bits without sign, and where it ends.
-
-    Raises:
-        MalformedMessage: It is longer than ten bytes, or than the data.
-    """
+    """Return the varint that begins at a place, 64 bits without sign, and where it ends."""
     value = shift = 0
     for i in range(at, min(at + MAX_VARINT_NBYTES, len(data))):
         byte = data[i]
@@ -84,14 +67,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def unpack_varints(data: bytes) -> NDArray[np.uint64]:
-    """Decode packed varints.
-
-    Args:
-        data: The varints end to end.
-
-    Raises:
-        MalformedMessage: One is longer than ten bytes, or the last one does not end.
-    """
+    """Decode varints that lie end to end; raise MalformedMessage if one is too long, or the last one does not end."""
     if not data:
         return np.empty(0, np.uint64)
     octets = np.frombuffer(data, np.uint8)
@@ -109,11 +85,7 @@ def unpack_varints(data: bytes) -> NDArray[np.uint64]:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a varint.
-
-    Args:
-        value: The value, of 64 bits without sign.
-    """
+    """Encode a value of 64 bits without sign."""
     octets = bytearray()
     while value > 0x7F:
         octets.append(value & 0x7F | 0x80)
@@ -123,21 +95,14 @@ def encode_varint(value: int) -> bytes:
 
 
 def pack_varints(values: NDArray[np.uint64]) -> tuple[bytes, NDArray[np.int64]]:
-    """Encode packed varints.
-
-    Args:
-        values: uint64 [n].
-
-    Returns:
-        The varints end to end, and int64 [n + 1] where each begins.
-    """
+    """Encode uint64 [n]; return the varints end to end, and int64 [n + 1] where each begins."""
     shifts = np.arange(MAX_VARINT_NBYTES, dtype=np.uint64) * np.uint64(7)
     parts = values[:, None] >> shifts
-    there = parts != 0
-    there[:, 0] = True
+    sent = parts != 0
+    sent[:, 0] = True
     # Of all but a value's last byte the highest bit is set.
     octets = (parts & np.uint64(0x7F)).astype(np.uint8)
-    octets[:, :-1] |= there[:, 1:].astype(np.uint8) << 7
+    octets[:, :-1] |= sent[:, 1:].astype(np.uint8) << 7
     starts = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(there.sum(1), out=starts[1:])
-    return octets[there].tobytes(), starts
+    np.cumsum(sent.sum(1), out=starts[1:])
+    return octets[sent].tobytes(), starts

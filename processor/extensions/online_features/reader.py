@@ -2,8 +2,8 @@
 
     features = OnlineFeatures(groups, stores, defaults, clock)
     keys = features.keys_of(entities)
-    found = features.peek(keys) or features.read(keys, end_s)
-    found.columns["age"].values, found.columns["age"].status
+    read = features.peek(keys) or features.read(keys, end_s)
+    read.columns["age"].values, read.columns["age"].status
 
 peek() answers from memory and never waits, so an event loop may call it; read() may wait for a store, at most until its
 deadline, and belongs on a thread. Both take the keys that keys_of() has made once.
@@ -11,12 +11,12 @@ deadline, and belongs on a thread. Both take the keys that keys_of() has made on
 Invariants
 - Whatever a store holds, sends or fails to send, read() raises nothing for it: a value that is missing, null, expired,
   late or damaged (of another type, infinite) becomes the caller's default, and its status says which of these it is.
-  BadInput is raised for what the caller gave alone.
+  BadInput is raised for the caller's own mistakes alone.
 - A read takes at most the largest timeout_ms of its groups, and ends by the caller's deadline, plus the time to decode
   what came (at most MAX_REPLY_NBYTES for an entity).
 - A request makes at most one round trip to each store, for all its groups, views and rows together; rows with the same
   key are read once, and so are keys that several requests ask for at the same time (entity_cache).
-- A time to live is checked when a value is used, not when it was cached: nothing expired is served from memory.
+- A time to live is checked when a value is used, not when it was cached.
 - Keys of entities are personal data: they are never in a log line, a counter or an error.
 
 A cache belongs to the groups that it was made for, so a version with other views or types never meets its entries.
@@ -74,8 +74,6 @@ MAX_ROWS = 10_000
 
 
 class _Lookup:
-    """The features under one kind of key: one hash for each entity."""
-
     def __init__(
         self,
         group: FeatureGroup,
@@ -113,8 +111,7 @@ class _Lookup:
     def erased_keys(self, user: ErasedUser) -> tuple[list[bytes], list[bytes]]:
         """Return prefixes of the cache's keys, and whole ones, that a user's features may be under.
 
-        Args:
-            user: The user. Where a key has other parts too, features of everybody are meant.
+        Where a key has other parts too, features of everybody are meant.
         """
         names = {key.input for key in self.keys}
         if names.isdisjoint(user.inputs):
@@ -149,11 +146,7 @@ class _Lookup:
         return Entity(status, values, expires, min(expires) if whole else -math.inf)
 
     def build(self, values: Sequence[Sequence[DecodedValue]]) -> list[Column]:
-        """Return a column for each feature.
-
-        Args:
-            values: For each feature, the values of its rows.
-        """
+        """Return a column for each feature, of which `values` has those of its rows."""
         columns: list[Any] = [None] * len(values)
         for dtype, places in self.numbers.items():
             joined = b"".join([b"".join(values[i]) for i in places])  # type: ignore[arg-type]
@@ -195,12 +188,7 @@ _Keyed = list[tuple[_Lookup, list[bytes | None]]]
 
 @dataclass(frozen=True, slots=True)
 class RequestKeys:
-    """Keys of a request.
-
-    Attributes:
-        keyed: For each source.
-        distinct: For each source, each key once.
-    """
+    """Keys of a request: for each source with the lookups that they are of, and each once."""
 
     rows: int
     keyed: list[_Keyed]
@@ -208,8 +196,6 @@ class RequestKeys:
 
 
 class _Source:
-    """The lookups that read from one store."""
-
     def __init__(
         self, store: OnlineStore, lookups: Sequence[_Lookup], timeout_s: float, cache: EntityCache[Entity]
     ) -> None:
@@ -268,23 +254,12 @@ class OnlineFeatures:
                 by_store.setdefault(group.store, []).append((group, lookup))
                 number += 1
         self._sources = []
-        for name, found in by_store.items():
+        for name, lookups in by_store.items():
             opened = stores[name]
-            timeout_s = max(group.timeout_ms for group, _ in found) / 1000
+            timeout_s = max(group.timeout_ms for group, _ in lookups) / 1000
             cache: EntityCache[Entity] = EntityCache(opened.cache_ttl_s, opened.cache_nbytes, clock)
-            self._sources.append(_Source(opened.store, [lookup for _, lookup in found], timeout_s, cache))
+            self._sources.append(_Source(opened.store, [lookup for _, lookup in lookups], timeout_s, cache))
         self._counters = FeatureCounters(self._kinds)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The inputs that it can fill."""
-        return tuple(self._kinds)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The inputs that it needs for all of them."""
-        lookups = [lookup for source in self._sources for lookup in source.lookups]
-        return tuple(dict.fromkeys(key.input for lookup in lookups for key in lookup.keys))
 
     def keys_of(self, entities: Mapping[str, Column]) -> RequestKeys:
         """Return the keys of a request's rows, for peek() and read().
@@ -292,40 +267,32 @@ class OnlineFeatures:
         Args:
             entities: The inputs that make the keys, one value for each row: int64 arrays or Strings. Features whose
                 key is not among them are left out.
-
-        Raises:
-            BadInput: An input is not one that a key can be made of.
         """
         rows = _row_count(entities)
         keyed = [_keyed(source.lookups, entities) for source in self._sources]
-        return RequestKeys(rows, keyed, [_distinct(one) for one in keyed])
+        return RequestKeys(rows, keyed, [_distinct(row_keys) for row_keys in keyed])
 
     def peek(self, keys: RequestKeys) -> OnlineColumns | None:
         """Answer from memory; None if a store would have to be asked. Never waits for one."""
         parts = []
         for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
-            found = source.cache.peek(distinct)
-            if found is None:
+            entities = source.cache.peek(distinct)
+            if entities is None:
                 return None
-            parts.append((keyed, found))
+            parts.append((keyed, entities))
         self._counters.read()
-        keys_found = sum(len(found) for _, found in parts)
+        keys_found = sum(len(entities) for _, entities in parts)
         self._counters.keys(keys_found, cached=keys_found)
         return self._build(parts, keys.rows, "")
 
     def read(self, keys: RequestKeys, end_s: float = math.inf) -> OnlineColumns:
-        """Read the features of a request's rows.
-
-        Args:
-            keys: What keys_of() returned for them.
-            end_s: The request's deadline, on the clock's now_s().
-        """
+        """Read the features of a request's rows until its deadline on the clock's now_s()."""
         started_s = self._clock.now_s()
         parts, problem = [], ""
         store_reads = 0
         for source, keyed, distinct in zip(self._sources, keys.keyed, keys.distinct):
-            found, trouble, asked = self._find(source, keyed, distinct, min(end_s, started_s + source.timeout_s))
-            parts.append((keyed, found))
+            entities, trouble, asked = self._find(source, keyed, distinct, min(end_s, started_s + source.timeout_s))
+            parts.append((keyed, entities))
             problem, store_reads = problem or trouble, store_reads + asked
         took_s = self._clock.now_s() - started_s if store_reads else 0.0
         self._counters.read(store_reads > 0, took_s)
@@ -346,12 +313,7 @@ class OnlineFeatures:
         return self._counters.snapshot(sum(source.cache.nbytes for source in self._sources))
 
     def count_misfits(self, feature: str, rows: int) -> None:
-        """Count values that are present, but are lists of another length than those of their sequence.
-
-        Args:
-            feature: The input that the feature fills.
-            rows: How many values.
-        """
+        """Count values that are present, but are lists of another length than those of their sequence."""
         outcomes = np.zeros(len(Status), np.int64)
         outcomes[Status.PRESENT], outcomes[Status.DAMAGED] = -rows, rows
         self._counters.values(outcomes)
@@ -381,15 +343,9 @@ class OnlineFeatures:
         return flight.wait(end_s - self._clock.now_s())
 
     def _fetch(
-        self,
-        source: _Source,
-        keyed: _Keyed,
-        owned: Sequence[bytes],
-        end_s: float,
-        losses: list[Loss],
+        self, source: _Source, keyed: _Keyed, owned: Sequence[bytes], end_s: float, losses: list[Loss]
     ) -> dict[bytes, Entity]:
-        """Read and settle the keys that this request owns."""
-        left, found = set(owned), {}
+        left, fetched = set(owned), {}
         try:
             lookups = {key: lookup for lookup, row_keys in keyed for key in row_keys if key is not None}
             replies = source.store.fetch([lookups[key].read(key) for key in owned], end_s)
@@ -401,20 +357,20 @@ class OnlineFeatures:
                 left.discard(key)
                 source.cache.settle(key, entity, nbytes + 48 * len(lookups[key].features))
                 if entity is not None:
-                    found[key] = entity
+                    fetched[key] = entity
         finally:
             for key in left:
                 source.cache.settle(key, None)
-        return found
+        return fetched
 
     def _build(self, parts: Sequence[tuple[_Keyed, Mapping[bytes, Entity]]], rows: int, problem: str) -> OnlineColumns:
         now_s = self._clock.unix_s()
         columns: dict[str, OnlineColumn] = {}
         defaulted: dict[str, str] = {}
         counts = np.zeros(len(Status), np.int64)
-        for keyed, found in parts:
+        for keyed, by_key in parts:
             for lookup, row_keys in keyed:
-                entities = [None if key is None else found.get(key) for key in row_keys]
+                entities = [None if key is None else by_key.get(key) for key in row_keys]
                 status: Sequence[NDArray[np.uint8]]
                 if all(entity is not None and now_s <= entity.whole_until_unix_s for entity in entities):
                     values: Any = list(zip(*[entity.values for entity in entities if entity is not None]))
@@ -424,8 +380,8 @@ class OnlineFeatures:
                 else:
                     values, status = self._defaulted(lookup, row_keys, entities, now_s, defaulted)
                     counts += np.bincount(np.concatenate(status), minlength=len(Status))
-                for feature, column, one in zip(lookup.features, lookup.build(values), status):
-                    columns[feature.input] = OnlineColumn(column, one)
+                for feature, column, statuses in zip(lookup.features, lookup.build(values), status):
+                    columns[feature.input] = OnlineColumn(column, statuses)
         self._counters.values(counts)
         return OnlineColumns(columns, defaulted, problem)
 
@@ -446,16 +402,16 @@ class OnlineFeatures:
             status = np.empty(len(entities), np.uint8)
             values = []
             for row, entity in enumerate(entities):
-                what = absent[row] if entity is None else entity.status[i]
-                if entity is not None and what is Status.PRESENT and now_s > entity.expires_unix_s[i]:
-                    what = Status.EXPIRED
-                status[row] = what
-                if what is Status.PRESENT and entity is not None:
+                row_status = absent[row] if entity is None else entity.status[i]
+                if entity is not None and row_status is Status.PRESENT and now_s > entity.expires_unix_s[i]:
+                    row_status = Status.EXPIRED
+                status[row] = row_status
+                if row_status is Status.PRESENT and entity is not None:
                     values.append(entity.values[i])
                     continue
                 values.append(default)
                 if feature.input not in defaulted:
-                    defaulted[feature.input] = what.name.lower()
+                    defaulted[feature.input] = row_status.name.lower()
             columns.append(values)
             statuses.append(status)
             if damaged := int(np.count_nonzero(status == Status.DAMAGED)):
@@ -480,7 +436,6 @@ def _row_count(entities: Mapping[str, Column]) -> int:
 
 
 def _keyed(lookups: Sequence[_Lookup], entities: Mapping[str, Column]) -> _Keyed:
-    """Return the lookups whose key the request has, with their key for each row."""
     return [
         (lookup, lookup.cache_keys(entities)) for lookup in lookups if all(key.input in entities for key in lookup.keys)
     ]

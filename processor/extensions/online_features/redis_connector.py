@@ -28,18 +28,11 @@ AnyConnection = Any
 
 
 class RedisConnector:
-    """Makes connections to the nodes of one store."""
-
     def __init__(self, settings: OnlineStoreSettings) -> None:
-        """Connect to nothing yet."""
         self._settings, self._where = settings, settings.address()
 
     def connect(self, address: Address) -> AnyConnection:
-        """Return a new connection that has answered a PING; raises whatever redis-py does.
-
-        Args:
-            address: The node; with sentinels, the master is connected to instead.
-        """
+        """Return a connection to a node, or to the sentinels' master, that answers PING; raises what redis-py does."""
         if self._where.mode == SENTINEL:
             address = self._find_master()
         settings = self._settings
@@ -49,7 +42,6 @@ class RedisConnector:
         return connection
 
     def _new_connection(self, address: Address, login: dict[str, Any]) -> AnyConnection:
-        """Return a connection that has connected and logged in; raises whatever redis-py does."""
         connection = self._describe_connection(address, login)
         try:
             connection.connect()
@@ -78,7 +70,6 @@ class RedisConnector:
         )
 
     def _find_master(self) -> Address:
-        """Ask the sentinels in their order for the master's address."""
         failure: Exception = exceptions.ConnectionError()
         for address in self._where.hosts:
             try:
@@ -93,11 +84,9 @@ class RedisConnector:
 
 
 def ask(connection: AnyConnection, command: bytes, max_nbytes: int = ANSWER_NBYTES) -> Any:
-    """Send a command and return its reply; closes the connection if that fails, and raises whatever redis-py does.
+    """Send a command of words without spaces, and return its reply.
 
-    Args:
-        command: Words without spaces.
-        max_nbytes: Size limit of the reply.
+    Closes the connection if that fails, and raises whatever redis-py does.
     """
     try:
         reader = reader_of(connection)

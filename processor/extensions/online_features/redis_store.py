@@ -2,13 +2,11 @@
 
 Invariants
 - A request never connects, resolves a name, logs in or looks for a master: one thread of the store, the opener, does
-  all of this. A request takes a ready connection, waits for one until its deadline, or goes on without. So its latency
-  is bounded whatever the network does, and a TLS handshake may take longer than a request has.
+  all of this. A request takes a ready connection, waits for one until its deadline, or goes on without.
 - Whatever the store does or sends, fetch() returns a reply or a Loss for each read, by its deadline.
 - A connection on which anything is left, or went wrong, is closed; a reply never reaches another caller.
-- Each node has its circuit breaker, so a node that hangs costs OPEN_AFTER requests their deadline, and then one request
-  each PAUSE_S. The pause is short, so that a store that stalls (a snapshot, a failover) is asked again as soon as it
-  answers: one late request in each pause costs less than features that nobody gets.
+- Each node has its circuit breaker, with a short pause: after a stall (a snapshot, a failover) one late request in each
+  pause costs less than features that nobody gets.
 - What is wrong with one key (a value of another type, a value that is too large) is no failure of its node.
 - Addresses, keys and redis-py's messages, which contain them, are never logged.
 
@@ -80,11 +78,7 @@ class NodeConnections:
         self.closed = False
 
     def take(self, end_s: float) -> AnyConnection | Loss:
-        """Take a ready connection, waiting for one until the deadline; it must be given back or discarded.
-
-        Args:
-            end_s: Deadline on time.monotonic().
-        """
+        """Take a ready connection, waiting for one until `end_s` on time.monotonic(); give it back or discard it."""
         while True:
             with self._changed:
                 connection = self._wait(end_s)
@@ -154,14 +148,8 @@ class NodeConnections:
 
 
 class RedisOnlineStore:
-    """An OnlineStore in Redis."""
-
     def __init__(self, settings: OnlineStoreSettings, clock: Clock) -> None:
-        """Begin to connect, on the opener's thread; returns at once, also if the store cannot be reached.
-
-        Args:
-            clock: The clock of the circuit breakers.
-        """
+        """Begin to connect, on the opener's thread; returns at once, also if the store cannot be reached."""
         self._settings, self._clock = settings, clock
         self._connector, self._where = RedisConnector(settings), settings.address()
         self._ask_opener = threading.Event()
@@ -184,7 +172,6 @@ class RedisOnlineStore:
         return any(node.breaker.is_open for node in list(self._nodes.values()))
 
     def fetch(self, reads: Sequence[HashRead], end_s: float) -> list[HashReply]:
-        """Read hashes in one round trip; implements OnlineStore."""
         replies: list[HashReply] = [Loss.UNREACHABLE] * len(reads)
         jobs: dict[NodeConnections, list[int]] = {}
         for i, read in enumerate(reads):
@@ -327,8 +314,8 @@ class RedisOnlineStore:
         if self._slots_known.is_set() and now_s < self._refreshed_at_s + REFRESH_S:
             return False
         self._refreshed_at_s = now_s
-        known = [node.address for node in dict.fromkeys(self._slots) if node is not None]
-        for address in dict.fromkeys([*known, *self._where.hosts]):
+        node_addresses = [node.address for node in dict.fromkeys(self._slots) if node is not None]
+        for address in dict.fromkeys([*node_addresses, *self._where.hosts]):
             try:
                 connection = self._connector.connect(address)
                 ranges = ask_slots(connection, address)
@@ -346,7 +333,6 @@ class RedisOnlineStore:
         return False
 
     def _drop_others(self, slots: list[NodeConnections | None]) -> None:
-        """Close the connections to nodes that serve no slot any more."""
         serving = set(slots)
         with self._lock:
             gone = [node for node in self._nodes.values() if node not in serving]
@@ -368,7 +354,6 @@ def encode_read(read: HashRead) -> bytes:
 
 
 def _checked(reply: Any, count: int) -> HashReply:
-    """Return a reply to HMGET, or the loss that it means."""
     if isinstance(reply, Exception):
         return Loss.WRONG_TYPE if str(reply) == "WRONGTYPE" else Loss.REFUSED
     if not isinstance(reply, list) or len(reply) != count:

@@ -49,10 +49,7 @@ Command = tuple[bytes, ...]
 
 
 class RedisWriter:
-    """The connections to one store, of a thread that writes to it."""
-
     def __init__(self, settings: OnlineStoreSettings) -> None:
-        """Connect to nothing yet."""
         self._name, self._where = settings.name, settings.address()
         self._connector = RedisConnector(settings)
         self._open: dict[Address, AnyConnection] = {}
@@ -62,10 +59,8 @@ class RedisWriter:
     def begin(self) -> str:
         """Connect where no connection is left; return which database of which server processes it is.
 
-        That is their run ids, empty for one that hides it, and the number of the database.
-
-        Raises:
-            NotReady: The store cannot be reached.
+        That is their run ids, empty for one that hides it, and the number of the database. Raises NotReady if the store
+        cannot be reached.
         """
         if self._open and all(is_usable(connection) for connection in self._open.values()):
             return self._ids
@@ -74,21 +69,17 @@ class RedisWriter:
             addresses: list[Address] = list(self._where.hosts) or [("", 0)]
             if self._where.mode == CLUSTER:
                 addresses = self._read_slots(addresses)
-            found = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
+            run_ids = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
         except Exception as error:
             raise self._lost(error) from None
-        self._ids = f"{','.join(sorted(found.values()))}/{self._where.database}"
+        self._ids = f"{','.join(sorted(run_ids.values()))}/{self._where.database}"
         return self._ids
 
     def send(self, commands: Sequence[Command]) -> list[int]:
         """Send commands in pieces and return their replies, which are numbers; 0 for OK.
 
-        Args:
-            commands: The commands; those of one key are done in their order.
-
-        Raises:
-            NotReady: The store does not take them.
-            BadInput: It has something other than a hash under a key.
+        Commands of one key are done in their order. Raises NotReady if the store does not take them, BadInput if it has
+        something other than a hash under a key.
         """
         replies = [0] * len(commands)
         by_node: dict[Address, list[int]] = {}
@@ -108,14 +99,12 @@ class RedisWriter:
         return replies
 
     def close(self) -> None:
-        """Close the connections."""
         opened, self._open = self._open, {}
         for connection in opened.values():
             connection.disconnect()
 
     @property
     def _nodes(self) -> int | None:
-        """The number of addresses connected to: all of a cluster, otherwise one."""
         return None if self._where.mode == CLUSTER else 1
 
     def _connect(self, address: Address) -> str:
@@ -123,18 +112,18 @@ class RedisWriter:
         connection = self._connector.connect(address)
         run_id = ""
         try:
-            if known := RUN_ID.search(ask(connection, b"INFO server", INFO_NBYTES)):
-                run_id = known[1].decode()
+            if match := RUN_ID.search(ask(connection, b"INFO server", INFO_NBYTES)):
+                run_id = match[1].decode()
         except exceptions.ResponseError:
             # Its user may not ask.
             connection = self._connector.connect(address)
         self._open[address] = connection
         return run_id
 
-    def _read_slots(self, known: Sequence[Address]) -> list[Address]:
+    def _read_slots(self, addresses: Sequence[Address]) -> list[Address]:
         """Read which node serves which slots, from any node; return the nodes."""
         failure: Exception = exceptions.ConnectionError()
-        for address in known:
+        for address in addresses:
             try:
                 connection = self._connector.connect(address)
                 ranges = ask_slots(connection, address)
@@ -156,7 +145,6 @@ class RedisWriter:
         return node
 
     def _exchange(self, address: Address, encoded: Sequence[bytes]) -> list[int]:
-        """Send the commands of one piece, and read their replies."""
         try:
             connection = self._open[address]
             reader = reader_of(connection)

@@ -32,13 +32,7 @@ DEFAULT_TIMEOUT_MS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One part of a key.
-
-    Attributes:
-        name: Join key as it is stored.
-        input: The request's input with its value.
-        type: One of KEY_TYPES.
-    """
+    """One part of a key: its name as it is stored, the request's input with its value, and one of KEY_TYPES."""
 
     name: str
     input: str
@@ -78,13 +72,7 @@ class OnlineFeature:
 class FeatureGroup:
     """Features of one store that are read together, as a package holds them.
 
-    Attributes:
-        name: The group's name.
-        store: The store's name.
-        format: "feast" or "hash".
-        project: Feast's project; "" in the format "hash".
-        key_template: The key of the format "hash", with the inputs' names in braces; "" in the format "feast".
-        timeout_ms: Milliseconds that a request waits for them.
+    The format is "feast", with a project, or "hash", with a key_template that has the inputs' names in braces.
     """
 
     name: str
@@ -97,9 +85,9 @@ class FeatureGroup:
 
     def __post_init__(self) -> None:
         where = f"online_features.{self.name[:64]}"
-        for what, value in (("name", self.name), ("store", self.store)):
+        for field, value in (("name", self.name), ("store", self.store)):
             if not NAME.fullmatch(value):
-                raise BadInput(f"{where}.{what}: expected letters, digits, _, - or ., got {value[:64]!r}")
+                raise BadInput(f"{where}.{field}: expected letters, digits, _, - or ., got {value[:64]!r}")
         if self.format not in FORMATS:
             raise BadInput(f"{where}.format: expected one of {', '.join(FORMATS)}, got {self.format[:64]!r}")
         if not 0.1 <= self.timeout_ms <= 10_000:
@@ -127,14 +115,12 @@ class FeatureGroup:
 
     @property
     def line(self) -> str:
-        """The group in a line for people."""
         keys = ", ".join(dict.fromkeys(key.input for feature in self.features for key in feature.keys))
         filled = ", ".join(f"{feature.input} ({feature.type})" for feature in self.features)
         return f"{self.name}: {filled} by {keys}, {self.format} in store {self.store}, {self.timeout_ms:g} ms"
 
 
 def groups_of(manifest: Manifest) -> Sequence[FeatureGroup]:
-    """Return a manifest's groups."""
     groups: Sequence[FeatureGroup] = manifest.sections.get(ONLINE_FEATURES, ())
     return groups
 
@@ -146,12 +132,10 @@ def parse(raw: Any) -> list[FeatureGroup]:
 
 
 def dump(groups: Sequence[FeatureGroup]) -> list[dict[str, Any]]:
-    """Return groups as JSON has them."""
     return [dataclasses.asdict(group) for group in groups]
 
 
 def fillers(groups: Sequence[FeatureGroup]) -> dict[str, InputFiller]:
-    """Return the fillers of the inputs that groups fill."""
     return {
         feature.input: InputFiller(ONLINE, group.name, tuple(key.input for key in feature.keys))
         for group in groups
@@ -160,16 +144,11 @@ def fillers(groups: Sequence[FeatureGroup]) -> dict[str, InputFiller]:
 
 
 def lines(groups: Sequence[FeatureGroup]) -> list[str]:
-    """Return groups as lines for people."""
     return [group.line for group in groups]
 
 
 def check(groups: Sequence[FeatureGroup], manifest: Manifest) -> None:
-    """Check that groups and a model's inputs fit each other.
-
-    Raises:
-        BadInput: They do not; the message names the group and the input.
-    """
+    """Raise BadInput, which names the group and the input, unless groups and a model's inputs fit each other."""
     inputs = {i.name: ColumnShape(i.dtype, i.columns, i.ragged) for i in manifest.inputs}
     names = [feature.input for group in groups for feature in group.features]
     for group in groups:

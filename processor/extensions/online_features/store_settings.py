@@ -46,13 +46,10 @@ OPTION_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """An online store's URL, taken apart.
+    """An online store's URL, taken apart: SINGLE, CLUSTER, SENTINEL or SOCKET.
 
-    Attributes:
-        mode: SINGLE, CLUSTER, SENTINEL or SOCKET.
-        tls: True for a connection over TLS.
-        hosts: Hosts and ports: of the server, of some of the cluster's nodes, of the sentinels.
-        master: What the sentinels call the server, or the path of the socket.
+    Hosts are those of the server, of some of the cluster's nodes, or of the sentinels; `master` is what these call the
+    server, or the path of the socket.
     """
 
     mode: str
@@ -64,11 +61,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class OnlineStoreSettings:
-    """One online store.
-
-    Attributes:
-        name: The name that packages use for it.
-    """
+    """One online store; `name` is what packages call it."""
 
     name: str
     url: str = field(metadata=option("Address of the store, redis://HOST:PORT/DB"))
@@ -128,10 +121,10 @@ class OnlineStoreSettings:
         if path and (not path.isdecimal() or len(path) > 4 or mode == CLUSTER):
             expected = "no database (a cluster has one)" if mode == CLUSTER else "the database as a number"
             raise BadInput(f"{where}: expected {expected} after the /")
-        found = tuple(_host_port(host, PORTS[mode], where) for host in hosts.split(","))
-        if mode == SINGLE and len(found) > 1:
+        hosts_found = tuple(_host_port(host, PORTS[mode], where) for host in hosts.split(","))
+        if mode == SINGLE and len(hosts_found) > 1:
             raise BadInput(f"{where}: expected one host; several are of redis+cluster:// or redis+sentinel://")
-        return StoreAddress(mode, tls, found, master, int(path or 0))
+        return StoreAddress(mode, tls, hosts_found, master, int(path or 0))
 
     def password(self) -> str:
         """Read the password, "" if there is none; raises NotReady if it cannot be read."""
@@ -161,22 +154,14 @@ def _host_port(text: str, port: int, where: str) -> tuple[str, int]:
 
 
 def parse_store(name: str, section: Mapping[str, Any] | str) -> OnlineStoreSettings:
-    """Make settings of a section [online_stores.NAME], or of the address alone.
-
-    Args:
-        name: The store's name.
-        section: The section, or the address.
-
-    Raises:
-        BadInput: An option does not fit.
-    """
+    """Make settings of a section [online_stores.NAME], or of the address alone."""
     section = {"url": section} if isinstance(section, str) else section
-    known = {found.name: found for found, _ in options_of(OnlineStoreSettings)}
+    options = {option.name: option for option, _ in options_of(OnlineStoreSettings)}
     where = f"online_stores.{name[:64]}"
     for key, value in section.items():
-        if key not in known:
-            raise BadInput(f"{where}.{key[:64]}: there is no such option{nearest(key, known)}")
-        expected, text = OPTION_TYPES[str(known[key].type)]
+        if key not in options:
+            raise BadInput(f"{where}.{key[:64]}: there is no such option{nearest(key, options)}")
+        expected, text = OPTION_TYPES[str(options[key].type)]
         if not isinstance(value, expected) or isinstance(value, bool):
             raise BadInput(f"{where}.{key}: expected {text}, got {type_name(value)}")
     if "url" not in section:

@@ -28,15 +28,10 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type of values.
+    """A type of values, by Feast's name in lower case, and its number in Feast's ValueType and of its field in Value.
 
-    Attributes:
-        name: Feast's name for it, in lower case.
-        number: Its number in Feast's ValueType, which is also the number of its field in Feast's Value.
-        dtype: The type of its numbers; None for strings and bytes.
-        is_list: True for lists and sets.
-        is_text: True for strings that must be UTF-8.
-        wire: Wire type of one value.
+    Lists include sets. `dtype` is that of numbers, None for strings and bytes; `is_text` must be UTF-8; `wire` is the
+    wire type of one value.
     """
 
     name: str
@@ -47,11 +42,9 @@ class ValueType:
     wire: int
 
     def fills(self, dtype: str, ragged: bool) -> bool:
-        """Report whether its values can be those of a model's input.
+        """Report whether its values can be those of an input of int64, float32 or string, ragged or not.
 
-        Args:
-            dtype: The input's dtype: int64, float32 or string; numbers of any kind fill float32.
-            ragged: True for rows of varying length.
+        Numbers of any kind fill float32.
         """
         if self.is_list != ragged:
             return False
@@ -114,50 +107,31 @@ NOT_SERVED = {
 
 
 def value_type(name: str, where: str) -> ValueType:
-    """Return the type with a name.
-
-    Args:
-        where: What has the type, for the message.
-
-    Raises:
-        BadInput: There is no such type.
-    """
-    found = VALUE_TYPES.get(name)
-    if found is None:
+    """Return the type with a name; raise BadInput if there is none."""
+    kind = VALUE_TYPES.get(name)
+    if kind is None:
         raise BadInput(
             f"{where}: expected a type such as int64, float, string, int64_list, got {name[:64]!r}"
             f"{nearest(name, VALUE_TYPES)}"
         )
-    return found
+    return kind
 
 
 def value_type_numbered(number: int, where: str) -> ValueType:
-    """Return the type with one of Feast's numbers.
-
-    Args:
-        where: What has the type, for the message.
-
-    Raises:
-        BadInput: Its values are no column of a model.
-    """
-    found = BY_NUMBER.get(number)
-    if found is None:
+    """Return the type with one of Feast's numbers; raise BadInput if its values are no column of a model."""
+    kind = BY_NUMBER.get(number)
+    if kind is None:
         raise BadInput(
             f"{where}: type {NOT_SERVED.get(number, f'number {number}')} cannot be a model's input; leave the feature "
             "out, or store it as numbers, strings or a list of these"
         )
-    return found
+    return kind
 
 
 def encode_default(kind: ValueType, value: Any, where: str) -> DecodedValue:
-    """Encode a value given in Python as a store's reader would decode it.
+    """Encode a number or string, or a sequence of these for a list, as a store's reader would decode it.
 
-    Args:
-        value: A number or string, or a sequence of these for a list.
-        where: What it is the default of, for the message.
-
-    Raises:
-        BadInput: It is not a value of that type.
+    Raises BadInput if it is no value of that type.
     """
     try:
         if kind.dtype is not None:
@@ -194,14 +168,7 @@ def is_finite(kind: ValueType, value: DecodedValue) -> bool:
 
 
 def build_column(kind: ValueType, values: Sequence[DecodedValue]) -> Column:
-    """Build a column of decoded values.
-
-    Args:
-        values: One for each row.
-
-    Returns:
-        An array [n] or Strings; for lists a Ragged of these.
-    """
+    """Build a column of decoded values, one for each row: an array [n] or Strings; for lists a Ragged of these."""
     if kind.dtype is None:
         if not kind.is_list:
             return Strings.of(list(values))  # type: ignore[arg-type]

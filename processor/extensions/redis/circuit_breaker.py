@@ -19,15 +19,9 @@ PAUSE_S = 1.0
 
 
 class CircuitBreaker:
-    """A circuit breaker that counts a store's failures in a row; thread-safe."""
+    """Counts a store's failures in a row; thread-safe."""
 
     def __init__(self, clock: Clock, open_after: int = OPEN_AFTER, pause_s: float = PAUSE_S) -> None:
-        """Create a closed breaker.
-
-        Args:
-            open_after: Failures in a row that open it.
-            pause_s: Seconds until a request is let through again.
-        """
         self._clock, self._open_after, self._pause_s = clock, open_after, pause_s
         self._lock = threading.Lock()
         self._failures = 0

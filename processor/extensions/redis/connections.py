@@ -20,10 +20,9 @@ class CircuitOpen(exceptions.RedisError):
 
 
 def connection_options(timeout_s: float) -> dict[str, Any]:
-    """Return options of a connection that retries nothing, and whose replies are read by a ReplyReader.
+    """Return options of a connection that retries nothing and whose replies are read by a ReplyReader.
 
-    Args:
-        timeout_s: Time limit of its connect and of its handshake.
+    The time limit is that of its connect and of its handshake.
     """
     return {
         "parser_class": ReplyReader,

@@ -1,8 +1,7 @@
 """Encode Redis commands, and parse replies within a deadline and a size limit.
 
 ReplyReader plugs into redis-py's connections as parser. A server, or whatever poses as one, is not trusted: it may drip
-one byte at a time, announce terabytes, or send nonsense. redis-py waits for the whole timeout on every read and reads
-whatever is announced.
+one byte at a time, announce terabytes, or send nonsense.
 
 Invariants
 - A batch of replies takes at most the time and the bytes that begin() allowed, whatever is sent. What has arrived by
@@ -11,8 +10,7 @@ Invariants
   raise socket.timeout. The caller then closes the connection: what is left on it never reaches another caller.
 - Until begin() is called, the connection's own handshake has HANDSHAKE_NBYTES and the connection's timeout.
 
-Cost: no system call other than one recv() for up to READ_NBYTES, and a timeout that is set before each. One of a batch
-of 1,000 values takes about a microsecond to parse.
+Cost: a timeout that is set, and one recv() for up to READ_NBYTES; a microsecond to parse each of 1,000 values.
 
 Rejected: redis-py's parsers with a smaller socket_timeout (it limits one read, not a reply); hiredis (it limits the
 nesting, but neither bytes nor time); redis-py's packer of commands (it takes any type, and several times as long).
@@ -44,7 +42,6 @@ ERRORS = {
 
 
 def encode_command(words: Sequence[bytes]) -> bytes:
-    """Encode a command."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         parts += (b"$%d\r\n" % len(word), word, b"\r\n")
@@ -67,7 +64,7 @@ class ReplyReader:
     """Reads the replies of one connection; implements what redis-py calls of a parser."""
 
     def __init__(self, socket_read_size: int) -> None:
-        """Create the reader as redis-py does; its read size is not used."""
+        # redis-py gives its read size, which is not used.
         self._socket: Any = None
         self._buffer = bytearray()
         self._at = self._left = 0
@@ -82,17 +79,11 @@ class ReplyReader:
         self.begin(time.monotonic() + (connection.socket_timeout or 0.0), HANDSHAKE_NBYTES)
 
     def on_disconnect(self) -> None:
-        """Release the socket."""
         self._socket = None
         self._buffer.clear()
 
     def begin(self, end_s: float, max_nbytes: int) -> None:
-        """Allow replies within a deadline and a size limit.
-
-        Args:
-            end_s: Deadline, on time.monotonic().
-            max_nbytes: Size limit of all replies.
-        """
+        """Allow replies until `end_s` on time.monotonic(), together at most `max_nbytes`."""
         self._end_s, self._left, self._looked = end_s, max_nbytes, False
         # The timeout also applies to the commands sent first.
         self._socket.settimeout(max(LEAST_S, end_s - time.monotonic()))
@@ -107,9 +98,6 @@ class ReplyReader:
 
     def read_response(self, disable_decoding: bool = False, **_: Any) -> Any:
         """Read one reply.
-
-        Args:
-            disable_decoding: Ignored; strings are bytes.
 
         Returns:
             bytes, int, None or a list of these; an error reply as a ResponseError that is not raised.
@@ -192,7 +180,6 @@ class ReplyReader:
 
 
 def reader_of(connection: Any) -> ReplyReader:
-    """Return the reader of a redis-py connection."""
     reader: ReplyReader = connection.replies
     return reader
 

@@ -15,15 +15,7 @@ SlotRange = tuple[int, int, str, int]
 
 
 def parse_slots(reply: Any, own_host: str) -> list[SlotRange] | None:
-    """Parse a reply to CLUSTER SLOTS.
-
-    Args:
-        reply: The reply, of a node that is not trusted.
-        own_host: Host of the node that sent it, which may leave its own out.
-
-    Returns:
-        The ranges; None if it is not such a reply.
-    """
+    """Parse a reply to CLUSTER SLOTS of a node on `own_host`, which it may leave out; None if it is no such reply."""
     ranges = []
     try:
         for first, last, (host, port, *_), *_ in reply:
@@ -37,12 +29,7 @@ def parse_slots(reply: Any, own_host: str) -> list[SlotRange] | None:
 
 
 def nodes_by_slot(ranges: Iterable[SlotRange], node_of: Callable[[str, int], Node]) -> list[Node | None]:
-    """Return the node that serves each slot, None where there is none.
-
-    Args:
-        ranges: What parse_slots() returned.
-        node_of: Returns the node of a host and port.
-    """
+    """Return the node that serves each slot, None where there is none."""
     slots: list[Node | None] = [None] * SLOTS
     for first, last, host, port in ranges:
         slots[first : last + 1] = [node_of(host, port)] * (last + 1 - first)

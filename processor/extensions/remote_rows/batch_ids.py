@@ -6,6 +6,9 @@ index of its own, the stand-in, in which the fused kernel of kernels.pool finds 
     ref p < bound           row p of the batch's fetched rows
     ref bound + slot        a local row, in the table's arena
     ABSENT                  a visible tombstone, or an id that has no row: the default row
+
+Kernels take a table's descriptor, int64 [TABLE_FIELDS], the epoch that is read, and plan, inputs and spans as of
+kernels.pool.run; `remote`, int64 [T], is the number k of a remote table, -1 for a local one.
 """
 
 # mypy: ignore-errors
@@ -45,11 +48,6 @@ def local(ref, meta, epoch):
 
     kernels.rows.visible returns ABSENT both for a tombstone and for the end of a chain; here they differ. A settled
     slot keeps its stamp, which records whether it is a tombstone.
-
-    Args:
-        ref: The head.
-        meta: Address of the table's meta.
-        epoch: The epoch that is read.
     """
     while ref >= 0:
         slot = ref if ref < SETTLED else ref - SETTLED
@@ -62,13 +60,7 @@ def local(ref, meta, epoch):
 
 @kernel(nb.void(nb.int64[::1], nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def claim(table, keys, tally):
-    """Create entries with the ref ABSENT for unknown keys.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        tally: int64; tally[0] is increased by the number of unknown keys.
-    """
+    """Create entries with the ref ABSENT for unknown keys, int64 [n], and add their number to tally[0]."""
     index, capacity = table[INDEX // 8], table[CAPACITY // 8]
     for i in range(len(keys)):
         e = probe(index, capacity, keys[i])
@@ -80,31 +72,18 @@ def claim(table, keys, tally):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def vacuum(table, keys, slots):
-    """Settle versions of a remote table (kernels.rows.vacuum); a tombstone is settled in place, as a row is.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        slots: int64 [n], the version of each key that is settled.
-    """
+    """Settle the slot of each key of a remote table; a tombstone is settled in place (kernels.rows.vacuum)."""
     at = np.int64(table.ctypes.data)
     meta = table[META // 8]
     for i in range(len(keys)):
-        held = holder(at, keys[i], slots[i])
+        holding = holder(at, keys[i], slots[i])
         store_i64(meta + 16 * slots[i] + 8, ABSENT)
-        store_release(held, SETTLED + slots[i])
+        store_release(holding, SETTLED + slots[i])
 
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
-    """Write the keys with a row in a remote table's arena, and its refs (kernels.rows.live); returns their number.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [capacity of the index]; written.
-        refs: int64 [capacity of the index]; written.
-    """
+    """Write the keys with a row in a remote table's arena, and its refs; return their number (kernels.rows.live)."""
     index, capacity, meta = table[INDEX // 8], table[CAPACITY // 8], table[META // 8]
     count = 0
     for e in range(capacity):
@@ -124,10 +103,6 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
     """Compute the sizes of what collect() fills; returns the number of entries of all stand-ins together.
 
     Args:
-        plan: As for kernels.pool.run.
-        inputs: As for kernels.pool.run.
-        spans: As for kernels.pool.run.
-        remote: int64 [T], the number k of a remote table, -1 for a local one.
         stands: int64 [K, 3]; written: the first entry of a stand-in among all entries, its capacity (load factor 2/3),
             and its bound: the number of ids read of table k, repeats counted, and one for the key of unknown ids.
         starts: int64 [K + 1]; written: the cumulative bounds.
@@ -161,22 +136,17 @@ def lay_out(plan, inputs, spans, remote, stands, starts):
 
 
 @inlined  # fmt: skip
-def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, wanted, entries, start, count):
+def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, ids, entries, start, count):
     """Enter a key in the stand-in unless it is there; returns the number of keys that wait for a row now.
 
     Args:
-        key: int64.
-        index: Address of the stand-in.
-        capacity: Number of its entries.
-        bound: The stand-in's bound.
-        local_index: Address of the table's local index.
-        local_capacity: Number of its entries.
+        index: Address of the stand-in, of so many entries and this bound.
+        local_index: Address of the table's local index, of so many entries.
         meta: Address of the table's meta.
-        epoch: The epoch that is read.
         wanted: int64, ids to fetch; the key is added if it has no local version.
-        entries: int64, addresses of the refs of `wanted`; added to likewise.
-        start: Position in `wanted` of the table's first id.
-        count: Number of the table's ids in `wanted`.
+        entries: int64, addresses of the refs of `ids`; added to likewise.
+        start: Position in `ids` of the table's first id.
+        count: Number of the table's ids in `ids`.
     """
     e = probe(index, capacity, key)
     if e >= 0:
@@ -184,16 +154,16 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
     e = -1 - e
     store_i64(index + 16 * e, key)
     slot = np.int64(ELSEWHERE)
-    known = probe(local_index, local_capacity, key)
-    if known >= 0:
-        slot = local(load_acquire(local_index + 16 * known + 8), meta, epoch)
+    place = probe(local_index, local_capacity, key)
+    if place >= 0:
+        slot = local(load_acquire(local_index + 16 * place + 8), meta, epoch)
     if slot >= 0:
         store_i64(index + 16 * e + 8, bound + slot)
     elif slot == BURIED:
         store_i64(index + 16 * e + 8, ABSENT)
     else:
         store_i64(index + 16 * e + 8, count)
-        wanted[start + count] = key
+        ids[start + count] = key
         entries[start + count] = index + 16 * e + 8
         count += 1
     return count
@@ -201,36 +171,21 @@ def note(key, index, capacity, bound, local_index, local_capacity, meta, epoch, 
 
 @kernel(
     nb.void(
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[:, :, ::1],
-        nb.int64[:, ::1],
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, :, ::1], nb.int64[:, ::1], nb.int64, nb.int64[::1],
+        nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1],
     ),
     boundscheck=False,
-)
-def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, wanted, entries, counts):
+)  # fmt: skip
+def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, starts, ids, entries, counts):
     """Fill the stand-in indexes with every id that the spans read of remote tables, each once.
 
     Args:
         tables: The published descriptors.
-        plan: As for kernels.pool.run.
-        inputs: As for kernels.pool.run.
-        spans: As for kernels.pool.run.
-        epoch: The epoch that is read.
-        remote: int64 [T], as for lay_out().
         index_of_all: int64 [entries, 2], memory for the stand-ins of lay_out(); written.
         stands: int64 [K, 3], as written by lay_out(); stands[:, 0] becomes the address of each stand-in.
         starts: int64 [K + 1], as written by lay_out().
         wanted: int64; written: from starts[k] on, counts[k] ids without a local version visible in `epoch`.
-        entries: int64; written: the addresses of the refs of `wanted`.
+        entries: int64; written: the addresses of the refs of `ids`.
         counts: int64 [K]; written: the number of ids to fetch of each table.
     """
     counts[:] = 0
@@ -246,11 +201,11 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
             continue
         k = remote[table]
         index, capacity, bound = stands[k, 0], stands[k, 1], stands[k, 2]
-        own, own_capacity, meta = tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8]
+        own, own_capacity, meta = (tables[table, INDEX // 8], tables[table, CAPACITY // 8], tables[table, META // 8])
         start, count = starts[k], counts[k]
         if tables[table, SHARED // 8] != 0:
             key = tables[table, UNKNOWN_KEY // 8]
-            count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count)
+            count = note(key, index, capacity, bound, own, own_capacity, meta, epoch, ids, entries, start, count)
         for r in range(inputs.shape[0]):
             values, stride, splits = inputs[r, source, VALUES], inputs[r, source, STRIDE], inputs[r, source, SPLITS]
             first, rows = spans[r, 0], spans[r, 1]
@@ -265,6 +220,6 @@ def collect(tables, plan, inputs, spans, epoch, remote, index_of_all, stands, st
                 for v in range(begin, end):
                     key = load_i64_anywhere(values + 8 * v)
                     count = note(
-                        key, index, capacity, bound, own, own_capacity, meta, epoch, wanted, entries, start, count
+                        key, index, capacity, bound, own, own_capacity, meta, epoch, ids, entries, start, count
                     )
         counts[k] = count

@@ -18,41 +18,23 @@ BUCKET_HEADER_NBYTES = 8
 
 @kernel(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64, nb.int64[::1]))
 def buckets_of(ids, buckets, out):
-    """Write the bucket of each id: out[i] = the bucket that ids[i] belongs to.
-
-    Args:
-        ids: int64 [n].
-        buckets: Number of buckets of the table.
-        out: int64 [n].
-    """
+    """Write the bucket of each id, int64 [n]."""
     for i in range(len(ids)):
         out[i] = home(ids[i], buckets)
 
 
 @kernel(
     nb.void(
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.int64[::1],
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.uint8[:, ::1],
-        nb.uint8[::1],
+        nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1],
+        nb.uint8[:, ::1], nb.uint8[::1],
     ),
     boundscheck=False,
-)
+)  # fmt: skip
 def unpack(data, starts, tag, ids, bucket, rows, status):
-    """Look ids up in the fetched buckets: fills status[i], and rows[i] where the status is FOUND.
+    """Look ids up in the fetched buckets: fills status[i], and rows[i], uint8 [n, bytes], where the status is FOUND.
 
-    Args:
-        data: uint8 [nbytes], buckets end to end. Bucket b is data[starts[b]:starts[b + 1]], empty if it was not
-            fetched.
-        starts: int64 [fetched buckets + 1], offsets of the buckets in `data`.
-        tag: The value that a bucket's first four bytes must have. A bucket with another tag or length counts as lost.
-        ids: int64 [n].
-        bucket: int64 [n], the position in `starts` of each id's bucket.
-        rows: uint8 [n, bytes of a row].
-        status: uint8 [n].
+    Bucket b is data[starts[b]:starts[b + 1]], empty if it was not fetched; bucket[i] is that of id i. One whose first
+    four bytes are not the tag, or whose length is wrong, counts as lost.
     """
     source, nbytes = np.int64(data.ctypes.data), rows.shape[1]
     target = np.int64(rows.ctypes.data)

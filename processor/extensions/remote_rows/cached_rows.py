@@ -24,15 +24,9 @@ CACHE_FIELDS = 6
 
 @inlined
 def put(rows, row_nbytes, scales, number, value, nbytes):
-    """Copy a value's row, and its scale if it has one, to position `number` of an array of rows.
+    """Copy a value's row, and its scale if it has one, to position `number` of an array of rows, at an address.
 
-    Args:
-        rows: Address of the rows.
-        row_nbytes: Bytes per row.
-        scales: Address of the rows' scales.
-        number: Position of the row.
-        value: Address of the value.
-        nbytes: Bytes of the value: of a row, or of a row and its scale.
+    A value has `nbytes`: those of a row, or of a row and its scale.
     """
     copy_bytes(rows + number * row_nbytes, value, row_nbytes)
     if nbytes > row_nbytes:
@@ -41,45 +35,37 @@ def put(rows, row_nbytes, scales, number, value, nbytes):
 
 @kernel(
     nb.int64(
-        nb.int64[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.int64[:, ::1],
-        nb.uint8[::1],
+        nb.int64[:, ::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[:, ::1], nb.uint8[::1]
     ),
     boundscheck=False,
 )
-def take(cache, starts, counts, wanted, entries, rows, status):
+def take(cache, starts, counts, ids, entries, rows, status):
     """Serve waiting ids from the cache; returns the number of misses. The caller holds the cache's lock.
 
     Args:
-        cache: int64 [K, 6], addresses of keys, marks and values, number of sets, bytes per value (a row with its
-            scale), evictions.
-        starts: int64 [K + 1], the position of each table's first id in `wanted`.
+        cache: int64 [K, 6], addresses of keys, marks and values, number of sets, bytes per value, evictions.
+        starts: int64 [K + 1], the position of each table's first id in `ids`.
         counts: int64 [K], the number of ids of each table.
-        wanted: int64, the waiting ids.
-        entries: int64, the addresses of the refs of `wanted`.
+        entries: int64, the addresses of the refs of the waiting ids, `ids`.
         rows: int64 [K, 3], the address of table k's fetched rows, bytes per row, the address of their scales.
         status: uint8; status[starts[k] + p] is set to LOST for ids that must be fetched.
     """
     unknown = 0
     for k in range(cache.shape[0]):
-        keys, marks, kept, sets, nbytes = cache[k, 0], cache[k, 1], cache[k, 2], cache[k, 3], cache[k, 4]
+        keys, marks, cached, sets, nbytes = cache[k, 0], cache[k, 1], cache[k, 2], cache[k, 3], cache[k, 4]
         for p in range(counts[k]):
             if p % AHEAD == 0:
                 # Sets are far apart in memory and two cache lines each; prefetching several overlaps their misses.
                 for q in range(p, min(p + AHEAD, counts[k])):
-                    line = home(wanted[starts[k] + q], sets) * WAYS
+                    line = home(ids[starts[k] + q], sets) * WAYS
                     prefetch(keys + 8 * line)
                     prefetch(marks + line)
                 for q in range(p, min(p + AHEAD, counts[k])):
-                    line = home(wanted[starts[k] + q], sets) * WAYS
+                    line = home(ids[starts[k] + q], sets) * WAYS
                     for way in range(line, line + WAYS):
-                        if load_i64(keys + 8 * way) == wanted[starts[k] + q]:
-                            prefetch(kept + way * nbytes)
-            key = wanted[starts[k] + p]
+                        if load_i64(keys + 8 * way) == ids[starts[k] + q]:
+                            prefetch(cached + way * nbytes)
+            key = ids[starts[k] + p]
             line = home(key, sets) * WAYS
             status[starts[k] + p] = LOST
             for way in range(line, line + WAYS):
@@ -89,7 +75,7 @@ def take(cache, starts, counts, wanted, entries, rows, status):
                 if mark & MOST < MOST:
                     store_i8(marks + way, mark + 1)
                 if mark & HAS_ROW:
-                    put(rows[k, 0], rows[k, 1], rows[k, 2], p, kept + way * nbytes, nbytes)
+                    put(rows[k, 0], rows[k, 1], rows[k, 2], p, cached + way * nbytes, nbytes)
                     status[starts[k] + p] = FOUND
                 else:
                     store_i64(entries[starts[k] + p], ABSENT)
@@ -102,31 +88,25 @@ def take(cache, starts, counts, wanted, entries, rows, status):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.uint8[:, ::1], nb.uint8[::1]), boundscheck=False)
 def keep(cache, ids, rows, status):
-    """Enter fetched ids in one table's cache: those FOUND with their row, those NOWHERE without.
+    """Enter fetched ids, int64 [n], in one table's cache: those FOUND with their row, those NOWHERE without.
 
     A full set evicts a way with the smallest count, ties broken round-robin; every HALVE_EVERY-th eviction halves the
-    counts of its set. The caller holds the cache's lock.
-
-    Args:
-        cache: int64 [6], a row of take()'s; its last field counts evictions.
-        ids: int64 [n].
-        rows: uint8 [n, bytes per value].
-        status: uint8 [n].
+    counts of its set. The caller holds the cache's lock. `cache` is a row of take()'s.
     """
-    keys, marks, kept, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
+    keys, marks, cached, sets, nbytes = cache[0], cache[1], cache[2], cache[3], cache[4]
     source = np.int64(rows.ctypes.data)
     for i in range(len(ids)):
         if status[i] == LOST:
             continue
         line = home(ids[i], sets) * WAYS
-        chosen, least, known = np.int64(0), np.int64(MOST + 1), False
+        chosen, least, is_cached = np.int64(0), np.int64(MOST + 1), False
         for turn in range(cache[5], cache[5] + WAYS):
             way = line + turn % WAYS
             mark = load_u8(marks + way)
-            known |= mark != 0 and load_i64(keys + 8 * way) == ids[i]
+            is_cached |= mark != 0 and load_i64(keys + 8 * way) == ids[i]
             if mark & MOST < least:
                 chosen, least = way, mark & MOST
-        if known:
+        if is_cached:
             continue
         if least > 0:
             cache[5] += 1
@@ -136,7 +116,7 @@ def keep(cache, ids, rows, status):
                     store_i8(marks + way, (mark & HAS_ROW) | max(1, (mark & MOST) >> 1))
         store_i64(keys + 8 * chosen, ids[i])
         if status[i] == FOUND:
-            copy_bytes(kept + chosen * nbytes, source + i * nbytes, nbytes)
+            copy_bytes(cached + chosen * nbytes, source + i * nbytes, nbytes)
         store_i8(marks + chosen, 1 | (HAS_ROW if status[i] == FOUND else 0))
 
 
@@ -144,12 +124,8 @@ def keep(cache, ids, rows, status):
 def place(positions, entries, target, rows, status):
     """Copy fetched rows to where the stand-in expects them; returns the number of ids that are LOST.
 
-    Args:
-        positions: int64 [n], the position among the waiting ids of each row's id.
-        entries: int64, the addresses of the waiting ids' refs.
-        target: int64 [3], the table's row of take()'s `rows`.
-        rows: uint8 [n, bytes per value].
-        status: uint8 [n].
+    Row i, uint8 [bytes per value], is that of waiting id positions[i], whose ref is at entries[positions[i]]. `target`
+    is the table's row of take()'s `rows`.
     """
     lost, nbytes = 0, rows.shape[1]
     source = np.int64(rows.ctypes.data)

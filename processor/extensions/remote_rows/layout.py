@@ -9,9 +9,8 @@ for int8, followed by its float32 scale. An id's bucket is its mixed bits scaled
 
 Invariants
 - A complete table has all of its buckets, empty ones too, each with the checksum of the table's file as its tag. So a
-  reader can distinguish "this id has no row" from "this row was lost": a bucket that is missing (evicted, flushed, lost
-  with a node, dropped) or that carries another tag is a failure, never an unseen id. And rows of two uploads under one
-  version number never mix.
+  bucket that is missing (evicted, flushed, lost with a node, dropped) or that carries another tag is a failure, never
+  an unseen id, and rows of two uploads under one version number never mix.
 - The marker says "complete" only after the last bucket was acknowledged. Buckets are never changed after that.
 - All keys of a table follow from its marker, so dropping a table needs no search through the store.
 - Keys of one shard share a hash tag: in a cluster, a command over any of them stays within one slot; a table spreads
@@ -66,16 +65,12 @@ class StoredTable:
 
     @classmethod
     def of(cls, manifest: Manifest, table: str) -> StoredTable:
-        """Return the StoredTable of a manifest's table.
-
-        Raises:
-            BadInput: The manifest has no such table.
-        """
+        """Return the StoredTable of a manifest's table; raise BadInput if it has none of that name."""
         spec = next((t for t in manifest.tables if t.name == table), None)
         file = manifest.files.get(table_file(table))
         if spec is None or file is None:
-            known = ", ".join(t.name for t in manifest.tables)
-            raise BadInput(f"table does not exist in model {manifest.model!r}: {table[:64]!r}; expected one of {known}")
+            names = ", ".join(t.name for t in manifest.tables)
+            raise BadInput(f"table does not exist in model {manifest.model!r}: {table[:64]!r}; expected one of {names}")
         buckets = max(1, -(-spec.rows // ROWS_PER_BUCKET))
         return cls(manifest.model, manifest.version, table, spec.rows, spec.dim, spec.dtype, file.crc32, buckets)
 
@@ -93,7 +88,6 @@ class StoredTable:
 
     @property
     def value_nbytes(self) -> int:
-        """Bytes of a row with its scale."""
         return self.row_nbytes + (4 if ROW_TYPES[self.dtype].scaled else 0)
 
     def max_nbytes(self, buckets: int) -> int:
@@ -109,7 +103,6 @@ class StoredTable:
         return json.dumps({"format": FORMAT, "state": state} | asdict(self)).encode()
 
     def keys(self, buckets: Int64s) -> list[bytes]:
-        """Return the keys of buckets."""
         prefixes = _prefixes(self.name)
         return [prefixes[b % SHARDS] + b"%d" % b for b in buckets.tolist()]
 
@@ -121,10 +114,7 @@ class StoredTable:
     def pack(self, ids: Int64s, rows: NDArray[Any], scales: NDArray[np.float32]) -> Iterator[dict[bytes, bytes]]:
         """Yield the table's buckets by key, in chunks; costs 16 bytes per row.
 
-        Args:
-            ids: int64 [rows].
-            rows: [rows, dim] of the table's type.
-            scales: float32 [rows], or [0] if the type has none.
+        Rows are [rows, dim] of the table's type, scales float32 [rows], or [0] if the type has none.
         """
         of_row = np.empty(len(ids), np.int64)
         bucket_bytes.buckets_of(ids, self.buckets, of_row)
@@ -161,17 +151,10 @@ class StoredTable:
         return self.keys(buckets), position.astype(np.int64, copy=False)
 
     def unpack(self, values: Sequence[bytes | None], position: Int64s, ids: Int64s) -> tuple[Bytes, Bytes]:
-        """Extract rows from fetched buckets.
+        """Extract rows from fetched buckets; the store is not trusted: what is no bucket of this table counts as lost.
 
-        The store's values are not trusted: whatever is not a bucket of this table counts as lost.
-
-        Args:
-            values: The values of plan()'s keys, None for a missing one.
-            position: The positions that plan() returned.
-            ids: int64 [n].
-
-        Returns:
-            Rows uint8 [n, value_nbytes] and statuses uint8 [n] (bucket_bytes) of the ids.
+        Keys and positions are those of plan(); the value of a missing one is None. Return rows uint8 [n, value_nbytes]
+        and statuses uint8 [n] (bucket_bytes) of ids.
         """
         starts = np.zeros(len(values) + 1, np.int64)
         np.cumsum([0 if v is None else len(v) for v in values], out=starts[1:])

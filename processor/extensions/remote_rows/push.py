@@ -33,36 +33,25 @@ Progress = Callable[[str, int, int], None]
 def push(
     reader: VersionReader, tables: Sequence[str], store: RowStore, progress: Progress = lambda *_: None
 ) -> list[StoredTable]:
-    """Copy tables into the store.
+    """Copy tables into the store, all if none is named; return those that were not complete already.
 
-    Args:
-        reader: The version to copy from.
-        tables: Names of tables; empty for all.
-        progress: Called after each chunk of buckets.
-
-    Returns:
-        The tables that were written, without those complete already.
-
-    Raises:
-        Corrupt: A file does not match its checksum.
-        Conflict: The store holds another upload of the same version.
-        NotReady: The store does not answer.
+    Raises Corrupt if a file does not match its checksum, Conflict if the store holds another upload of the version.
     """
     names = list(tables) or [t.name for t in reader.manifest.embeddings]
-    wanted = [StoredTable.of(reader.manifest, name) for name in names]
-    return [table for table in wanted if _push(reader, table, store, progress)]
+    stored_tables = [StoredTable.of(reader.manifest, name) for name in names]
+    return [table for table in stored_tables if _push(reader, table, store, progress)]
 
 
 def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: Progress) -> bool:
     data = store.read(table.marker_key, MAX_MARKER_NBYTES)
     if data is not None:
-        found, state = parse_marker(data)
-        if (found, state) == (table, COMPLETE):
+        stored, state = parse_marker(data)
+        if (stored, state) == (table, COMPLETE):
             return False
         if state == COMPLETE:
             raise Conflict(f"{table.name}: the row store holds other rows under this version; drop them first")
-        if found != table:
-            _delete(found, store)
+        if stored != table:
+            _delete(stored, store)
     file = table_file(table.table)
     reader.verify([file])
     arrays = reader.tensors(file)
@@ -85,15 +74,7 @@ def _push(reader: VersionReader, table: StoredTable, store: RowStore, progress: 
 
 
 def drop(model: str, version: int, tables: Sequence[str], store: RowStore) -> list[StoredTable]:
-    """Remove tables of a version from the store.
-
-    Returns:
-        The tables that were there.
-
-    Raises:
-        Corrupt: A marker is not readable.
-        NotReady: The store does not answer.
-    """
+    """Remove tables of a version from the store; return those that were there."""
     dropped = []
     for name in tables:
         data = store.read(marker_key(model, version, name), MAX_MARKER_NBYTES)

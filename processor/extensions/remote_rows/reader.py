@@ -1,16 +1,15 @@
 """Collect the rows of remote tables that one batch reads: from deltas, from the cache, and the rest from the store.
 
-What a batch sees. An id's newest local row version as of the batch's epoch wins: either that row or, for a tombstone,
-the default row. An id without one has the row of the version's upload in the store, which never changes, or none. Both
-parts are fixed by the batch's generation, so a reply still has one generation, and equals to the bit what the same
-version serves from memory, unless rows were unavailable.
+An id's newest local row version as of the batch's epoch wins: either that row or, for a tombstone, the default row. An
+id without one has the row of the version's upload in the store, which never changes, or none. So a reply has one
+generation, and equals to the bit what the same version serves from memory, unless rows were unavailable.
 
 Unavailable rows (the store is down or slow, or has lost buckets) are counted, logged at most once a second, and then,
 by RemoteConfig.on_error, either replaced by the table's default row or the reason to fail the batch with NotReady. They
 are never cached, so scores are right again with the first batch after the store recovers.
 
-Ownership. A batch's substitute tables belong to the session that runs the batch. Counters are guarded by a lock. The
-session holds its pin while it waits for the store: applying a delta may take `timeout_s` longer; readers do not wait.
+A batch's substitute tables belong to the session that runs the batch, which holds its pin while it waits for the store:
+applying a delta may take `timeout_s` longer; readers do not wait. Counters are guarded by a lock.
 
 Costs: one pass over the batch's ids to gather the distinct ones into an index of their own (the fused kernel then runs
 on that index, unchanged), one copy of each row, and at most one round trip per batch, for all its tables.
@@ -107,11 +106,7 @@ class StoredTables:
         return {stored.table: RemoteTable(specs[stored.table]) for stored in self.stored(manifest)}
 
     def open_reader(self, manifest: Manifest, plan: SparsePlan) -> RemoteReader | None:
-        """Return a reader of the version's remote tables, None if it has none.
-
-        Raises:
-            NotReady: A table is not complete in the store.
-        """
+        """Return a reader of the version's remote tables, None if it has none; NotReady unless they are complete."""
         tables = self.stored(manifest)
         return RemoteReader(manifest, plan, tables, self.config, self._store, self._clock) if tables else None
 
@@ -119,20 +114,20 @@ class StoredTables:
         self._store.close()
 
     def _stored(self, manifest: Manifest, name: str) -> StoredTable:
-        wanted = StoredTable.of(manifest, name)
-        data = self._store.read(wanted.marker_key, MAX_MARKER_NBYTES)
+        table = StoredTable.of(manifest, name)
+        data = self._store.read(table.marker_key, MAX_MARKER_NBYTES)
         how = f"run: freshet tables push {manifest.model} --version {manifest.version} --table {name}"
         if data is None:
-            raise NotReady(f"table {wanted.name} is not in the row store; {how}")
+            raise NotReady(f"table {table.name} is not in the row store; {how}")
         try:
-            found, state = parse_marker(data)
+            stored, state = parse_marker(data)
         except Corrupt as error:
-            raise NotReady(f"table {wanted.name}: {error}") from None
+            raise NotReady(f"table {table.name}: {error}") from None
         if state != COMPLETE:
-            raise NotReady(f"table {wanted.name} is not complete in the row store; {how}")
-        if found != wanted:
-            raise NotReady(f"table {wanted.name} in the row store is from another upload; drop it, then {how}")
-        return wanted
+            raise NotReady(f"table {table.name} is not complete in the row store; {how}")
+        if stored != table:
+            raise NotReady(f"table {table.name} in the row store is from another upload; drop it, then {how}")
+        return table
 
 
 class RemoteReader:
@@ -165,28 +160,21 @@ class RemoteReader:
         return bool(self._remote[table] >= 0)
 
     def counted(self) -> Snapshot:
-        """Return the counters since the version was loaded (COUNTERS)."""
         with self._lock:
             return self._counters.snapshot()
 
     def batch_tables(
         self, tables: NDArray[np.int64], epoch: int, bound: Sequence[BoundRequest], spans: NDArray[np.int64]
     ) -> BatchTables:
-        """Return descriptors of everything that a batch reads, as of a pinned state.
+        """Return descriptors, int64 [T, TABLE_FIELDS], of everything that a batch reads, as of a pinned state.
 
-        Args:
-            tables: The state's descriptors, int64 [T, TABLE_FIELDS].
-            epoch: The state's epoch.
-            spans: int64 [requests, 2], as BatchView.spans.
-
-        Raises:
-            NotReady: Rows were unavailable and the policy is to fail.
+        Raises NotReady if rows were unavailable and the policy is to fail.
         """
-        inputs, kept = inputs_of(bound), None
+        inputs, left_out = inputs_of(bound), None
         if self._plan.entities:
             uncounted = np.zeros((len(tables), 2), np.int64)
             view = BatchView(tables, epoch, bound, spans, uncounted)
-            kept = fill_left_out(self._plan.entities, view, inputs)
+            left_out = fill_left_out(self._plan.entities, view, inputs)
         stands, starts = np.empty((len(self._tables), 3), np.int64), np.empty(len(self._tables) + 1, np.int64)
         plan, remote = self._plan.lookups, self._remote
         size = kernels.lay_out(plan, inputs, spans, remote, stands, starts)
@@ -194,7 +182,7 @@ class RemoteReader:
         index, ids, entries = np.empty((size, 2), np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
         counts = np.empty(len(self._tables), np.int64)
         kernels.collect(tables, plan, inputs, spans, epoch, remote, index, stands, starts, ids, entries, counts)
-        del kept
+        del left_out
         ends, scale_ends = np.cumsum(counts * self._nbytes), np.cumsum(counts)
         rows, scales = np.empty(int(ends[-1]), np.uint8), np.empty(int(scale_ends[-1]), np.float32)
         places = np.empty((len(counts), 3), np.int64)
@@ -214,7 +202,6 @@ class RemoteReader:
         return BatchTables(standing, (index, rows, scales))
 
     def _supply(self, waiting: MissingRows) -> None:
-        """Provide a row, or its absence, for every missing id."""
         asked = int(waiting.counts.sum())
         unknown = self._cache.take(
             waiting.starts, waiting.counts, waiting.ids, waiting.entries, waiting.rows, waiting.status
@@ -234,19 +221,19 @@ class RemoteReader:
         keys: list[bytes] = []
         max_nbytes = 0
         for k, table in enumerate(self._tables):
-            here = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
-            positions = np.flatnonzero(waiting.status[here] == LOST)
+            part_ids = slice(int(waiting.starts[k]), int(waiting.starts[k] + waiting.counts[k]))
+            positions = np.flatnonzero(waiting.status[part_ids] == LOST)
             if len(positions):
-                ids = waiting.ids[here][positions]
-                wanted, bucket = table.plan(ids)
-                jobs.append((k, table, here, positions, ids, bucket, slice(len(keys), len(keys) + len(wanted))))
-                keys += wanted
-                max_nbytes += table.max_nbytes(len(wanted))
+                ids = waiting.ids[part_ids][positions]
+                row_keys, bucket = table.plan(ids)
+                jobs.append((k, table, part_ids, positions, ids, bucket, slice(len(keys), len(keys) + len(row_keys))))
+                keys += row_keys
+                max_nbytes += table.max_nbytes(len(row_keys))
         reply = self._store.fetch(keys, max_nbytes)
         lost = 0
-        for k, table, here, positions, ids, bucket, part in jobs:
+        for k, table, part_ids, positions, ids, bucket, part in jobs:
             rows, status = table.unpack(reply.values[part], bucket, ids)
-            lost += place(positions, waiting.entries[here], waiting.rows[k], rows, status)
+            lost += place(positions, waiting.entries[part_ids], waiting.rows[k], rows, status)
             self._cache.keep(k, ids, rows, status)
         return lost, reply.problem or "has lost some of its buckets"
 

@@ -1,18 +1,17 @@
 """Store rows on a Redis server or a Redis Cluster, through redis-py's connections.
 
-Ownership. There is one connection pool per node, shared by the process. A thread takes a connection, sends, reads every
-reply and returns it; a connection that failed in between is closed first, so a reply can never reach another caller.
+There is one connection pool per node, shared by the process. A thread takes a connection, sends, reads every reply and
+returns it; one that failed in between is closed first, so a reply can never reach another caller.
 
 A batch is one round trip: commands are grouped by node (in a cluster, by slot within a node), sent to every node, and
-only then are replies read. All replies must arrive within `timeout_s`, and within as many bytes as the requested values
-can take (processor.extensions.redis), or they are lost; a new connection has the same time again for its
-handshake. Nothing is retried. Every node has its circuit breaker, so a node that hangs, drips or sends nonsense delays
-few batches, and a cluster that lost a node still serves the others' rows. Any exception of redis-py counts as the
-node's failure.
+only then are replies read, all within `timeout_s` and as many bytes as the requested values can take, or they are lost
+(processor.extensions.redis); a new connection has the same time again for its handshake. Nothing is retried. Every node
+has its circuit breaker, so a node that hangs, drips or sends nonsense delays few batches, and a cluster that lost a
+node still serves the others' rows. Any exception of redis-py counts as the node's failure.
 
-In a cluster, CLUSTER SLOTS lists which node serves which slots. It is requested at first use, when a node answers MOVED
-(the commands that moved are then sent once more), and after a node failed, at most once a second. While a slot
-migrates, its buckets may be unreachable (ASK, TRYAGAIN) for a moment and count as lost.
+In a cluster, CLUSTER SLOTS is requested at first use, when a node answers MOVED (the commands that moved are then sent
+once more), and after a node failed, at most once a second. While a slot migrates, its buckets may be unreachable (ASK,
+TRYAGAIN) for a moment and count as lost.
 
 Rejected: redis-py's own cluster client, which retries each command of a failed node by itself, one after another, and
 so has no bound in time; reading from replicas (a table is immutable, but a replica may lag behind a push).
@@ -35,12 +34,7 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.extensions.redis.circuit_breaker import CircuitBreaker
 from freshet_serving.processor.extensions.redis.connections import CircuitOpen, connection_options, describe
-from freshet_serving.processor.extensions.redis.replies import (
-    MalformedReply,
-    MovedRedirect,
-    encode_command,
-    reader_of,
-)
+from freshet_serving.processor.extensions.redis.replies import MalformedReply, MovedRedirect, encode_command, reader_of
 from freshet_serving.processor.extensions.redis.slots import SLOTS, SLOTS_NBYTES, nodes_by_slot, parse_slots
 from freshet_serving.processor.tables.row_store import StoreReply
 
@@ -68,11 +62,7 @@ class RedisNode:
         self.breaker = CircuitBreaker(clock)
 
     def send_commands(self, commands: Sequence[Command], bound: ReplyLimits) -> Connection:
-        """Send commands and return the connection to read their replies from.
-
-        Raises:
-            RedisError: The node cannot be reached.
-        """
+        """Send commands and return the connection to read their replies from; RedisError if there is none."""
         try:
             connection = self.pool.get_connection()
         except exceptions.RedisError:
@@ -94,17 +84,9 @@ class RedisNode:
         self.pool.release(connection)
 
     def finish(self, connection: Connection, count: int) -> list[Any]:
-        """Read the replies to `count` commands and return the connection to the pool.
+        """Read replies to commands of send_commands() and return the connection to the pool.
 
-        Args:
-            connection: The result of send_commands().
-            count: Number of replies.
-
-        Returns:
-            The replies; an error reply as an exception.
-
-        Raises:
-            RedisError: A reply cannot be read.
+        An error reply is an exception that is not raised. Raises RedisError if a reply cannot be read.
         """
         replies: list[Any] = []
         try:
@@ -134,14 +116,9 @@ class RedisStore:
     """A RowStore on Redis: small values by key."""
 
     def __init__(self, url: str, timeout_s: float, clock: Clock) -> None:
-        """Prepare a store; it connects at first use.
+        """Prepare a store; it connects at first use. Raises BadInput if the URL is not valid.
 
-        Args:
-            url: See RemoteConfig.
-            timeout_s: Time limit of a new connection, and of all replies of a batch.
-
-        Raises:
-            BadInput: The URL is not valid.
+        `timeout_s` is the time limit of a new connection, and of all replies of a batch.
         """
         scheme, _, rest = url.partition("://")
         self._cluster = scheme.endswith("+cluster")
@@ -162,11 +139,7 @@ class RedisStore:
         self._refreshing = threading.Lock()
 
     def fetch(self, keys: Sequence[bytes], max_nbytes: int) -> StoreReply:
-        """Fetch values by key, None for each that is unavailable; never raises for a failure of Redis.
-
-        Args:
-            max_nbytes: Size limit of all values together.
-        """
+        """Fetch values, together at most `max_nbytes`, None for each that is unavailable; a failure is not raised."""
         values: list[bytes | None] = [None] * len(keys)
         problem = ""
         groups = self._groups(keys)
@@ -183,16 +156,11 @@ class RedisStore:
         return StoreReply(values, problem)
 
     def read(self, key: bytes, max_nbytes: int) -> bytes | None:
-        """Return the value of one key, or None; raises NotReady.
-
-        Args:
-            max_nbytes: Size limit of the value.
-        """
+        """Return the value of one key, at most `max_nbytes`, or None; raises NotReady."""
         value = self._must([(key, (b"GET", key))], max_nbytes)[0]
         return value if isinstance(value, bytes) else None
 
     def write(self, values: Mapping[bytes, bytes]) -> None:
-        """Store all values; raises NotReady."""
         keys = list(values)
         commands = []
         for group in self._groups(keys):
@@ -312,7 +280,6 @@ class RedisStore:
                     return
 
     def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
-        """Parse a reply to CLUSTER SLOTS into nodes by slot; None if it is not one."""
         ranges = parse_slots(reply, str(asked.pool.connection_kwargs.get("host", "localhost")))
         return None if ranges is None else nodes_by_slot(ranges, self._node)
 

@@ -73,7 +73,6 @@ class RemoteTable(ServedTable):
         return keys[~self._buried(refs)]
 
     def _buried(self, refs: Int64s) -> NDArray[np.bool_]:
-        """Return a mask of the heads that are tombstones."""
         buried = refs >= 0
         slots = refs[buried] % row_kernels.SETTLED
         buried[buried] = self._meta[slots, 0] & 1 == 1

@@ -34,12 +34,9 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedSource:
-    """The source that a request asks for.
+    """The source that a request asks for: MODEL, LIKE, or one of the version's; whether the network is run for it.
 
-    Attributes:
-        name: MODEL, LIKE, or one of the version's sources.
-        like: int64 [n], keys of the items that others are to be like; None for another source.
-        computed: Whether the network is run for it.
+    `like`, int64 [n], are the keys of items that others are to be like.
     """
 
     name: str = MODEL
@@ -48,11 +45,7 @@ class AskedSource:
 
     @classmethod
     def of(cls, ranking: ItemRanking, inputs: Mapping[str, Column]) -> AskedSource:
-        """Return what a request asks for.
-
-        Raises:
-            BadInput: The version does not have it, or the inputs do not belong together.
-        """
+        """Return what a request asks for; raise BadInput if the version does not have it."""
         sent = {name: inputs[name] for name in (LIKE, SOURCE) if name in ranking.options and name in inputs}
         text = single_text(SOURCE, sent.get(SOURCE))
         name = text.decode(errors="replace") or (LIKE if LIKE in sent else MODEL)
@@ -62,10 +55,10 @@ class AskedSource:
             problem = f"like: expected it with source 'like' alone, got source {name!r}"
             raise BadInput(problem if LIKE in sent else "like: expected the id of an item for source 'like', got none")
         if name in (POPULAR, NEW) and name not in ranking.sources:
-            there = ", ".join(map(repr, (MODEL, LIKE, *ranking.sources)))
+            sources = ", ".join(map(repr, (MODEL, LIKE, *ranking.sources)))
             raise BadInput(
                 f"source: model {ranking.manifest.model!r} version {ranking.manifest.version} has no {name!r}, only "
-                f"{there}: publish a version of sasrec_next, hstu_next or two_tower, for 'new' with data.time"
+                f"{sources}: publish a version of sasrec_next, hstu_next or two_tower, for 'new' with data.time"
             )
         if name != LIKE:
             return cls(name, computed=name == MODEL)
@@ -82,12 +75,9 @@ class AskedSource:
 
 
 class BoundUsers(NamedTuple):
-    """The users of a request.
+    """The users of a request, what was bound of them, and the items of each one's history.
 
-    Attributes:
-        inputs: What was bound of them.
-        bound: The bound request; of a source that no network is run for, it has nothing but its rows.
-        history: The items of each user's history.
+    Of a source that no network is run for, the bound request has nothing but its rows.
     """
 
     inputs: Mapping[str, Column]
@@ -104,30 +94,22 @@ class BoundUsers(NamedTuple):
         manifest: Manifest,
         limits: RequestLimits,
     ) -> BoundUsers:
-        """Bind the users of a request.
-
-        Args:
-            inputs: The request's inputs. For another source than the model, those of users may be left out.
-
-        Raises:
-            BadInput: An input is wrong.
-            TooLarge: The request is beyond its limits.
-        """
-        own = {name: column for name, column in inputs.items() if name not in ranking.options}
+        """Bind the users of a request; for another source than the model, their inputs may be left out."""
+        user_inputs = {name: column for name, column in inputs.items() if name not in ranking.options}
         # One candidate, whose score nobody reads.
         blank = {ranking.item: Strings.of([""]) if ranking.texts else np.zeros(1, np.int64)}
         if asked.name == MODEL:
-            aligned = plan.aligned(own | blank)
+            aligned = plan.aligned(user_inputs | blank)
             bound = plan.bind_inputs(aligned, limits)
             return cls(aligned, bound, histories_of(ranking, aligned, bound.rows))
-        sent = plan.aligned({name: column for name, column in own.items() if name != ranking.item})
+        sent = plan.aligned({name: column for name, column in user_inputs.items() if name != ranking.item})
         users = _count_users(inputs, sent, ranking, manifest, limits)
         history = histories_of(ranking, sent, users)
         if not asked.computed:
             return cls(sent, BoundRequest(users, 0, b"", ()), history)
         ids = inputs[LIKE]
-        made = _like_inputs(ranking, manifest, ids if len(ids) == users else take_rows(ids, np.zeros(users, np.int64)))
-        aligned = plan.aligned(made | blank)
+        items = _like_inputs(ranking, manifest, ids if len(ids) == users else take_rows(ids, np.zeros(users, np.int64)))
+        aligned = plan.aligned(items | blank)
         return cls(aligned, plan.bind_inputs(aligned, limits), history)
 
 
@@ -154,12 +136,7 @@ def _count_users(
     manifest: Manifest,
     limits: RequestLimits,
 ) -> int:
-    """Return the number of users of a request that need not say anything of them.
-
-    Args:
-        inputs: The request's inputs.
-        sent: Those of the model, aligned.
-    """
+    """Return the number of users of a request that need not say anything of them; `sent` are the model's inputs."""
     lists = {name: inputs[name] for name in (ALLOW, BLOCK, SEEN, LIKE) if name in ranking.options and name in inputs}
     specs = {spec.name: spec for spec in (*manifest.inputs, *ranking.manifest.inputs)}
     size, rows = RequestSize(limits), {}
@@ -179,11 +156,7 @@ def _count_users(
 
 
 def _like_inputs(ranking: ItemRanking, manifest: Manifest, ids: Column) -> dict[str, Column]:
-    """Return the inputs of users whose history is one item each; what else there is of an event says nothing.
-
-    Args:
-        ids: The items' ids, as requests send them.
-    """
+    """Return the inputs of users whose history is one item each; what else there is of an event says nothing."""
     values = ids if isinstance(ids, Strings) else np.ascontiguousarray(ids).reshape(-1)
     splits, inputs = np.arange(len(values) + 1), dict[str, Column]()
     unread = {name for name, filler in manifest.fillers.items() if filler.kind == UNREAD}

@@ -26,7 +26,6 @@ class RankedTable(NamedTuple):
         table: int64 [TABLE_FIELDS], their descriptor: of the items' table, or of items' vectors.
         arrays: What is kept beside them (row_codes, filter_columns).
         tables: int64 [T, TABLE_FIELDS], the descriptors of the version's tables.
-        epoch: The epoch that is read.
         columns: Numbers of a row that products read.
     """
 
@@ -56,7 +55,7 @@ def best_items(
         excluded: For each user, keys that do not count.
         successors: For each user, successors that are not excluded; () if the version has none.
         k: Most items for each user.
-        proceed: See rank_rows().
+        proceed: As of rank_rows().
     """
     products = np.ascontiguousarray(vectors[:, : rows.columns])
     if successors:
@@ -84,5 +83,4 @@ def _passing(items: ItemFilter | None, rows: RankedTable, lists: Sequence[Int64s
 
 
 def _within(rows: RankedRows, counting: NDArray[np.bool_]) -> RankedRows:
-    """Return some of the rows."""
     return RankedRows(rows.keys[counting], rows.scores[counting])

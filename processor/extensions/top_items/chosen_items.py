@@ -31,14 +31,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenItems:
-    """The items that count.
-
-    Attributes:
-        text: The filter's text; b"" for none.
-        filter: The filter; None for none.
-        allowed: For each user, the keys that count, each once; None for all.
-        excluded: For each user, keys that do not.
-    """
+    """The items that count: the filter, and for each user the keys that count, each once, None for all; and do not."""
 
     text: bytes
     filter: ItemFilter | None
@@ -64,16 +57,9 @@ def chosen_items(
     max_ids: int,
     like: Int64s | None = None,
 ) -> ChosenItems:
-    """Return the items that count in a request.
+    """Return the items that count in a request of at most `max_ids`, else raise TooLarge.
 
-    Args:
-        history: The items of each user's history.
-        max_ids: Most ids of the request.
-        like: int64 [n], for each user an item that never counts; None for none.
-
-    Raises:
-        BadInput: An input is wrong.
-        TooLarge: There are too many ids.
+    Each user has a history, and may have an item that never counts (`like`, int64 [n]).
     """
     users, sent = len(history), {name: inputs[name] for name in ranking.options if name in inputs}
     text = single_text(FILTER, sent.get(FILTER))
@@ -115,7 +101,6 @@ def single_text(name: str, column: Column | None) -> bytes:
 
 
 def _ids(ranking: ItemRanking, name: str, column: Column, users: int) -> list[Int64s]:
-    """Return the keys of each user."""
     if not isinstance(column, Ragged):
         # A list for all users, as callers in this process may send it.
         return [keys_of(ranking, name, column)] * users
@@ -136,5 +121,4 @@ def keys_of(ranking: ItemRanking, name: str, ids: Column) -> Int64s:
 
 
 def keys_of_ids(ranking: ItemRanking, ids: Column) -> Int64s:
-    """Return the keys of items of a history."""
     return np.asarray(hash_strings(ids, ranking.hash_seed)) if isinstance(ids, Strings) else np.asarray(ids)

@@ -6,13 +6,24 @@ vector q is kept as whole numbers z of 16 bits and a step t: q_j = t (z_j + e_j)
     <q, x> <= s (t <z, c> + slack),  slack = sum |q_j| / 2 + 127 t columns / 2, and a little for the rounding of floats
 
 holds for every row. A row whose bound is below the worst of the best rows so far is none of the best. All others are
-read from the table as of the epoch, and their products are computed as those of any row: the answer is exact to the
-bit, whatever the codes are worth. (Bound and check again: as FAISS' IndexRefine and Vespa's rescoring do, with a bound
-that is proven instead of a number of candidates that is hoped for.)
+read from the table as of the epoch, and their products are computed: the answer is exact to the bit, whatever the codes
+are worth. (As FAISS' IndexRefine and Vespa's rescoring do, with a proven bound in place of a number of candidates.)
 
 The order is by product, largest first; among equal products the smallest key comes first. A row's product depends on
 the row and the vector alone, not on where the row lies or what else is scanned: so equal rows tie. Each vector keeps
 its best rows in a heap whose root is the worst of them.
+
+Kernels take a table's descriptor, int64 [TABLE_FIELDS], the epoch that is read, and how many numbers of a row count
+(`columns`); of a table's codes (row_codes):
+    file_keys, more_keys   int64, keys of the first positions and of those after them
+    codes                  int8 [positions * columns + LANES or more]
+    scales                 float32 [positions], DEAD where there is no row
+    stale                  int64, one bit a position: its codes say nothing
+and of n vectors:
+    numbers, steps, slacks int16 [n, padded(columns)], float32 [n] and [n]: z, t and slack above
+    vectors                float32 [n, padded(columns)], 0 beyond columns
+    excluded, splits       keys that do not count for vector i: excluded[splits[i]:splits[i + 1]], ascending
+    scores, keys, sizes    float32 [n, k], int64 [n, k] and [n]: the heaps' products, keys and numbers of rows; written
 """
 
 # mypy: ignore-errors
@@ -101,7 +112,6 @@ def ones(typingctx, word):
 
 @kernel(nb.float32(nb.float32[::1], nb.float32[::1]), fastmath=REASSOCIATED)
 def product(row, vector):
-    """Return the inner product of two vectors of one length."""
     total = np.float32(0.0)
     for j in range(len(row)):
         total += row[j] * vector[j]
@@ -123,21 +133,12 @@ def among(keys, first, last, key):
 
 @inlined
 def behind(score, key, other_score, other_key):
-    """Report whether a row comes after another one in the order."""
     return score < other_score or (score == other_score and key > other_key)
 
 
 @kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
 def sift_down(scores, keys, size, score, key):
-    """Put a row in the place of a heap's root.
-
-    Args:
-        scores: float32 [k], the heap's products.
-        keys: int64 [k], their keys.
-        size: Number of rows in the heap.
-        score: The row's product.
-        key: Its key.
-    """
+    """Put a row in the place of the root of a heap of `size` rows: products, float32 [k], and keys, int64 [k]."""
     at = 0
     while True:
         child = 2 * at + 1
@@ -155,7 +156,7 @@ def sift_down(scores, keys, size, score, key):
 
 @kernel(nb.void(nb.float32[::1], nb.int64[::1], nb.int64, nb.float32, nb.int64))
 def sift_up(scores, keys, size, score, key):
-    """Add a row to a heap that has room; arguments as of sift_down()."""
+    """Add a row to a heap of `size` rows that has room."""
     at = size
     while at > 0:
         parent = (at - 1) // 2
@@ -168,21 +169,12 @@ def sift_up(scores, keys, size, score, key):
 
 @inlined
 def key_at(place, file_keys, more_keys):
-    """Return the key of a position; the arrays are those of scan_codes()."""
     return file_keys[place] if place < len(file_keys) else more_keys[place - len(file_keys)]
 
 
 @kernel(nb.boolean(nb.int64, nb.int64, nb.int64, nb.int64, nb.float32[::1]))
 def read_row(table, epoch, key, columns, row):
-    """Read the first columns of a key's row as of an epoch; report whether there is one.
-
-    Args:
-        table: Address of the table's descriptor.
-        epoch: The epoch that is read.
-        key: The key.
-        columns: How many.
-        row: float32 [columns or more]; written.
-    """
+    """Read the first columns of a key's row, as of an epoch, into float32 [columns or more]; report if there is one."""
     ref = resolve(table, key, epoch)
     if ref < 0:
         return False
@@ -193,19 +185,12 @@ def read_row(table, epoch, key, columns, row):
 
 @kernel(
     nb.void(
-        nb.float32[::1],
-        nb.int64,
-        nb.int64,
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.float32[::1], nb.int64, nb.int64, nb.float32[:, ::1], nb.int64[::1], nb.int64[::1], nb.float32[:, ::1],
+        nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
-    """Offer a row to the heap of vector i; the other arguments are those of scan_codes()."""
+    """Offer a row to the heap of vector i."""
     score = product(row, vectors[i])
     if score != score:
         return
@@ -223,57 +208,20 @@ def offer(row, key, i, vectors, excluded, splits, scores, keys, sizes):
 
 @kernel(
     nb.int64(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int8, 1, "C", readonly=True),
-        nb.types.Array(nb.float32, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int16[:, ::1],
-        nb.float32[::1],
-        nb.float32[::1],
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64, nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.int8, 1, "C", readonly=True), nb.types.Array(nb.float32, 1, "C", readonly=True),
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int16[:, ::1], nb.float32[::1], nb.float32[::1],
+        nb.float32[:, ::1], nb.int64[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def scan_codes(
     table, epoch, first, last, allowed, origin, columns, file_keys, more_keys, codes, scales, stale,
     numbers, steps, slacks, vectors, excluded, splits, scores, keys, sizes,
 ):  # fmt: skip
-    """Offer the rows of some positions to each vector's heap; return how many were looked at.
+    """Offer the rows of positions `first`, a multiple of WORD, to `last` to each vector's heap; return how many.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        first: First position, a multiple of WORD.
-        last: Position after the last one.
-        allowed: int64, one bit a position from `origin` on: its row counts; empty if all do.
-        origin: The position of the first of these bits, a multiple of WORD.
-        columns: Numbers of a row that count.
-        file_keys: int64, keys of the first positions.
-        more_keys: int64, keys of those after them.
-        codes: int8 [positions * columns + LANES or more].
-        scales: float32 [positions], DEAD where there is no row.
-        stale: int64, one bit a position: its codes say nothing.
-        numbers: int16 [n, padded(columns)], the vectors in whole numbers, 0 beyond columns.
-        steps: float32 [n], the step t of each.
-        slacks: float32 [n], the slack of each.
-        vectors: float32 [n, padded(columns)], 0 beyond columns.
-        excluded: Keys that do not count for vector i are [splits[i], splits[i + 1]), ascending.
-        splits: int64 [n + 1].
-        scores: float32 [n, k], the heaps' products; written.
-        keys: int64 [n, k], their keys; written.
-        sizes: int64 [n], rows in each heap; written.
+    `allowed` has one bit a position from `origin` on, a multiple of WORD: its row counts; empty if all do.
     """
     at, count, width = np.int64(table.ctypes.data), len(vectors), vectors.shape[1]
     row, parts, words = np.zeros(width, np.float32), np.int64(width // LANES), np.int64(stale.ctypes.data)
@@ -282,26 +230,26 @@ def scan_codes(
     for word in range(first // WORD, (last + WORD - 1) // WORD):
         # Codes are read after the bits that say whether they hold.
         hidden = np.uint64(load_acquire(words + 8 * word))
-        begin, there = WORD * word, EVERY
+        begin, places = WORD * word, EVERY
         if last - begin < WORD:
-            there = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
-        looked += ones(there)
+            places = (np.uint64(1) << np.uint64(last - begin)) - np.uint64(1)
+        looked += ones(places)
         if len(allowed) > 0:
-            there &= np.uint64(allowed[word - origin // WORD])
-            if there == 0:
+            places &= np.uint64(allowed[word - origin // WORD])
+            if places == 0:
                 continue
-            hidden &= there
-        coded, union = there & ~hidden, there & hidden
+            hidden &= places
+        coded, union = places & ~hidden, places & hidden
         for i in range(count):
             # A heap that has room takes every row.
             passed[i] = coded
             if sizes[i] == scores.shape[1]:
-                worst, step, slack, mine = scores[i, 0], steps[i], slacks[i], number + 2 * width * i
+                worst, step, slack, products = scores[i, 0], steps[i], slacks[i], number + 2 * width * i
                 passed[i] = 0
                 if coded == EVERY:
                     for j in range(WORD):
                         place = begin + j
-                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        total = np.float32(code_product(code + place * columns, products, parts))
                         # A bound that is no number says nothing.
                         good = not (scales[place] * (step * total + slack) < worst)
                         passed[i] |= np.uint64(good) << np.uint64(j)
@@ -311,7 +259,7 @@ def scan_codes(
                         j = lowest_bit(left)
                         left &= left - np.uint64(1)
                         place = begin + j
-                        total = np.float32(code_product(code + place * columns, mine, parts))
+                        total = np.float32(code_product(code + place * columns, products, parts))
                         good = not (scales[place] * (step * total + slack) < worst)
                         passed[i] |= np.uint64(good) << np.uint64(j)
             union |= passed[i]
@@ -331,36 +279,16 @@ def scan_codes(
 
 @kernel(
     nb.void(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[::1],
-        nb.int64[::1],
-        nb.float32[:, ::1],
-        nb.int64[:, ::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.float32[:, ::1], nb.int64[::1],
+        nb.int64[::1], nb.float32[:, ::1], nb.int64[:, ::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def offer_keys(
     table, epoch, columns, allowed, allowed_splits, vectors, excluded, splits, scores, keys, sizes
 ):  # fmt: skip
     """Offer the rows of given keys to each vector's heap.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        columns: Numbers of a row that count.
-        allowed: Keys for vector i are [allowed_splits[i], allowed_splits[i + 1]), each once.
-        allowed_splits: int64 [n + 1].
-        vectors: See scan_codes(), as are the others.
-        excluded: See there.
-        splits: See there.
-        scores: See there.
-        keys: See there.
-        sizes: See there.
+    Keys for vector i are allowed[allowed_splits[i]:allowed_splits[i + 1]], each once.
     """
     row = np.zeros(vectors.shape[1], np.float32)
     for i in range(len(vectors)):
@@ -371,50 +299,27 @@ def offer_keys(
 
 @kernel(
     nb.int64(
-        nb.int64[::1],
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.int64,
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64[::1],
-        nb.int8[::1],
-        nb.float32[::1],
-        nb.int64[::1],
+        nb.int64[::1], nb.int64, nb.int64, nb.int64, nb.int64, nb.int64,
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1], nb.int8[::1], nb.float32[::1], nb.int64[::1],
     )
-)
+)  # fmt: skip
 def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys, codes, scales, stale):
-    """Make codes of the stale positions of some words, from the first on, and clear their bits.
+    """Make codes of the stale positions of words `first` to `last`, and clear their bits.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        first: The first word.
-        last: The word after the last one.
-        most: Most positions.
-        columns: Numbers of a row that count.
-        file_keys: See scan_codes(), and so are the others; codes, scales and stale are written.
-        more_keys: See there.
-        codes: See there.
-        scales: See there.
-        stale: See there.
-
-    Returns:
-        The word to go on with: `last` if all were made.
+    Returns the word to go on with: `last` if all were made, an earlier one after `most` positions.
     """
-    at, words, made = np.int64(table.ctypes.data), np.int64(stale.ctypes.data), 0
+    at, words, computed = np.int64(table.ctypes.data), np.int64(stale.ctypes.data), 0
     row = np.zeros(columns, np.float32)
     for word in range(first, last):
         bits = stale[word]
         if bits == 0:
             continue
-        if made >= most:
+        if computed >= most:
             return word
         for place in range(WORD * word, WORD * word + WORD):
             if (bits >> (place & 63)) & 1 == 0:
                 continue
-            made += 1
+            computed += 1
             key = key_at(place, file_keys, more_keys)
             if not read_row(at, epoch, key, columns, row):
                 scales[place] = DEAD
@@ -439,12 +344,7 @@ def refresh_codes(table, epoch, first, last, most, columns, file_keys, more_keys
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1]))
 def mark(stale, positions):
-    """Set the bit of each position.
-
-    Args:
-        stale: int64 words of 64 bits; written.
-        positions: int64 [n].
-    """
+    """Set the bit of each position, int64 [n], in words of 64."""
     at = np.int64(stale.ctypes.data)
     for place in positions:
         word = at + 8 * (place >> 6)
@@ -452,16 +352,7 @@ def mark(stale, positions):
 
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.float32[:, ::1], nb.boolean[::1]))
-def read_rows(table, epoch, columns, keys, rows, there):
-    """Read the rows of some keys.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        columns: Numbers of a row that count.
-        keys: int64 [n].
-        rows: float32 [n, columns]; written where there is a row.
-        there: bool [n], for which keys there is one; written.
-    """
+def read_rows(table, epoch, columns, keys, rows, present):
+    """Read the rows of keys, int64 [n], into float32 [n, columns], and for which there is one into bool [n]."""
     for i in range(len(keys)):
-        there[i] = read_row(np.int64(table.ctypes.data), epoch, keys[i], columns, rows[i])
+        present[i] = read_row(np.int64(table.ctypes.data), epoch, keys[i], columns, rows[i])

@@ -1,29 +1,26 @@
 """The columns that filters read, by the positions of a table's codes (row_codes), which readers of all processes map.
 
 A position has a value of each column of its item's record, and a bit: `fresh`. Numbers are as records hold them; texts
-are codes (text_codes); of a list there is a word, its place among all lists' values and its length.
-
-Ownership. One writer, the holder of the version's lock, makes and changes all of it; readers map it for reading and
-have pinned an epoch.
+are codes (text_codes); of a list there is a word, its place among all lists' values and its length. The holder of the
+version's lock makes and changes all of it; readers map it and have pinned an epoch.
 
 Invariants
 - A position whose bit is set has the columns of its item's record in every epoch that a reader may have pinned; or
   missing values and `there` 0, if the item has no record in any of them.
-- The bit is cleared before a state in which the record differs is published (changing), be it by a delta or a
-  rollback. Without the bit readers take the record itself, as of their epoch (item_filters): that is slow, never wrong.
+- The bit is cleared before a state in which the record differs is published (changing), by a delta or a rollback.
+  Without the bit readers take the record itself, as of their epoch (item_filters): slow, never wrong.
 - Columns are written, and then the bit is set, only while no reader is pinned to a state older than the served one
   (refresh). A reader that has pinned the served state, and read the bits before, does not read what is written.
 - Memory is zeros at first: a new position has no bit.
 - A position whose texts cannot have codes (text_codes.COLLIDES), or for whose values there is no room, gets no bit.
 
 Costs. 4 bytes a float or text, 8 a whole number, 8 a list and 8 a value of it, and one byte and a bit, a position; each
-text once, with 30 to 100 bytes. Texts and lists that are no longer used stay until they are most of the memory: then
-all of it is made anew, which costs time, not answers. A delta of m records costs m probes of the table's indexes before
-the flip, and m records to be read after it, in slices of SLICE.
+text once, with 30 to 100 bytes. Once unused texts and lists are most of the memory, all is made anew. A delta of m
+records costs m probes of the table's indexes before the flip, and m records to be read after it, in slices of SLICE.
 
-Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value, as
-of search engines (a range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes,
-and not exact); columns by the records' own positions (a scan would probe an index for each item).
+Rejected: filters on the records in place (a probe and a cache miss an item: ten times the scan); bitmaps by value (a
+range of prices is thousands of them, and a delta changes each); hashes in place of codes (8 bytes, and not exact);
+columns by the records' own positions (a scan would probe an index for each item).
 """
 
 from __future__ import annotations
@@ -65,17 +62,11 @@ class FilterColumns:
     """
 
     def __init__(self, codes: RowCodes, table: ServedTable, source: FilteredEntity) -> None:
-        """Have no position hold.
-
-        Args:
-            codes: The codes whose positions count.
-        """
         self._codes, self._table, self._source = codes, table, source
         self._names = {name: source.array_of(name) for name in source.columns}
         self._begin()
 
     def _begin(self) -> None:
-        """Have new arrays, of which no position holds."""
         name, most = self._table.spec.name, len(self._codes.arrays["code_scales"])
         specs, words = self._source.columns.values(), -(-most // WORD)
         self.arrays: dict[str, NDArray[Any]] = {
@@ -97,7 +88,6 @@ class FilterColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are in use."""
         count = self._codes.count
         row = 1 + sum(_array_type(spec).itemsize for spec in self._source.columns.values())
         return count * row + count // 8 + 8 * self._listed + (self._texts.nbytes if self._texts is not None else 0)
@@ -109,16 +99,15 @@ class FilterColumns:
     def changing(self, keys: Sequence[Int64s]) -> None:
         """Mark items whose records will be other ones in the state that is published next; after RowCodes.changing().
 
-        Args:
-            keys: Keys of records that are added, replaced or removed, each int64 [n].
+        Keys, each array int64 [n], are those of records that are added, replaced or removed.
         """
         if len(self._codes.arrays["code_scales"]) != len(self.arrays["filter_there"]) or self._crowded():
             # Readers of older states keep the arrays that they have, which nobody writes any more.
             self._begin()
         # New positions may be in a word that is filled.
         self._next, self._count = min(self._next, self._count // WORD), self._codes.count
-        for some in keys:
-            positions = self._codes.find(np.ascontiguousarray(some))
+        for some_keys in keys:
+            positions = self._codes.find(np.ascontiguousarray(some_keys))
             positions = positions[positions >= 0]
             if len(positions):
                 record_reads.write_bits(self.arrays["filter_fresh"], positions, False)
@@ -131,12 +120,9 @@ class FilterColumns:
         return texts > most + 4 * self._listed or self._unused > self._listed - self._unused + CROWDED
 
     def refresh(self, epoch: int) -> bool:
-        """Fill some positions that do not hold; return True if more are left.
+        """Fill some positions that do not hold, as of the served epoch; return True if more are left.
 
         The caller holds the lock, and no reader is pinned to a state older than the served one.
-
-        Args:
-            epoch: The epoch that is served.
         """
         words, fresh = self._words, self.arrays["filter_fresh"]
         left = np.flatnonzero(fresh[self._next : words] != -1)
@@ -156,30 +142,25 @@ class FilterColumns:
 
     def _fill(self, epoch: int, positions: Int64s) -> None:
         keys = keys_at(self._codes.arrays, positions)
-        records, there = self._source.read(np.array(self._table.descriptor(), np.int64), epoch, keys)
+        records, present = self._source.read(np.array(self._table.descriptor(), np.int64), epoch, keys)
         try:
-            columns = self._source.unpack(np.ascontiguousarray(records[there]), list(self._source.columns))
+            columns = self._source.unpack(np.ascontiguousarray(records[present]), list(self._source.columns))
         except FreshetError:
             # Requests that read such records say so.
             return
-        self.arrays["filter_there"][positions] = there
+        self.arrays["filter_there"][positions] = present
         holds = np.ones(len(positions), np.bool_)
         for spec in self._source.columns.values():
             array, column = self.arrays[self._names[spec.name]], columns[spec.name]
-            values, good = self._values(column, array[positions[there]])
+            values, good = self._values(column, array[positions[present]])
             row = np.full(len(positions), _missing(spec), array.dtype)
-            row[there] = values
+            row[present] = values
             array[positions] = row
-            holds[there] &= good
+            holds[present] &= good
         record_reads.write_bits(self.arrays["filter_fresh"], positions[holds], True)
 
     def _values(self, column: Column, before: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return what a column has for each record, and for which it can.
-
-        Args:
-            column: The column of the records.
-            before: What it has for them now.
-        """
+        """Return what a column has for each record, and for which it can; `before` is what it has now."""
         if isinstance(column, Ragged):
             lengths, values = np.diff(column.row_splits), column.values
             good = lengths < 1 << LENGTH_BITS

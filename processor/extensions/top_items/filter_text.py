@@ -40,14 +40,9 @@ SHOWN = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clause:
-    """A condition on one column of an item.
+    """A condition on one column of an item, or its exact complement.
 
-    Attributes:
-        negated: True for its exact complement.
-        low: Least number of a range, as the column holds it; None for an open end, and for sets.
-        high: Largest number of a range.
-        numbers: Numbers of a set, ascending; None for a range or texts.
-        texts: Texts of a set; None for numbers.
+    It is a range, with None for an open end, as the column holds numbers; or a set of numbers, ascending, or of texts.
     """
 
     column: Input
@@ -59,15 +54,7 @@ class Clause:
 
 
 def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
-    """Return the clauses of a filter.
-
-    Args:
-        text: The filter, UTF-8.
-        columns: The columns that can be filtered on, by name.
-
-    Raises:
-        BadInput: The text is no filter, or names a column that is not there.
-    """
+    """Return the clauses of a filter, UTF-8; raise BadInput if it is none, or names a column that is not there."""
     if len(text) > MAX_NBYTES:
         raise BadInput(f"filter: expected at most {MAX_NBYTES} bytes, got {len(text)}")
     try:
@@ -81,8 +68,8 @@ def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
     clauses, values = [], 0
     for name, condition in document.items():
         if name not in columns:
-            known = ", ".join(columns)[:400]
-            raise BadInput(f"filter: {name[:SHOWN]!r} is no column to filter on; expected one of {known}")
+            names = ", ".join(columns)[:400]
+            raise BadInput(f"filter: {name[:SHOWN]!r} is no column to filter on; expected one of {names}")
         clause = _clause(columns[name], condition, f"filter.{name}")
         values += len(clause.texts or ()) + (0 if clause.numbers is None else len(clause.numbers))
         clauses.append(clause)
@@ -92,12 +79,12 @@ def read_filter(text: bytes, columns: Mapping[str, Input]) -> list[Clause]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name, wanted in pairs:
-        if name in made:
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
             raise BadInput(f"filter: expected each key once, got {name[:SHOWN]!r} again")
-        made[name] = wanted
-    return made
+        members[name] = value
+    return members
 
 
 def _no_number(word: str) -> None:
@@ -147,16 +134,16 @@ def _range(column: Input, negated: bool, low: Any, high: Any) -> Clause:
     return Clause(column, negated, low, high)
 
 
-def _set(column: Input, negated: bool, values: list[Any], where: str, one: str = "") -> Clause:
+def _set(column: Input, negated: bool, values: list[Any], where: str, one_text: str = "") -> Clause:
     if column.dtype == "string":
         for value in values:
             if not isinstance(value, str):
-                expected = one or "a list of texts"
+                expected = one_text or "a list of texts"
                 raise BadInput(f"{where}: expected {expected} for a column of texts, got {_shown(value)}")
         return Clause(column, negated, texts=tuple(sorted({_encoded(value, where) for value in values})))
-    expected = one or "a list of numbers"
+    expected = one_text or "a list of numbers"
     for value in values:
-        if isinstance(value, bool) and not one:
+        if isinstance(value, bool) and not one_text:
             raise BadInput(f"{where}: expected {expected}, got {_shown(value)}")
     numbers = [int(value) if isinstance(value, bool) else _number(value, where, expected) for value in values]
     return Clause(column, negated, numbers=_array(column, numbers))
@@ -194,7 +181,6 @@ def _encoded(value: str, where: str) -> bytes:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message has it."""
     if isinstance(value, str):
         return repr(value[:SHOWN])
     if isinstance(value, int) and not isinstance(value, bool):

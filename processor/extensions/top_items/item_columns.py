@@ -24,8 +24,6 @@ MOST_VALUES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemColumns:
-    """The columns of a version's items."""
-
     ranking: ItemRanking
 
     @classmethod
@@ -53,11 +51,7 @@ class ItemColumns:
         """Return the columns of items by name, one value an item, JSON-able; None for an item without a record.
 
         Whole numbers are texts: browsers cannot represent all of them. Of a list, the first MOST_VALUES are there.
-
-        Args:
-            ids: The items, as a reply has them.
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that is read.
+        `tables` are the descriptors, int64 [T, TABLE_FIELDS].
         """
         ranking, source = self.ranking, self.ranking.filtered
         if source is None or not ids:
@@ -66,11 +60,11 @@ class ItemColumns:
             keys = keys_of_ids(ranking, Strings.of([str(item) for item in ids]))
         else:
             keys = np.array([int(item) % 2**64 for item in ids], np.uint64).view(np.int64)
-        records, there = source.read(tables[source.table], epoch, keys)
+        records, present = source.read(tables[source.table], epoch, keys)
         columns: dict[str, list[Any]] = {name: [None] * len(ids) for name in source.columns}
-        if there.any():
-            places = np.flatnonzero(there).tolist()
-            for name, column in source.unpack(np.ascontiguousarray(records[there]), list(source.columns)).items():
+        if present.any():
+            places = np.flatnonzero(present).tolist()
+            for name, column in source.unpack(np.ascontiguousarray(records[present]), list(source.columns)).items():
                 shown = _as_sent(source.columns[name], column)
                 for row, place in enumerate(places):
                     columns[name][place] = _value(shown, row)
@@ -78,7 +72,6 @@ class ItemColumns:
 
 
 def _as_sent(spec: Input, column: Column) -> Column:
-    """Return a column with the numbers that requests have."""
     values = column.values if isinstance(column, Ragged) else column
     if not isinstance(values, Strings):
         values = spec.as_sent(values)

@@ -47,14 +47,9 @@ Float32s = NDArray[np.float32]
 
 
 class ReadState(NamedTuple):
-    """The state that an item is explained in.
+    """The state that an item is explained in: descriptors of tables, int64 [T, TABLE_FIELDS], and arrays of each.
 
-    Attributes:
-        tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-        arrays: Each table's arrays, and what is kept beside its rows.
-        epoch: The epoch that is read.
-        served: Whether it is the served one.
-        present: Whether the items' table has the item.
+    `served` says whether its epoch is the served one, `present` whether the items' table has the item.
     """
 
     tables: Int64s
@@ -66,14 +61,7 @@ class ReadState(NamedTuple):
 
 
 class UserRequest(NamedTuple):
-    """A request for the best items, as its version reads it.
-
-    Attributes:
-        sent: Inputs as they were sent.
-        aligned: Those that the network reads, as they are bound.
-        user: Number of the user that is explained.
-        max_ids: Most ids of the request.
-    """
+    """A request for the best items of one of its users: inputs as they were sent, and as they are bound."""
 
     sent: Mapping[str, Column]
     aligned: Mapping[str, Column]
@@ -83,13 +71,7 @@ class UserRequest(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows that are ranked: those of a table, or vectors.
-
-    Attributes:
-        table: int64 [TABLE_FIELDS], their descriptor.
-        width: Numbers of a row.
-        epoch: The epoch that is read.
-    """
+    """Rows that are ranked, of a table or vectors: int64 [TABLE_FIELDS], their descriptor, and numbers of a row."""
 
     table: Int64s
     width: int
@@ -97,19 +79,15 @@ class _Rows(NamedTuple):
 
     def read(self, keys: Int64s) -> tuple[Float32s, NDArray[np.bool_]]:
         """Return the rows of keys, float32 [n, width], and for which there is one."""
-        rows, there = np.zeros((len(keys), self.width), np.float32), np.zeros(len(keys), np.bool_)
+        rows, present = np.zeros((len(keys), self.width), np.float32), np.zeros(len(keys), np.bool_)
         # A copy: a request's ids may be read-only, which the kernel does not take.
-        code_scan.read_rows(self.table, self.epoch, self.width, np.array(keys, np.int64), rows, there)
-        return rows, there
+        code_scan.read_rows(self.table, self.epoch, self.width, np.array(keys, np.int64), rows, present)
+        return rows, present
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplainedItem:
-    """An item of a version that ranks items.
-
-    Attributes:
-        ids: The item's id, a column of one.
-    """
+    """An item of a version that ranks items; `ids` is a column of one."""
 
     ranking: ItemRanking
     ids: Column
@@ -117,14 +95,7 @@ class ExplainedItem:
 
     @classmethod
     def of(cls, manifest: Manifest, item: int | str) -> ExplainedItem:
-        """Return an item by its id.
-
-        Args:
-            item: The id; digits stand for a number.
-
-        Raises:
-            BadInput: The version ranks no items, or has others.
-        """
+        """Return an item by its id, of which digits stand for a number."""
         ranking = ItemRanking.of(manifest)
         if ranking is None:
             why = why_unranked(manifest)
@@ -160,23 +131,16 @@ class ExplainedItem:
         """Return a request's inputs with the item as the only candidate."""
         if (name := AskedSource.of(self.ranking, inputs).name) != MODEL:
             raise BadInput(f"source: expected 'model', which is what is explained, got {name!r}")
-        own = {name: column for name, column in inputs.items() if name not in self.ranking.options}
-        return {**own, self.ranking.item: self.ids}
+        user_inputs = {name: column for name, column in inputs.items() if name not in self.ranking.options}
+        return {**user_inputs, self.ranking.item: self.ids}
 
     def explained(
         self, request: Mapping[str, Any], state: Sequence[Any], outputs: Mapping[str, Float32s]
     ) -> dict[str, Any]:
         """Return the item's place and what its score is made of, JSON-able; docs/extensions/explaining.md.
 
-        Args:
-            request: The fields of a UserRequest.
-            state: Those of a ReadState; its version's lock is held.
-            outputs: Outputs of the user and the item as a candidate in this state, float32 [columns] by name.
-
-        Raises:
-            BadInput: The request says wrongly which items count.
-            TooLarge: There are too many items.
-            NotReady: There are no vectors yet.
+        Request and state are the fields of a UserRequest and a ReadState, whose version's lock is held; outputs are
+        those of the user and the item as a candidate in this state, float32 [columns] by name.
         """
         return self._explained(UserRequest(**request), ReadState(*state), outputs)
 
@@ -192,25 +156,25 @@ class ExplainedItem:
         if tower is not None and state.served:
             vectors = ReadVectors.of(tower, state.generation.version, state.arrays[ranking.table])
             rows = _Rows(vectors.table, tower.columns, state.epoch)
-        found: dict[str, Any] = {"place": None, "why_not": self._left_out(request, history, chosen, state)}
+        explained: dict[str, Any] = {"place": None, "why_not": self._left_out(request, history, chosen, state)}
         if tower is not None and not state.served:
-            row, there = outputs[tower.vectors], True
-            found["note"] = "vectors are kept for the served generation alone: the place is not known"
+            row, present = outputs[tower.vectors], True
+            explained["note"] = "vectors are kept for the served generation alone: the place is not known"
         else:
-            (row,), (there,) = rows.read(np.array([self.key], np.int64))
-            if not there:
-                found["why_not"].insert(0, _absence(tower is None, state.present))
+            (row,), (present,) = rows.read(np.array([self.key], np.int64))
+            if not present:
+                explained["why_not"].insert(0, _absence(tower is None, state.present))
         if vectors is not None and vectors.generation is not None:
-            found["item_generation"] = str(vectors.generation)
-        if not there:
-            return found
+            explained["item_generation"] = str(vectors.generation)
+        if not present:
+            return explained
         successors = self._successors(rows, history[request.user], outputs)
-        found |= self._parts(row, user[0], successors, vectors, outputs)
-        if "note" not in found:
-            found["nearest"] = self._nearest(rows, row, request)
-            if not found["why_not"]:
-                found |= self._place(request, chosen, state, rows, user, successors, vectors)
-        return found
+        explained |= self._parts(row, user[0], successors, vectors, outputs)
+        if "note" not in explained:
+            explained["nearest"] = self._nearest(rows, row, request)
+            if not explained["why_not"]:
+                explained |= self._place(request, chosen, state, rows, user, successors, vectors)
+        return explained
 
     def _left_out(
         self, request: UserRequest, history: Sequence[Int64s], chosen: ChosenItems, state: ReadState
@@ -233,23 +197,21 @@ class ExplainedItem:
         return why
 
     def _unmatched(self, text: bytes, source: FilteredEntity, state: ReadState) -> list[str]:
-        """Return the clauses of a filter that the item does not pass."""
         keys, table = np.array([self.key], np.int64), state.tables[source.table]
-        records, (there,) = source.read(table, state.epoch, keys)
-        if not there and self.ranking.texts:
+        records, (present,) = source.read(table, state.epoch, keys)
+        if not present and self.ranking.texts:
             return ["no record: an item whose id is a string needs one to be named"]
         clauses = json.loads(text) if text else {}
-        values = source.unpack(records, list(clauses)) if there and clauses else {}
+        values = source.unpack(records, list(clauses)) if present and clauses else {}
         why = []
         for name, expected in clauses.items():
             clause = ItemFilter(json.dumps({name: expected}).encode(), source)
             if not clause.of_keys(state.tables, state.epoch, keys)[0]:
-                got = text_of(values[name], 0) if there else "no record"
+                got = text_of(values[name], 0) if present else "no record"
                 why.append(f"filter.{name}: expected {json.dumps(expected)[:SHOWN]}, got {got[:SHOWN]}")
         return why
 
     def _successors(self, rows: _Rows, history: Int64s, outputs: Mapping[str, Float32s]) -> RankedRows | None:
-        """Return the successors of the user's newest events with their scores."""
         ranking = self.ranking
         if ranking.successors is None:
             return None
@@ -265,7 +227,6 @@ class ExplainedItem:
         vectors: ReadVectors | None,
         outputs: Mapping[str, Float32s],
     ) -> dict[str, Any]:
-        """Return the score and its parts."""
         ranking, columns = self.ranking, self.ranking.columns
         product = np.float32(row[:columns] @ user[:columns])
         if ranking.tower is not None:
@@ -284,7 +245,6 @@ class ExplainedItem:
         return {"score": score, "parts": parts}
 
     def _nearest(self, rows: _Rows, row: Float32s, request: UserRequest) -> list[dict[str, Any]]:
-        """Return the user's events whose rows are nearest to the item's, the nearest first."""
         layout = self.ranking.successors
         dim = self.ranking.columns if layout is None else layout.dim
         events = []
@@ -294,11 +254,11 @@ class ExplainedItem:
                 continue
             at = request.user if len(column) > 1 else 0
             first, last = (int(end) for end in column.row_splits[at : at + 2])
-            of_events, there = rows.read(keys_of_ids(self.ranking, column.values)[first:last])
-            own, mine = of_events[:, :dim], row[:dim]
-            products = own @ mine
-            lengths = np.maximum(np.linalg.norm(own, axis=1) * np.linalg.norm(mine), np.float32(1e-30))
-            for place in np.flatnonzero(there).tolist():
+            of_events, present = rows.read(keys_of_ids(self.ranking, column.values)[first:last])
+            event_vectors, item_vector = of_events[:, :dim], row[:dim]
+            products = event_vectors @ item_vector
+            lengths = np.maximum(np.linalg.norm(event_vectors, axis=1) * np.linalg.norm(item_vector), np.float32(1e-30))
+            for place in np.flatnonzero(present).tolist():
                 event = {"input": name, "place": place, "id": text_of(column.values, first + place)}
                 events.append({**event, "product": products[place], "cosine": products[place] / lengths[place]})
         events.sort(key=lambda event: (-event["cosine"], -event["place"]))
@@ -314,7 +274,6 @@ class ExplainedItem:
         successors: RankedRows | None,
         vectors: ReadVectors | None,
     ) -> dict[str, Any]:
-        """Return the item's place among the best, from 1, as item_ranker ranks them."""
         ranking, arrays = self.ranking, state.arrays[self.ranking.table]
         excluded, counts = chosen.excluded[request.user], "code_count" in arrays
         if chosen.allowed is None and (items := int(arrays["code_count"][0]) if counts else 0) > request.max_ids:
@@ -346,7 +305,6 @@ class ExplainedItem:
 
 
 def _absence(by_rows: bool, present: bool) -> str:
-    """Return why an item has nothing to rank."""
     if by_rows:
         return "it has no row"
     return "no vector yet: it came after the generation of the vectors" if present else "it is no item"

@@ -43,12 +43,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredEntity:
-    """The entity whose columns filters of a version read.
-
-    Attributes:
-        words: Words of a record.
-        columns: The columns that can be filtered on, by name.
-    """
+    """The entity whose columns filters of a version read, by name; `words` are those of a record."""
 
     manifest: Manifest
     entity: EntityEntry
@@ -60,9 +55,7 @@ class FilteredEntity:
     def of(cls, manifest: Manifest, key: str, hash_seed: int = 0) -> Self | None:
         """Return the entity that is keyed by an input and has filters; None if there is none.
 
-        Args:
-            key: The input with items' ids.
-            hash_seed: Seed of the items' table, if ids are strings.
+        Strings count only if they are hashed with the seed of the items' table.
         """
         entity = next((e for e in manifest.entities if e.key == key and e.filters), None)
         if entity is None:
@@ -79,19 +72,12 @@ class FilteredEntity:
         return f"filter_{list(self.columns).index(column)}"
 
     def read(self, table: Int64s, epoch: int, keys: Int64s) -> tuple[NDArray[np.int32], Bools]:
-        """Return the records of keys, int32 [n, words], and for which there is one.
-
-        Args:
-            table: int64 [TABLE_FIELDS], the descriptor of its table.
-            epoch: The epoch that is read.
-            keys: int64 [n].
-        """
-        records, there = np.zeros((len(keys), self.words), np.int32), np.zeros(len(keys), np.bool_)
-        record_reads.read_records(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), records, there)
-        return records, there
+        """Return the records of keys, int32 [n, words], and for which there is one; `table` is its descriptor."""
+        records, present = np.zeros((len(keys), self.words), np.int32), np.zeros(len(keys), np.bool_)
+        record_reads.read_records(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), records, present)
+        return records, present
 
     def unpack(self, records: NDArray[np.int32], names: Sequence[str]) -> dict[str, Column]:
-        """Return columns of records by name."""
         columns = unpack_records(self.manifest, self.entity, records, names)
         if len(columns) < len(names):
             raise FreshetError(f"entity {self.entity.name!r}: a record lacks the texts that filters read")
@@ -99,25 +85,10 @@ class FilteredEntity:
 
 
 class ItemFilter:
-    """A filter of one request. Thread-safe.
-
-    Attributes:
-        clauses: What items must be.
-        recorded: True if items without a record never pass.
-        source: The entity whose columns it reads.
-    """
+    """A filter of one request; `recorded` if items without a record never pass. Thread-safe."""
 
     def __init__(self, text: bytes, source: FilteredEntity, recorded: bool = False) -> None:
-        """Read a filter.
-
-        Args:
-            text: The filter; b"" for one that all items pass.
-            source: The entity whose columns it may name.
-            recorded: True if items without a record never pass.
-
-        Raises:
-            BadInput: The text is no filter of this entity.
-        """
+        """Read a filter, b"" for one that all items pass; raise BadInput if it is none of this entity."""
         self.clauses, self.recorded, self.source = read_filter(text, source.columns) if text else [], recorded, source
         self._names = list(dict.fromkeys(clause.column.name for clause in self.clauses))
         self._codes = [None if clause.texts is None else codes_of(clause.texts) for clause in self.clauses]
@@ -126,23 +97,17 @@ class ItemFilter:
                 raise BadInput(f"filter.{clause.column.name}: expected texts of different hashes, got two of one")
 
     def of_keys(self, tables: NDArray[np.int64], epoch: int, keys: Int64s) -> Bools:
-        """Return which items pass, bool [n].
-
-        Args:
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that is read.
-            keys: int64 [n], the items' keys.
-        """
+        """Return which items pass, bool [n]; `tables` are the descriptors, int64 [T, TABLE_FIELDS]."""
         passes = np.zeros(len(keys), np.bool_)
         for first in range(0, len(keys), READ_ROWS):
             part = passes[first : first + READ_ROWS]
-            records, there = self.source.read(tables[self.source.table], epoch, keys[first : first + READ_ROWS])
+            records, present = self.source.read(tables[self.source.table], epoch, keys[first : first + READ_ROWS])
             part[:] = not self.recorded and all(clause.negated for clause in self.clauses)
             if not self.clauses:
-                part[there] = True
-            elif there.any():
-                columns = self.source.unpack(np.ascontiguousarray(records[there]), self._names)
-                part[there] = self._of_columns(columns, int(there.sum()))
+                part[present] = True
+            elif present.any():
+                columns = self.source.unpack(np.ascontiguousarray(records[present]), self._names)
+                part[present] = self._of_columns(columns, int(present.sum()))
         return passes
 
     def _of_columns(self, columns: Mapping[str, Column], rows: int) -> Bools:
@@ -160,13 +125,7 @@ class ItemFilter:
         return passes
 
     def begin(self, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int) -> FilterScan:
-        """Return the filter over a state's positions.
-
-        Args:
-            arrays: What the version's writer keeps by position (row_codes, filter_columns).
-            tables: int64 [T, TABLE_FIELDS], the tables' descriptors.
-            epoch: The epoch that the caller has pinned.
-        """
+        """Return the filter over a state's positions, whose epoch is pinned, by what the version's writer keeps."""
         return FilterScan(self, arrays, tables, epoch)
 
 
@@ -174,13 +133,8 @@ class FilterScan:
     """A filter over the positions of one state, for as long as its epoch is pinned."""
 
     def __init__(
-        self,
-        items: ItemFilter,
-        arrays: Mapping[str, NDArray[Any]],
-        tables: NDArray[np.int64],
-        epoch: int,
+        self, items: ItemFilter, arrays: Mapping[str, NDArray[Any]], tables: NDArray[np.int64], epoch: int
     ) -> None:
-        """Read which positions hold, and the codes of texts; arguments as those of ItemFilter.begin()."""
         self._items, self._arrays, self._tables, self._epoch = items, arrays, tables, epoch
         count = int(arrays["code_count"][0])
         self._fresh = np.zeros(-(-count // WORD), np.int64)
@@ -199,8 +153,8 @@ class FilterScan:
     def bits(self, first: int, last: int) -> Int64s:
         """Return a bit for each position from `first` to before `last`, int64 words; `first` is a multiple of WORD."""
         arrays = self._arrays
-        there = arrays["filter_there"][first:last] != 0
-        passes = there.copy() if self._items.recorded else np.ones(last - first, np.bool_)
+        recorded = arrays["filter_there"][first:last] != 0
+        passes = recorded.copy() if self._items.recorded else np.ones(last - first, np.bool_)
         for clause, column, members in zip(self._items.clauses, self._columns, self._members):
             values, splits = column[first:last], None
             if clause.column.ragged and clause.column.declared != "uint64":
@@ -213,11 +167,11 @@ class FilterScan:
             matches = _matches(clause, values, members)
             if clause.column.dtype == "int64" and splits is None:
                 # No whole number stands for none.
-                matches &= there
+                matches &= recorded
             passes &= _passes(clause, matches, splits)
         # Positions that came after the bits were read do not hold.
-        fresh, some = np.zeros(-(-len(passes) // WORD), np.int64), self._fresh[first // WORD : -(-last // WORD)]
-        fresh[: len(some)] = some
+        fresh, fresh_words = np.zeros(-(-len(passes) // WORD), np.int64), self._fresh[first // WORD : -(-last // WORD)]
+        fresh[: len(fresh_words)] = fresh_words
         if (fresh != -1).any():
             stale = np.flatnonzero(np.unpackbits(fresh.view(np.uint8), bitorder="little")[: len(passes)] == 0)
             passes[stale] = self._items.of_keys(self._tables, self._epoch, keys_at(arrays, first + stale))
@@ -240,7 +194,6 @@ def is_costly(clause: Clause) -> bool:
 
 
 def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the values of lists end to end, and where each list begins and ends."""
     starts, lengths = words >> LENGTH_BITS, words & ((1 << LENGTH_BITS) - 1)
     splits = np.zeros(len(words) + 1, np.int64)
     np.cumsum(lengths, out=splits[1:])
@@ -248,7 +201,6 @@ def _listed(words: Int64s, lists: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _lists_pass(clause: Clause, words: Int64s, lists: Int64s, members: NDArray[Any] | None) -> Bools:
-    """Return which lists pass a clause."""
     low, high = clause.low, clause.high
     if members is not None:
         low, high = (members[0], members[-1]) if len(members) else (1, 0)
@@ -299,12 +251,7 @@ def _bits(values: NDArray[Any]) -> Int64s:
 
 
 def _passes(clause: Clause, matches: Bools, splits: Int64s | None) -> Bools:
-    """Return which items pass a clause.
-
-    Args:
-        matches: Which values match it.
-        splits: Where each item's values begin and end; None for one value an item.
-    """
+    """Return which items pass a clause, where each has values from one of `splits` to the next; None for one each."""
     if splits is not None:
         before = np.zeros(len(matches) + 1, np.int64)
         np.cumsum(matches, out=before[1:])

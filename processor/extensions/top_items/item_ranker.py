@@ -6,30 +6,27 @@ candidates, unless it asks for another source (asked_source); then the items' ro
 these rows are read and nothing is scanned.
 
 Ownership. Each process has one thread for it, started with the first such request, with a session and a reader slot of
-its own in every version (processor.versions.control). The thread pins a state before the users' vectors are computed
-and releases it when the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
+its own in every version (processor.versions.control). It holds a pin from before the users' vectors are computed until
+the scan has ended. The codes are the version's writer's (row_codes), one copy for all processes.
 
 Invariants
-- Users' vectors, items' rows and what filters read are of one state, which is the generation that the reply names. A
-  removed item, or one of a delta that was rolled back, is in no reply of a generation without it, nor is one whose
-  record of that generation does not pass the filter. Items' vectors of two towers may lag, and then the reply names
-  their generation, too (item_vectors).
+- Users' vectors, items' rows and what filters read are of one state, whose generation the reply names: no reply has an
+  item that was removed or rolled back there, or whose record there does not pass the filter. Items' vectors of two
+  towers may lag, and then the reply names their generation, too (item_vectors).
 - No event loop and no session that answers other requests scans rows; the scan runs without the GIL.
-- A request costs no more than its limits say: every row of the table counts as an id for each user (`max_ids`), and
-  once more for each CLAUSES_AN_ID clauses of a filter; so does every item of the reply. A scan ends early once each of
-  its requests is beyond its limit or its deadline.
-- At most MAX_QUEUED requests wait. Those that wait for one version, with the same filter and source, share a scan, for
-  up to SHARED_USERS users: reading a row takes longer than a product with it.
+- Every row of the table counts as an id for each user (`max_ids`), and once more for each CLAUSES_AN_ID clauses of a
+  filter; so does every item of the reply. A scan ends early once each of its requests is beyond limit or deadline.
+- At most MAX_QUEUED requests wait. Those for one version, with the same filter and source, share a scan, for up to
+  SHARED_USERS users: reading a row takes longer than a product with it.
 - Every request that was accepted is answered once, also when the processor closes.
 
 Costs. The pin is held for the scan, a hundredth of a second for a million items. A delta that arrives meanwhile is
-served to all other requests at once, but the call that brought it returns, and the next one is accepted, only when the
-pin is released, as for a large request (processor.sessions.split_request).
+served to all other requests at once, but its call returns, and the next one is accepted, only when the pin is released.
 
 Such requests are neither recorded nor given to shadows, canary trials and previews, which compare scores of rows.
 
-Rejected: chunks in the sessions' queues, between those of other requests (a model's batches would have two kinds of
-cost, and the event loop would scan where it computes inline).
+Rejected: chunks in the sessions' queues (a model's batches would have two kinds of cost, and the event loop would scan
+where it computes inline).
 """
 
 from __future__ import annotations
@@ -86,14 +83,7 @@ Generations = tuple[Generation, Generation | None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RankingWork(Work):
-    """A bound request for the best items.
-
-    Attributes:
-        k: Items for each user.
-        history: The items of the history that each user's vector is computed of.
-        max_ids: Most ids of the request.
-        nbytes: Size of its inputs.
-    """
+    """A bound request for the k best items of each user, whose vector is computed of the items of a history."""
 
     ranking: ItemRanking
     k: int
@@ -104,12 +94,7 @@ class RankingWork(Work):
     nbytes: int
 
     def problem(self, scanned: int, now_s: float) -> FreshetError | None:
-        """Return why the request cannot be answered after so many rows of the scan; None if it can.
-
-        Args:
-            scanned: Rows that were scanned.
-            now_s: The clock's reading.
-        """
+        """Return why the request cannot be answered after so many rows of the scan; None if it can."""
         if scanned * (self.rows + self.chosen.cost) > self.max_ids:
             return _too_many(self.max_ids, "more", self.rows)
         if self.deadline_s is not None and now_s > self.deadline_s:
@@ -118,7 +103,6 @@ class RankingWork(Work):
 
 
 def _ranking_of(replica: Replica) -> ItemRanking:
-    """Return how a version ranks items; raise BadInput if it does not."""
     manifest = replica.manifest
     ranking = ItemRanking.of(manifest)
     if ranking is None:
@@ -132,7 +116,6 @@ def _ranking_of(replica: Replica) -> ItemRanking:
 
 
 def _why_not(manifest: Manifest) -> str:
-    """Return what to publish in place of a version that ranks no items."""
     if why := why_unranked(manifest):
         return f"one whose items have vectors of their own ({why})"
     return (
@@ -153,7 +136,6 @@ class RankingSession(Session):
         super().__init__(RANKING_READER, clock)
 
     def rank(self, works: Sequence[RankingWork]) -> None:
-        """Compute requests of one replica and answer each of them."""
         try:
             ranked, scanned, generations, timing = self._ranked(works)
         except Exception as error:
@@ -204,8 +186,8 @@ class RankingSession(Session):
             if vectors is not None and ranking.successors is not None:
                 histories = [items[-ranking.length :] for work in works for items in work.history]
                 successors = [
-                    score_successors(table, state.epoch, ranking.successors, *given)
-                    for given in zip(histories, excluded, vectors, results[ranking.mixture])
+                    score_successors(table, state.epoch, ranking.successors, *of_user)
+                    for of_user in zip(histories, excluded, vectors, results[ranking.mixture])
                 ]
             # A request with allowed items shares nothing.
             chosen = works[0].chosen
@@ -231,15 +213,7 @@ class RankingSession(Session):
 
 
 class ItemRanker(Answerer):
-    """Answers the requests of a process for the best items of a table."""
-
     def __init__(self, groups: Groups, clock: Clock) -> None:
-        """Create a ranker; its thread starts with the first request.
-
-        Args:
-            groups: The process's session groups, whose cores it uses.
-            clock: The clock that deadlines are measured on.
-        """
         self._groups, self._clock = groups, clock
         self._session = RankingSession(clock)
         self._lock = threading.Lock()
@@ -315,7 +289,6 @@ class ItemRanker(Answerer):
             return ranking
 
     def _look(self) -> None:
-        """Take the next request and those that can share its scan, and answer them."""
         assert self._worker is not None, "it calls this"
         self._busy = True
         try:

@@ -24,8 +24,6 @@ NONE: Int64s = np.empty(0, np.int64)
 
 
 class ReaderPairs:
-    """The pairs of one table."""
-
     def __init__(self) -> None:
         # Ascending by row; new ones in no order.
         self._rows, self._items = NONE, NONE
@@ -37,12 +35,10 @@ class ReaderPairs:
         return 16 * (len(self._rows) + self._count)
 
     def add(self, rows: Int64s, items: Int64s) -> None:
-        """Add pairs, int64 [n] each."""
         self._new.append((rows, items))
         self._count += len(rows)
 
     def merge(self) -> None:
-        """Sort the new pairs in."""
         if not self._count:
             return
         rows = np.concatenate([self._rows, *(part for part, _ in self._new)])
@@ -63,21 +59,16 @@ class ReaderPairs:
         if total > most:
             return None
         starts = np.repeat(first - (np.cumsum(counts) - counts), counts)
-        found = [self._items[starts + np.arange(total)]]
-        found += [items[np.isin(of, rows)] for of, items in self._new]
-        return np.concatenate(found)
+        parts = [self._items[starts + np.arange(total)]]
+        parts += [items[np.isin(of, rows)] for of, items in self._new]
+        return np.concatenate(parts)
 
 
 class ItemReaders:
     """The items that read the rows of all tables that vectors depend on."""
 
     def __init__(self, tower: ItemTower, unknown_keys: Mapping[str, int]) -> None:
-        """Start without any pair.
-
-        Args:
-            tower: What vectors depend on.
-            unknown_keys: By table, the key of the row of all keys without one.
-        """
+        """Start without any pair; `unknown_keys` are those of the row of all keys without one, by table."""
         self._tower, self._unknown = tower, unknown_keys
         self._pairs = {lookup.table: ReaderPairs() for lookup in tower.lookups}
 
@@ -86,12 +77,7 @@ class ItemReaders:
         return sum(pairs.nbytes for pairs in self._pairs.values())
 
     def add(self, items: Int64s, records: NDArray[np.int32]) -> None:
-        """Add the pairs of items' records.
-
-        Args:
-            items: int64 [n].
-            records: int32 [n, words].
-        """
+        """Add the pairs of items, int64 [n], and their records, int32 [n, words]."""
         if len(items):
             for lookup in self._tower.lookups:
                 self._pairs[lookup.table].add(*_pairs(lookup, items, records))
@@ -102,13 +88,8 @@ class ItemReaders:
             pairs.merge()
 
     def touched(self, changes: Mapping[str, Sequence[Int64s]], most: int) -> Int64s | None:
-        """Return the items whose vectors may change, ascending; None if they are more than `most`, or any.
-
-        Args:
-            changes: Keys of changed rows, in arrays by table.
-            most: Most items.
-        """
-        tower, found = self._tower, [NONE]
+        """Return the items that changed rows may change, ascending; None if they are more than `most`, or any."""
+        tower, touching = self._tower, [NONE]
         for name, parts in changes.items():
             keys = np.concatenate([NONE, *parts])
             if not len(keys) or name not in tower.tables:
@@ -116,13 +97,13 @@ class ItemReaders:
             if name in tower.spread or (name in self._unknown and (keys == self._unknown[name]).any()):
                 return None
             if name == tower.table or name in tower.direct:
-                found.append(keys)
+                touching.append(keys)
             if name in self._pairs:
                 items = self._pairs[name].readers(keys, most)
                 if items is None:
                     return None
-                found.append(items)
-        touched: Int64s = np.unique(np.concatenate(found))
+                touching.append(items)
+        touched: Int64s = np.unique(np.concatenate(touching))
         return touched if len(touched) <= most else None
 
 

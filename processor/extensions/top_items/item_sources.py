@@ -13,10 +13,9 @@ The keys of the table are those of the items. A score is number * scale + shift:
     new      hours from the origin, in Unix seconds, until the item was first seen
 
 A source is scanned as any table is that a request ranks (row_ranking), by a vector that is 1 in its column and 0 in the
-others. So filters, lists of ids, deltas, rollbacks and removals do to it what they do to the model's own ranking.
+others. So filters, lists of ids, deltas and rollbacks do to it what they do to the model's own ranking.
 
-Rejected: a sorted list beside the table (each delta would move most of it); popularity as of now (each delta would
-change all rows).
+Rejected: a sorted list (each delta would move most of it); popularity as of now (each delta would change all rows).
 """
 
 from __future__ import annotations
@@ -62,17 +61,13 @@ class ItemSource:
         return vectors
 
     def scores(self, numbers: Float32s) -> Float32s:
-        """Return the scores of numbers, float32 [n]."""
         return np.asarray(numbers.astype(np.float64) * self.scale + self.shift, np.float32)
 
 
 def sources_of(manifest: Manifest, noted: Any, ranked: int, columns: int) -> dict[str, ItemSource]:
     """Return the sources that a version's notes name, without those that this release cannot read.
 
-    Args:
-        noted: The entry.
-        ranked: Number of the items' table.
-        columns: Leading numbers of its rows that have codes; 0 for none.
+    `ranked` is the number of the items' table, whose rows have so many leading numbers with codes; 0 for none.
     """
     tables = {t.name: number for number, t in enumerate(manifest.tables) if t.dtype != RECORD}
     sources: dict[str, ItemSource] = {}

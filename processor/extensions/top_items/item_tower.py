@@ -37,12 +37,9 @@ LINKS = (IDENTITY, SIGMOID)
 
 
 class RecordLookup(NamedTuple):
-    """A table that items' features look up by values of records.
+    """A table that items' features look up by values of records: a list, or a fixed number.
 
-    Attributes:
-        offset: First word of the values, or of their number for a list.
-        most: Values of a record, the most of a list.
-        ragged: True for a list.
+    `offset` is the first word of the values, or of their number for a list, `most` the most values.
     """
 
     table: str
@@ -52,13 +49,7 @@ class RecordLookup(NamedTuple):
 
 
 class ScoreForm(NamedTuple):
-    """The score that a product makes.
-
-    Attributes:
-        link: One of LINKS.
-        scale: Name of the dense tensor with the factor; "" for 1.
-        bias: Name of the dense tensor with what is added; "" for 0.
-    """
+    """The score that a product makes: a link, and dense tensors with its factor ("" for 1) and bias ("" for 0)."""
 
     link: str = IDENTITY
     scale: str = ""
@@ -71,12 +62,7 @@ class ScoreForm(NamedTuple):
         return np.array([scale, bias], np.float32)
 
     def score(self, products: NDArray[np.float32], numbers: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the scores of products.
-
-        Args:
-            products: float32 [n].
-            numbers: The result of numbers().
-        """
+        """Return the scores of products, float32 [n], with the result of numbers()."""
         scores: NDArray[np.float32] = numbers[0] * products + numbers[1]
         if self.link == SIGMOID:
             with np.errstate(over="ignore"):
@@ -121,14 +107,7 @@ class ItemTower:
 
     @classmethod
     def of(cls, manifest: Manifest, noted: Mapping[str, Any]) -> ItemTower:
-        """Return the items of a version.
-
-        Args:
-            noted: What its notes say about ranking.
-
-        Raises:
-            BadInput: The version cannot rank its items; the message says why.
-        """
+        """Return the items of a version by its notes; raise BadInput with the reason if it cannot rank them."""
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
         vectors = next((o for o in manifest.outputs if o.name == noted.get("vectors")), None)
         if output is None or vectors is None or output.columns != vectors.columns:
@@ -147,21 +126,21 @@ class ItemTower:
             if both := inputs & manifest.origins({feature.input}):
                 names = f"feature {feature.name!r} of side {feature.side!r} reads {min(both)!r}"
                 raise BadInput(f"{names} of items, so users' vectors are different for each: set its side to 'item'")
-        own = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
-        if entity is None and not own:
+        item_features = [f for f in features if f.input == key and f.kind in ("id", "string") and f.column == -1]
+        if entity is None and not item_features:
             raise BadInput(f"no feature looks up {key!r} itself, and no entity has it as its key")
-        table = entity.table if entity is not None else own[0].table
+        table = entity.table if entity is not None else item_features[0].table
         if spec.dtype == "string":
-            _check_hashes(manifest, entity, key, own)
+            _check_hashes(manifest, entity, key, item_features)
         fields = record_layout(manifest, entity).sources if entity is not None else []
         lookups: dict[RecordLookup, None] = {}
         spread: set[str] = set()
         for feature in features:
-            if not feature.table or feature in own:
+            if not feature.table or feature in item_features:
                 continue
-            held = [f for f in fields if f.source == feature.input and not f.floats]
-            lookups |= {RecordLookup(feature.table, f.offset, f.count, f.ragged): None for f in held}
-            if not held:
+            record_fields = [f for f in fields if f.source == feature.input and not f.floats]
+            lookups |= {RecordLookup(feature.table, f.offset, f.count, f.ragged): None for f in record_fields}
+            if not record_fields:
                 spread.add(feature.table)
         return cls(
             key=key,
@@ -170,7 +149,7 @@ class ItemTower:
             entity=entity,
             vectors=vectors.name,
             columns=vectors.columns,
-            direct=frozenset(f.table for f in own) - {table},
+            direct=frozenset(f.table for f in item_features) - {table},
             lookups=tuple(lookups),
             spread=frozenset(spread),
             weights=_weights(manifest, noted.get("weights", ())),
@@ -191,11 +170,11 @@ def _catalogue(manifest: Manifest, features: Collection[Feature]) -> tuple[Entit
     raise BadInput(f"items' vectors need {others[:200]}, which only requests have: make them columns of an entity")
 
 
-def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, own: Collection[Feature]) -> None:
+def _check_hashes(manifest: Manifest, entity: EntityEntry | None, key: str, item_features: Collection[Feature]) -> None:
     """Raise BadInput unless items' strings are known, and one hash of each finds all of its rows."""
     if entity is None or not names_keys(entity):
         raise BadInput(f"input {key!r}: expected items that are numbers, or the key of an entity with filters")
-    seeds = {manifest.table(table).hash_seed for table in (entity.table, *(f.table for f in own))}
+    seeds = {manifest.table(table).hash_seed for table in (entity.table, *(f.table for f in item_features))}
     if len(seeds) > 1 or any(key in t.inputs for t in manifest.transforms):
         raise BadInput(f"input {key!r}: strings of items are hashed in several ways")
 

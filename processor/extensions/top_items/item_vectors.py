@@ -1,8 +1,8 @@
 """Keep the vectors of a version's items, through deltas, new weights and rollbacks (processor.versions.row_watchers).
 
-What a reply may mix. The user's vector, what the score makes of a product, and which items there are, are of the state
-that the reader has pinned. Items' vectors are all of one generation: the pinned one, or, where they lag, the one that
-`vector_of` names (vector_table). An item that is not in both generations is in no list.
+What a reply may mix. The user's vector, what the score makes of a product, and which items there are, are of the pinned
+state. Items' vectors are all of one generation: the pinned one, or, where they lag, the one that `vector_of` names
+(vector_table). An item that is not in both generations is in no list.
 
     current   deltas of rows: the vectors of the items that they touch are staged with them, under their epoch, so one
               flip publishes both. A delta that changes other weights than the items' tower reads, or rows that no item
@@ -10,22 +10,21 @@ that the reader has pinned. Items' vectors are all of one generation: the pinned
     lagging   deltas only remove items, and put back those that had been removed since. A pass (vector_pass) computes
               all vectors beside them; its result replaces the table, with a new frame, and may be current or lag again
 
-Rejected: vectors of a delta under a lagging tower (a list would mix generations, and nothing could name them); the
-vectors of new items by the old tower (the same); recomputing before the flip whatever it costs (a delta a second would
-wait for minutes); a pass under a reader's pin (the writer waits for pins).
-
 Invariants
 - Current vectors are equal to the bit to those that the state's rows and weights give, up to what batching a row with
   others changes in its last bits.
 - A rollback within one table undoes its rows and what is said about them. Where a newer table has replaced it, a copy
-  is served whose vectors lag, by the generation that they are of, which may be one that was undone; a pass begins.
+  is served whose vectors lag, by their own generation, which may be one that was undone; a pass begins.
 - A refused change leaves no trace: what it proposed is dropped by settle().
 - A failure to compute makes vectors lag; it refuses no delta. What must not fail is the removal of items.
 
 Costs. Of a delta: the vectors of the items that it touches. Of a pass: SLICE_S seconds of each 20 ms of the thread that
-maintains tables (processor.versions.upkeep), under the version's lock: a delta waits for a slice. Twice as much with
-each pass that came to nothing, and after a rollback. Memory: 4 bytes a number and codes, and the same again while a
-pass runs.
+maintains tables (processor.versions.upkeep), under the version's lock: a delta waits for a slice; twice as much with
+each pass that came to nothing, and after a rollback. Memory: 4 bytes a number and codes, twice while a pass runs.
+
+Rejected: vectors of a delta, or of new items, by a tower that lags (a list would mix generations, and nothing could
+name them); recomputing before the flip whatever it costs (a delta a second would wait for minutes); a pass under a
+reader's pin (the writer waits for pins).
 """
 
 from __future__ import annotations
@@ -76,13 +75,7 @@ Float32s = NDArray[np.float32]
 
 @dataclass(slots=True, eq=False)
 class Lag:
-    """Vectors that are not of the served generation.
-
-    Attributes:
-        generation: The one that they are of.
-        since_s: When it ceased to be served, on the monotonic clock.
-        removed: Vectors of items that were removed since, by item.
-    """
+    """Vectors of a generation that was served until a monotonic time; those of items removed since, by item."""
 
     generation: Generation
     since_s: float
@@ -91,13 +84,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
-    """A statement about vectors in one state.
-
-    Attributes:
-        lag: How they lag; None if they are of the state's own generation.
-        of: The array vector_of.
-        score: The array vector_score.
-    """
+    """A statement about vectors in one state: how they lag, and the arrays vector_of and vector_score."""
 
     table: str
     generation: Generation
@@ -107,14 +94,7 @@ class Standing:
 
 
 class ItemVectors(DerivedRows):
-    """The vectors of a version's items."""
-
     def __init__(self, items: ItemRows) -> None:
-        """Have none before open().
-
-        Args:
-            items: What they are computed of.
-        """
         self._items, self._tower = items, items.tower
         self._vectors: VectorTable | None = None
         self._standing: Standing | None = None
@@ -131,7 +111,7 @@ class ItemVectors(DerivedRows):
     def of(
         cls, files: VersionReader, tables: Mapping[str, ServedTable], tensors: Mapping[str, Mapping[str, NDArray[Any]]]
     ) -> ItemVectors | None:
-        """Return the vectors of a version; None if it ranks no items by vectors. Arguments: see RowWatchers."""
+        """Return the vectors of a version; None if it ranks no items by vectors."""
         ranking = ItemRanking.of(files.manifest)
         tower = ranking.tower if ranking is not None else None
         if ranking is None or tower is None or not tower.tables <= tensors.keys():
@@ -281,8 +261,7 @@ class ItemVectors(DerivedRows):
     ) -> Standing:
         """Return what is said about vectors in a state, with the arrays that readers have where they are the same.
 
-        Args:
-            kind: ABSENT for vectors that nobody may read, until a pass brings others; None as before, or as `lag` is.
+        `kind` is ABSENT for vectors that nobody may read until a pass brings others; None for what `lag` says.
         """
         assert vectors is not None, "it has been made"
         before, score = self._standing, self._tower.score.numbers(state.dense)
@@ -318,11 +297,7 @@ class ItemVectors(DerivedRows):
     def _members(self, state: DerivedState, before: int, keys: Int64s, vectors: VectorTable, lag: Lag) -> TableDelta:
         """Return which items are removed, and which come back with the vectors that they had.
 
-        Args:
-            state: The state that a delta leads to.
-            before: The epoch that is served.
-            keys: Keys of the catalogue that it changes.
-            lag: How they lag; remembers what is removed.
+        `keys` of the catalogue are changed by the delta that leads to the state; `before` is the epoch that is served.
         """
         keys = np.unique(keys)
         present = self._items.present(keys, state.epoch)
@@ -337,8 +312,8 @@ class ItemVectors(DerivedRows):
         """Return the served vectors of the items of an older state, in a table of their own, and how they lag."""
         lag = standing.lag or Lag(standing.generation, time.monotonic())
         keys, rows = vectors.table.export(NEWEST)
-        there = set(keys.tolist()) if lag.removed else set()
-        if removed := [key for key in lag.removed if key not in there]:
+        keys_copied = set(keys.tolist()) if lag.removed else set()
+        if removed := [key for key in lag.removed if key not in keys_copied]:
             keys = np.concatenate([keys, np.array(removed, np.int64)])
             rows = np.concatenate([rows, np.array([lag.removed[key] for key in removed], np.float32)])
             order = np.argsort(keys)

@@ -16,23 +16,14 @@ from freshet_serving.processor.tables.table import ServedTable
 
 
 class RankedRowWatcher:
-    """The codes of a version's ranked table, as its writer keeps them."""
-
     def __init__(self, name: str, codes: RowCodes, records: str = "", columns: FilterColumns | None = None) -> None:
-        """Keep both up to date.
-
-        Args:
-            name: The ranked table.
-            records: The table of the entity whose columns filters read.
-            columns: These columns; None for none.
-        """
         self._name, self._codes, self._records, self._columns = name, codes, records, columns
 
     @classmethod
     def of(
         cls, manifest: Manifest, tables: Mapping[str, ServedTable], tensors: Mapping[str, Mapping[str, NDArray[Any]]]
     ) -> RankedRowWatcher | None:
-        """Return the watcher of a version; None if it ranks no table in memory. Arguments: see RowWatchers."""
+        """Return the watcher of a version; None if it ranks no table in memory."""
         ranking = ItemRanking.of(manifest)
         if ranking is None or ranking.tower is not None:
             return None
@@ -61,12 +52,7 @@ class RankedRowWatcher:
     ) -> RankedRowWatcher | None:
         """Return the watcher of a table; None if it is not in memory.
 
-        Args:
-            name: The table.
-            columns: Leading numbers of a row that products read.
-            source: The entity whose columns filters read; None for none.
-            tables: See RowWatchers.
-            tensors: See there.
+        Products read the leading `columns` of a row; filters read columns of `source`, None for none.
         """
         if name not in tensors:
             return None

@@ -19,32 +19,19 @@ LENGTH_BITS = 24
 
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.int64[::1], nb.int32[:, ::1], nb.boolean[::1]))
-def read_records(table, epoch, keys, records, there):
-    """Copy the records of some keys.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [n].
-        records: int32 [n, words]; written where there is a record.
-        there: bool [n], for which keys there is one; written.
-    """
+def read_records(table, epoch, keys, records, present):
+    """Copy the records of keys, int64 [n], to int32 [n, words], and for which there is one to bool [n]."""
     at, words = np.int64(table.ctypes.data), records.shape[1]
     for i in range(len(keys)):
         ref = resolve(at, keys[i], epoch)
-        there[i] = ref >= 0
+        present[i] = ref >= 0
         if ref >= 0:
             copy_row(np.int64(records[i].ctypes.data), row_at(at, ref), words)
 
 
 @kernel(nb.void(nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1]))
 def copy_words(words, into):
-    """Copy words of bits, each before anything that is read after this call.
-
-    Args:
-        words: int64, as many as `into` or more.
-        into: int64 [n]; written.
-    """
+    """Copy words of bits, each before anything that is read after this call."""
     at = np.int64(words.ctypes.data)
     for i in range(len(into)):
         into[i] = load_acquire(at + 8 * i)
@@ -52,13 +39,7 @@ def copy_words(words, into):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean))
 def write_bits(words, positions, value):
-    """Set or clear the bit of each position, after all that was written before this call.
-
-    Args:
-        words: int64 words of 64 bits; written.
-        positions: int64 [n].
-        value: True to set.
-    """
+    """Set or clear the bit of each position in words of 64, after all that was written before this call."""
     at = np.int64(words.ctypes.data)
     for place in positions:
         word, bit = at + 8 * (place >> 6), np.int64(1) << (place & 63)
@@ -68,34 +49,24 @@ def write_bits(words, positions, value):
 
 @kernel(
     nb.void(
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64,
-        nb.int64,
-        nb.int64[::1],
-        nb.boolean[::1],
+        nb.types.Array(nb.int64, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64,
+        nb.int64, nb.int64[::1], nb.boolean[::1],
     )
-)
+)  # fmt: skip
 def match_lists(words, lists, low, high, members, matches):
-    """Find the lists with a value in a range or a set.
+    """Find the lists with a value from low to high, or among `members`, ascending, unless these are empty.
 
-    Args:
-        words: int64 [n], the place and the length of each list (filter_columns).
-        lists: int64, the values of all lists.
-        low: Least value that matches.
-        high: Largest one.
-        members: int64, ascending: the values that match; empty for all from low to high.
-        matches: bool [n]; written.
+    `words`, int64 [n], are the place and the length of each list among the values of all (filter_columns).
     """
     for i in range(len(words)):
         place, count = words[i] >> LENGTH_BITS, words[i] & ((1 << LENGTH_BITS) - 1)
-        found = False
+        holds = False
         # A list that is being written may have the place of another one, in memory that is there.
         for j in range(place, min(place + count, len(lists))):
             value = lists[j]
             if value < low or value > high:
                 continue
             if len(members) == 0 or among(members, 0, len(members), value):
-                found = True
+                holds = True
                 break
-        matches[i] = found
+        matches[i] = holds

@@ -4,12 +4,11 @@ Positions. Each key has a position for good: those of the table's file are its r
 them in the order in which they were met. A position has a code for each number of its row, a scale (code_scan), and a
 bit: `stale`.
 
-Ownership. One writer, the holder of the version's lock, makes and changes all of it; readers map it for reading and
-have pinned an epoch.
+One writer, the holder of the version's lock, makes and changes all of it; readers map it and have pinned an epoch.
 
 Invariants
 - A position whose bit is clear has the codes of its key's row in every epoch that a reader may have pinned; or DEAD, if
-  the key has no row in any of them. So a reader of any of these epochs may use them.
+  the key has no row in any of them.
 - The bit is set before a state in which the row differs is published (changing), which is the flip of a delta and of a
   rollback alike. A set bit only costs time: readers take the row itself, as of their epoch.
 - Codes are written, and then the bit is cleared, only while no reader is pinned to a state older than the served one
@@ -62,13 +61,7 @@ class RowCodes:
     def __init__(
         self, table: ServedTable, tensors: Mapping[str, NDArray[Any]], columns: int, more: int = MORE_POSITIONS
     ) -> None:
-        """Take positions for the rows of the table's file; all of them are stale.
-
-        Args:
-            tensors: The tensors of its file (processor.tables.table.packed).
-            columns: Leading numbers of a row that products read.
-            more: Positions to reserve for other keys.
-        """
+        """Take positions for the rows of the table's file, all stale; products read the leading `columns` of a row."""
         self._table, self._columns = table, columns
         self._file_index: Int64s = tensors["index"]
         self._more_index = hash_index.empty_index(hash_index.capacity_for(0))
@@ -77,12 +70,7 @@ class RowCodes:
         self._next = 0
 
     def _reserved(self, keys: Int64s, further: Int64s, more: int) -> dict[str, NDArray[Any]]:
-        """Return arrays with a stale position for each key, and room for others.
-
-        Args:
-            further: Keys after them.
-            more: Positions to reserve after the file's.
-        """
+        """Return arrays with a stale position for each key, and room for `more` after the file's."""
         name, count, most = self._table.spec.name, len(keys) + len(further), len(keys) + more
         nbytes, words = most * self._columns + 2 * code_scan.LANES, -(-most // WORD)
         arrays: dict[str, NDArray[Any]] = {
@@ -102,14 +90,12 @@ class RowCodes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are in use."""
         count = self.count
         further = count - self._table.spec.rows
         return count * (self._columns + 4) + count // 8 + 8 * further + self._more_index.nbytes
 
     @property
     def stale(self) -> bool:
-        """True while a position is stale."""
         return self._next < self._words
 
     @property
@@ -122,26 +108,19 @@ class RowCodes:
         return -(-self.count // WORD)
 
     def changing(self, keys: Sequence[Int64s]) -> None:
-        """Mark keys whose rows will be other ones in the state that is published next.
-
-        Args:
-            keys: Keys of rows that are added, replaced or removed, each int64 [n].
-        """
-        for some in keys:
-            if len(some):
-                positions = self._positions(np.ascontiguousarray(some))
+        """Mark keys, int64 [n] each, whose rows will be other ones in the state that is published next."""
+        for some_keys in keys:
+            if len(some_keys):
+                positions = self._positions(np.ascontiguousarray(some_keys))
                 code_scan.mark(self.arrays["code_stale"], positions)
                 self._next = min(self._next, int(positions.min()) // WORD)
                 # New positions exist for readers once they have keys and bits.
                 self.arrays["code_count"][0] = max(self.count, int(positions.max()) + 1)
 
     def refresh(self, epoch: int) -> bool:
-        """Encode some stale rows; return True if more are left.
+        """Encode some stale rows, as of the served epoch; return True if more are left.
 
         The caller holds the lock, and no reader is pinned to a state older than the served one.
-
-        Args:
-            epoch: The epoch that is served.
         """
         if self._next < self._words:
             self._next = code_scan.refresh_codes(
@@ -185,15 +164,15 @@ class RowCodes:
         hash_index.find(index.ctypes.data, len(index), keys, numbers)
         new = np.unique(keys[numbers < 0])
         if len(new):
-            known = self.arrays["code_more_keys"]
-            if count + len(new) > len(known):
+            more_keys = self.arrays["code_more_keys"]
+            if count + len(new) > len(more_keys):
                 # Readers of older states keep the arrays that they have, which nobody writes any more.
-                self.arrays = self._reserved(self.arrays["code_keys"], known[:count], 2 * (count + len(new)))
-                self._next, known = 0, self.arrays["code_more_keys"]
+                self.arrays = self._reserved(self.arrays["code_keys"], more_keys[:count], 2 * (count + len(new)))
+                self._next, more_keys = 0, self.arrays["code_more_keys"]
             if (count + len(new)) * 8 > len(index) * 7:
                 self._more_index = index = hash_index.empty_index(hash_index.capacity_for(2 * (count + len(new))))
-                hash_index.build(index.ctypes.data, len(index), known[:count])
-            known[count : count + len(new)] = new
+                hash_index.build(index.ctypes.data, len(index), more_keys[:count])
+            more_keys[count : count + len(new)] = new
             entries = np.empty(len(new), np.int64)
             hash_index.claim(index.ctypes.data, len(index), new, entries)
             index[entries, 1] = np.arange(count, count + len(new))

@@ -1,9 +1,7 @@
 """Rank a table's rows by their products with given vectors, exactly, as of an epoch.
 
 Codes of the rows are scanned (code_scan), and the rows themselves are read where that is needed, as of the epoch that
-the caller has pinned: the answer is that of its rows, with those that were added and without those that were removed.
-
-Costs (loadtest/results/top-items.md): see there.
+the caller has pinned: the answer is that of its rows. Costs: loadtest/results/top-items.md.
 
 Rejected: the products of a block by BLAS (the same row has another last bit elsewhere in a block, so equal rows would
 not tie, and its threads take the cores of other requests).
@@ -22,9 +20,7 @@ from freshet_serving.processor.extensions.top_items.code_scan import LANES, TOP,
 from freshet_serving.processor.kernels.rows import SHARED, UNKNOWN_KEY
 
 POSITIONS = 1 << 16
-"""Products between two questions whether to go on, a few milliseconds where rows must be read; for one vector,
-positions.
-"""
+"""Products between two questions whether to go on, a few milliseconds where rows must be read."""
 MOST_NUMBER = 32767.0
 MOST_SUM = 2.0**31 / TOP * 0.99
 """Sum of a vector's numbers of 16 bits up to which no product of codes overflows."""
@@ -36,25 +32,14 @@ Float32s = NDArray[np.float32]
 
 
 class RankedRows(NamedTuple):
-    """The best rows for one vector, best first.
-
-    Attributes:
-        keys: int64 [m].
-        scores: float32 [m], the products.
-    """
+    """The best rows for one vector, best first: int64 [m], and their products, float32 [m]."""
 
     keys: Int64s
     scores: Float32s
 
 
 class CodedVectors(NamedTuple):
-    """Vectors in whole numbers, and what bounds the products with rows in codes (code_scan).
-
-    Attributes:
-        numbers: int16 [n, columns].
-        steps: float32 [n].
-        slacks: float32 [n].
-    """
+    """Vectors in whole numbers, int16 [n, columns], with the steps and slacks of code_scan, float32 [n]."""
 
     numbers: NDArray[np.int16]
     steps: Float32s
@@ -62,7 +47,6 @@ class CodedVectors(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Float32s) -> CodedVectors:
-        """Return the codes of vectors, float32 [n, columns]."""
         exact = np.abs(vectors.astype(np.float64))
         largest, total = exact.max(1, initial=0.0), exact.sum(1)
         columns, rounding = vectors.shape[1], (vectors.shape[1] + 16) * float(np.finfo(np.float32).eps) * TOP
@@ -78,15 +62,9 @@ class CodedVectors(NamedTuple):
 
 
 class Heaps:
-    """The best rows so far for each vector, and the keys that do not count.
-
-    Attributes:
-        vectors: float32 [n, columns], the vectors.
-        rest: What the kernels take after them (code_scan.scan_codes).
-    """
+    """The best rows so far for each vector, float32 [n, columns]; `rest` is what kernels take from them on."""
 
     def __init__(self, table: Int64s, vectors: Float32s, excluded: Sequence[Int64s], k: int) -> None:
-        """Start without a row; arguments as those of rank_rows()."""
         self.vectors = vectors
         # The row of unknown keys is no item.
         no_item = table[UNKNOWN_KEY // 8 : UNKNOWN_KEY // 8 + 1] if table[SHARED // 8] else np.empty(0, np.int64)
@@ -96,7 +74,6 @@ class Heaps:
         self.rest = (vectors, *end_to_end(without), self._scores, self._keys, self._sizes)
 
     def ranked(self) -> list[RankedRows]:
-        """Return the rows of each vector, best first."""
         ranked = []
         for n, size in enumerate(self._sizes.tolist()):
             order = np.lexsort((self._keys[n, :size], -self._scores[n, :size]))
@@ -120,17 +97,7 @@ def rank_keys(
     excluded: Sequence[Int64s],
     k: int,
 ) -> list[RankedRows]:
-    """Return the rows with the largest products among given keys, as rank_rows() does among all.
-
-    Args:
-        table: See rank_rows().
-        epoch: See there.
-        columns: Numbers of a row that products read.
-        vectors: float32 [n, columns].
-        allowed: For each vector, the keys that count, each once.
-        excluded: See there.
-        k: See there.
-    """
+    """Return the rows with the largest products among `allowed` keys of each vector, as rank_rows() does among all."""
     heaps = Heaps(table, _padded(vectors, columns), excluded, k)
     code_scan.offer_keys(table, epoch, columns, *end_to_end(allowed), *heaps.rest)
     return heaps.ranked()
@@ -152,23 +119,19 @@ def rank_rows(
     proceed: Callable[[int], bool],
     allowed: Callable[[int, int], Int64s] | None = None,
 ) -> list[RankedRows]:
-    """Return the rows with the largest products for each vector; equal products are ordered by key.
+    """Return up to k rows with the largest products for each vector; equal products are ordered by key.
 
     The caller has pinned the epoch. Products that are no number do not count.
 
     Args:
         table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
         arrays: Codes of the table's rows (RowCodes.arrays).
         vectors: float32 [n, columns], as many as rows have codes, or fewer: products read the first ones.
         excluded: For each vector, the keys that do not count.
-        k: Most rows for each vector.
-        proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early.
+        proceed: Asked with the number of rows looked at so far, again and again; returns False to end the scan early:
+            the result means nothing then.
         allowed: Returns a bit for each position from one to before another, in words of 64, that says whether its row
             counts; None if all do.
-
-    Returns:
-        For each vector up to k rows. They mean nothing if `proceed` has returned False.
     """
     positions, columns = map(int, arrays["code_count"])
     heaps, rows = Heaps(table, _padded(vectors, columns), excluded, k), 0

@@ -52,24 +52,12 @@ class ScannedRows(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        ranking: ItemRanking,
-        name: str,
-        state: State,
-        vectors: Float32s | None,
-        like: Int64s | None,
-        users: int,
+        cls, ranking: ItemRanking, name: str, state: State, vectors: Float32s | None, like: Int64s | None, users: int
     ) -> ScannedRows:
-        """Return what a source ranks.
+        """Return what a source ranks in a state that is pinned; raise NotReady if there are no vectors of items yet.
 
-        Args:
-            name: The source.
-            state: The state, pinned.
-            vectors: float32 [users, columns], what the network has computed; None where it was not run.
-            like: int64 [users], keys of the items to be like; None for another source.
-
-        Raises:
-            NotReady: There are no vectors of items yet.
+        Vectors, float32 [users, columns], are what the network has computed; None where it was not run. `like`, int64
+        [users], are keys of the items to be like.
         """
         tables, arrays, epoch = state.tables, state.arrays, state.epoch
         if (source := ranking.sources.get(name)) is not None:
@@ -108,17 +96,11 @@ class ScannedRows(NamedTuple):
         if self.there is None:
             return scored
         nothing = RankedRows(np.empty(0, np.int64), np.empty(0, np.float32))
-        return [rows if there else nothing for rows, there in zip(scored, self.there)]
+        return [rows if is_present else nothing for rows, is_present in zip(scored, self.there)]
 
 
 def present(table: Int64s, epoch: int, keys: Int64s) -> Bools:
-    """Return which keys have a row in a table.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [n].
-    """
+    """Return which keys have a row in a table, as of an epoch."""
     refs = np.empty(len(keys), np.int64)
     row_kernels.look_up(np.ascontiguousarray(table), epoch, np.ascontiguousarray(keys), refs)
     return np.asarray(refs >= 0)

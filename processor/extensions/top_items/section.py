@@ -9,10 +9,9 @@ request sends it. Items of the user's history are the values of the sequences' c
 whose ids are strings are ranked if the version's entity of items has the texts of its keys (names_keys).
 
 An entry "successors": {"output": "mixture", "dim": 50, "count": 16} says that rows have 50 learned numbers and 16
-successors (processor.package.item_rows), whose scores are products and what counts add to them.
-
-An entry "vectors" in place of "feature" names the output with items' vectors (item_tower). An entry "sources" says
-which numbers items have that rank them for everybody (item_sources).
+successors (processor.package.item_rows), whose scores are products and what counts add to them. An entry "vectors" in
+place of "feature" names the output with items' vectors (item_tower). An entry "sources" says which numbers items have
+that rank them for everybody (item_sources).
 """
 
 from __future__ import annotations
@@ -52,13 +51,12 @@ class ItemRanking:
         output: The output with the users' vectors.
         table: Number of the items' table.
         history: Inputs with the items of the user's history.
+        manifest: How a request for the best items is read and answered: all of its inputs may be left out, those of the
+            user only where `source` says so, and it has RANKED_OUTPUTS.
         successors: The items' rows, if they have successors.
         mixture: The output that weighs these; "" without successors.
         length: Most events of a history that the network reads.
         filtered: The entity whose columns filters read; None if there is none.
-        columns: Leading numbers of a row that products read.
-        manifest: How a request for the best items is read and answered: all of its inputs may be left out, those of the
-            user only where `source` says so, and it has RANKED_OUTPUTS.
         options: Those of OPTIONS that are no inputs of the model.
         tower: The items of a version with two towers, whose vectors are ranked in place of the table's rows.
         sources: What ranks items for everybody, by name.
@@ -79,7 +77,6 @@ class ItemRanking:
 
     @property
     def hash_seed(self) -> int:
-        """Seed of ids that are strings."""
         return self.manifest.tables[self.table].hash_seed
 
     @property
@@ -107,16 +104,12 @@ class ItemRanking:
             ranking = cls.by_rows(manifest, noted)
         if ranking is None:
             return None
-        own = ranking.columns if ranking.tower is None else 0
-        return replace(ranking, sources=sources_of(manifest, noted.get("sources"), ranking.table, own))
+        own_columns = ranking.columns if ranking.tower is None else 0
+        return replace(ranking, sources=sources_of(manifest, noted.get("sources"), ranking.table, own_columns))
 
     @classmethod
     def by_rows(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self | None:
-        """Return how a version ranks the rows of a table; None if its notes say what is not there.
-
-        Args:
-            noted: What its notes say.
-        """
+        """Return how a version ranks the rows of a table; None if its notes say what is not there."""
         kinds = ("id", "string")
         feature = next((f for f in manifest.features if f.name == noted.get("feature") and f.kind in kinds), None)
         output = next((o for o in manifest.outputs if o.name == noted.get("output")), None)
@@ -147,26 +140,18 @@ class ItemRanking:
 
     @classmethod
     def by_vectors(cls, manifest: Manifest, noted: Mapping[str, Any]) -> Self:
-        """Return how a version with two towers ranks items; raise BadInput with the reason if it cannot.
-
-        Args:
-            noted: What its notes say.
-        """
+        """Return how a version with two towers ranks items; raise BadInput with the reason if it cannot."""
         tower = ItemTower.of(manifest, noted)
         number = first_of(n for n, t in enumerate(manifest.tables) if t.name == tower.table)
-        own = {tower.table, *tower.direct}
-        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in own)
+        item_tables = {tower.table, *tower.direct}
+        history = tuple(c.input for s in manifest.sequences for c in s.columns if c.table in item_tables)
         filtered = FilteredEntity.of(manifest, tower.key, manifest.tables[number].hash_seed)
         read, names = _read_as(manifest, manifest.input(tower.key), tower.inputs - {tower.key})
         return cls(tower.key, noted["output"], number, history, read, filtered=filtered, options=names, tower=tower)
 
 
 def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -> tuple[Manifest, frozenset[str]]:
-    """Return how a request for the best items is read, and the options that are no inputs of the model.
-
-    Args:
-        without: Inputs that such a request does not have.
-    """
+    """Return how a request for the best items, without some inputs, is read; and the options that are no inputs."""
     options = [spec for spec in _options(item) if spec.name not in {i.name for i in manifest.inputs}]
     outputs = RANKED_OUTPUTS[item.declared if item.declared == "uint64" else item.dtype]
     inputs = [*(i for i in manifest.inputs if i.name not in without), *options]
@@ -178,7 +163,6 @@ def _read_as(manifest: Manifest, item: Input, without: Set[str] = frozenset()) -
 
 
 def _options(item: Input) -> list[Input]:
-    """Return the inputs that say which items count, and what ranks them."""
     lists = [Input(name, item.dtype, ragged=True, declared=item.declared) for name in (ALLOW, BLOCK, SEEN)]
     return [Input(FILTER, "string"), *lists, Input(LIKE, item.dtype, declared=item.declared), Input(SOURCE, "string")]
 
@@ -195,13 +179,7 @@ def _successors(noted: Any, manifest: Manifest, table: TableEntry) -> tuple[Item
 
 
 def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the notes of a version that ranks items.
-
-    Args:
-        output: The output with the users' vectors.
-        feature: The feature that looks up an item.
-        successors: The entry of that name; None for rows without successors.
-    """
+    """Return the notes of a version that ranks items; arguments are what the head of this module describes."""
     noted = {"output": output, "feature": feature}
     return {NOTE: noted if successors is None else {**noted, "successors": dict(successors)}}
 
@@ -209,15 +187,10 @@ def item_ranking_note(output: str, feature: str, successors: Mapping[str, Any] |
 def vector_ranking_note(
     output: str, vectors: str, weights: Sequence[str] = (), scale: str = "", bias: str = ""
 ) -> dict[str, Any]:
-    """Return the notes of a version with two towers.
+    """Return the notes of a version with two towers (item_tower).
 
-    Args:
-        output: The output with users' vectors.
-        vectors: The output with items' vectors.
-        weights: The dense tensors that items' vectors depend on; () if that is not known.
-        scale: The dense tensor with the factor of products, where the score is the sigmoid of a line of them; "" where
-            it is the product.
-        bias: The dense tensor with what is added to that.
+    Weights are the dense tensors that items' vectors depend on; () if that is not known. Scale and bias are those of a
+    line of products whose sigmoid is the score; "" where the product is the score.
     """
     score = {"score": {"link": SIGMOID, "scale": scale, "bias": bias}} if scale else {}
     return {NOTE: {"output": output, "vectors": vectors, "weights": list(weights), **score}}
@@ -233,13 +206,7 @@ def source_entry(
 def with_sources_note(
     notes: Mapping[str, Any], popular: Mapping[str, Any] | None, new: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return a version's notes with its sources; the same notes if it ranks no items.
-
-    Args:
-        notes: The notes.
-        popular: source_entry() of the popularity; None without it.
-        new: source_entry() of the time when items were first seen; None without it.
-    """
+    """Return a version's notes with its sources, source_entry() or None; the same notes if it ranks no items."""
     if NOTE not in notes:
         return dict(notes)
     sources = {name: dict(entry) for name, entry in ((POPULAR, popular), (NEW, new)) if entry is not None}

@@ -20,25 +20,19 @@ Float32s = NDArray[np.float32]
 def score_successors(
     table: Int64s, epoch: int, layout: ItemRows, history: Int64s, seen: Int64s, vector: Float32s, mixture: Float32s
 ) -> RankedRows:
-    """Return the successors of a user's newest two events and their scores, in no order.
+    """Return the successors of a user's newest two events and their scores, in no order, without `seen` keys.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        history: Keys of the user's items, the newest last.
-        seen: Keys that do not count.
-        vector: float32 [width], the user's vector.
-        mixture: float32 [3].
+    History has keys of items, the newest last; the user's vector is float32 [width], the mixture [3].
     """
     newest = np.zeros((2, layout.width), np.float32)
-    rows, there = _rows(table, epoch, layout.width, history[-2:][::-1])
-    newest[: len(rows)][there] = rows[there]
+    rows, present = _rows(table, epoch, layout.width, history[-2:][::-1])
+    newest[: len(rows)][present] = rows[present]
     keys, shares = (each[0] for each in layout.followed(newest[:1], newest[1:]))
-    wanted = shares.any(-1) & ~np.isin(keys, seen)
-    keys, shares = keys[wanted], shares[wanted]
-    rows, there = _rows(table, epoch, layout.width, keys)
-    keys, rows = keys[there], rows[there]
-    scores = rows @ vector + layout.lifts(shares[there], rows[:, layout.dim], mixture)
+    shares_any = shares.any(-1) & ~np.isin(keys, seen)
+    keys, shares = keys[shares_any], shares[shares_any]
+    rows, present = _rows(table, epoch, layout.width, keys)
+    keys, rows = keys[present], rows[present]
+    scores = rows @ vector + layout.lifts(shares[present], rows[:, layout.dim], mixture)
     whole = np.isfinite(scores)
     return RankedRows(keys[whole], scores[whole].astype(np.float32))
 
@@ -52,7 +46,6 @@ def merged(ranked: RankedRows, successors: RankedRows, k: int) -> RankedRows:
 
 
 def _rows(table: Int64s, epoch: int, dim: int, keys: Int64s) -> tuple[Float32s, NDArray[np.bool_]]:
-    """Return the rows of keys, and for which there is one."""
-    rows, there = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
-    code_scan.read_rows(table, epoch, dim, np.ascontiguousarray(keys), rows, there)
-    return rows, there
+    rows, present = np.zeros((len(keys), dim), np.float32), np.zeros(len(keys), np.bool_)
+    code_scan.read_rows(table, epoch, dim, np.ascontiguousarray(keys), rows, present)
+    return rows, present

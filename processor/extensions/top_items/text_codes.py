@@ -1,16 +1,15 @@
 """Numbers for texts: the same text has the same code for good, and two texts never share one.
 
-Texts are found by a hash of 64 bits. That is not enough to be exact: a seller can write a text whose hash is that of
+Texts are found by a hash of 64 bits, which is not enough to be exact: a seller can write a text whose hash is that of
 another brand. So each code has its text beside it, and a text is compared with it, byte by byte, before it gets the
-code (the dictionaries of columnar stores do the same). A text whose hash another text has already gets no code at all
-(COLLIDES): who holds it keeps its item's position stale (filter_columns), so that its record is read. Such texts are
-slow, and never wrong.
+code (as in the dictionaries of columnar stores). A text whose hash another text has already gets no code at all
+(COLLIDES): its item's position stays stale (filter_columns), so that its record is read: slow, never wrong.
 
 Layout. Texts lie one after another; text i is [offsets[i], offsets[i + 1]). The index has levels: level l has room for
 FIRST * 4**l texts, and one is filled after the other. So nothing moves, and memory is taken as it is used: other
 processes map the arrays once.
 
-Ownership: one writer adds. Readers find texts meanwhile; a text that is being added is found or is not.
+One writer adds. Readers find texts meanwhile; a text that is being added is found or is not.
 
 Invariants
 - A text's bytes are there before its code can be found.
@@ -44,23 +43,12 @@ ENTRIES = FIRST * 4 // 3
 
 @kernel(
     nb.void(
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.types.Array(nb.uint8, 1, "C", readonly=True),
-        nb.types.Array(nb.int64, 1, "C", readonly=True),
-        nb.int64[::1],
+        nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True),
+        nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.types.Array(nb.int64, 1, "C", readonly=True), nb.int64[::1],
     )
-)
+)  # fmt: skip
 def keep_equal(data, offsets, texts, text_offsets, codes):
-    """Replace the code of each string that is not the code's text by COLLIDES.
-
-    Args:
-        data: uint8, the strings' bytes.
-        offsets: int64 [n + 1].
-        texts: uint8, bytes of the texts.
-        text_offsets: int64, where they begin and end.
-        codes: int64 [n]; written.
-    """
+    """Replace the code of each string that is not the code's text by COLLIDES; strings and texts have offsets."""
     for i in range(len(codes)):
         code = codes[i]
         if code < 0:
@@ -77,13 +65,7 @@ def keep_equal(data, offsets, texts, text_offsets, codes):
 
 @kernel(nb.void(nb.int64[:, ::1], nb.int64[::1], nb.int64))
 def give_codes(index, entries, first):
-    """Give entries of an index codes, from a first one on.
-
-    Args:
-        index: int64 [capacity, 2]; written.
-        entries: int64 [n].
-        first: The first code.
-    """
+    """Give entries of an index, int64 [capacity, 2], codes, from a first one on."""
     at = np.int64(index.ctypes.data)
     for i in range(len(entries)):
         store_release(at + 16 * entries[i] + 8, first + i)
@@ -93,24 +75,13 @@ class TextCodes:
     """Codes of texts. `arrays` are what readers map."""
 
     def __init__(self, arrays: dict[str, NDArray]) -> None:
-        """Read codes.
-
-        Args:
-            arrays: As made by reserved() or codes_of(), or mappings of the same bytes.
-        """
         self.arrays = arrays
         self._texts, self._offsets = arrays["text_bytes"], arrays["text_offsets"]
         self._index, self._count = arrays["text_index"], arrays["text_count"]
 
     @classmethod
     def reserved(cls, name: str, most: int = MAX_TEXTS, most_nbytes: int = MAX_NBYTES) -> TextCodes:
-        """Return codes of no text, in memory that other processes can map.
-
-        Args:
-            name: Name of the memory in the system.
-            most: Most texts.
-            most_nbytes: Most bytes of all texts.
-        """
+        """Return codes of no text, in memory that other processes can map; `name` is the memory's in the system."""
         levels = first_of(n for n in range(1, LEVELS + 1) if _before(n) >= min(most, MAX_TEXTS))
         entries = _start(levels)
         return cls(
@@ -140,8 +111,7 @@ class TextCodes:
     def add(self, strings: Strings) -> NDArray[np.int64]:
         """Return the code of each string as find() does, and give those without one a code.
 
-        Raises:
-            MemoryError: There is no room for them; some may have been added.
+        Raises MemoryError if there is no room for them; some may have been added.
         """
         hashes = np.asarray(hash_strings(strings, 0))
         codes = self._found(hashes)
@@ -171,7 +141,6 @@ class TextCodes:
         return codes
 
     def _append(self, strings: Strings, rows: NDArray[np.int64], hashes: NDArray[np.int64]) -> None:
-        """Add strings whose hashes are new and distinct."""
         lengths = np.diff(strings.offsets)[rows]
         count, used = len(self), int(self._offsets[len(self)])
         if count + len(rows) >= len(self._offsets) or used + int(lengths.sum()) > len(self._texts):
@@ -187,12 +156,12 @@ class TextCodes:
             part, room = self._level(level), _before(level + 1) - count
             if count == _before(level):
                 part[:, 1] = hash_index.EMPTY
-            some, rows = rows[:room], rows[room:]
-            entries = np.empty(len(some), np.int64)
+            of_part, rows = rows[:room], rows[room:]
+            entries = np.empty(len(of_part), np.int64)
             # Readers look at a level once there are texts for it.
-            hash_index.claim(part.ctypes.data, len(part), np.ascontiguousarray(hashes[some]), entries)
+            hash_index.claim(part.ctypes.data, len(part), np.ascontiguousarray(hashes[of_part]), entries)
             give_codes(part, entries, count)
-            count += len(some)
+            count += len(of_part)
             self._count[0] = count
 
     def _levels(self) -> int:
@@ -220,10 +189,8 @@ def codes_of(texts: tuple[bytes, ...]) -> TextCodes:
 
 
 def _before(level: int) -> int:
-    """Return how many texts the levels before one hold."""
     return FIRST * (4**level - 1) // 3
 
 
 def _start(level: int) -> int:
-    """Return the first entry of a level."""
     return ENTRIES * (4**level - 1) // 3

@@ -31,9 +31,8 @@ Float32s = NDArray[np.float32]
 Dense = Mapping[str, Float32s]
 
 
-def same_bits(some: Float32s, others: Float32s) -> bool:
-    """Report whether two arrays hold the same bits."""
-    return np.array_equal(some.view(np.uint32), others.view(np.uint32))
+def same_bits(array: Float32s, others: Float32s) -> bool:
+    return np.array_equal(array.view(np.uint32), others.view(np.uint32))
 
 
 def _by_number(manifest: Manifest, key: str) -> Manifest:
@@ -47,30 +46,18 @@ def _by_number(manifest: Manifest, key: str) -> Manifest:
 
 @dataclass(slots=True, eq=False)
 class TowerWeights:
-    """The graph with dense weights.
-
-    Attributes:
-        read: The tensors that vectors depend on, by name.
-        executables: By bucket, with what runs each in the buffers of its TowerRuns.
-    """
+    """The graph with dense weights: those that vectors depend on, and executables by bucket with what runs them."""
 
     read: Dense
     executables: dict[int, tuple[Executable, Callable[[], None]]] = field(default_factory=dict)
 
     def holds(self, dense: Dense) -> bool:
-        """Report whether vectors by other dense tensors are the same."""
         return all(dense[name] is array or same_bits(dense[name], array) for name, array in self.read.items())
 
 
 class TowerRuns:
-    """Computes vectors of items, for one version."""
-
     def __init__(self, package: Package, tower: ItemTower) -> None:
-        """Open the version's programs.
-
-        Raises:
-            FreshetError: They cannot be run here.
-        """
+        """Open the version's programs; raise FreshetError if they cannot be run here."""
         manifest = _by_number(package.manifest, tower.key)
         self._tower, self._plan = tower, SparsePlan(manifest)
         graphs = GraphRun(manifest, self._plan)
@@ -85,7 +72,6 @@ class TowerRuns:
         self._blank = {n: column for n, column in blank_inputs(manifest).items() if n not in tower.inputs}
 
     def weights(self, dense: Dense) -> TowerWeights:
-        """Return the graph with dense weights."""
         executables: dict[int, Executable] = {}
         for program in self._programs:
             executables |= program.with_weights(dense)
@@ -96,14 +82,7 @@ class TowerRuns:
         return weights
 
     def vectors(self, weights: TowerWeights, tables: Int64s, epoch: int, items: Int64s, out: Float32s) -> None:
-        """Compute the vectors of items; NaN for one whose numbers are not finite.
-
-        Args:
-            tables: int64 [T, TABLE_FIELDS], the version's tables.
-            epoch: The epoch to read rows at.
-            items: int64 [n].
-            out: float32 [n, columns]; written.
-        """
+        """Compute the vectors of items, int64 [n], into float32 [n, columns]; NaN where a number is not finite."""
         if not len(items):
             return
         columns = {**self._blank, self._tower.key: np.ascontiguousarray(items)}
@@ -134,7 +113,6 @@ class TowerRuns:
         return array[:rows] if None in self._run.spec.inputs[name] else array
 
     def _broken(self, inputs: Mapping[str, Matrix], rows: int) -> NDArray[np.bool_]:
-        """Return which rows have a number that is not finite."""
         broken = np.zeros(rows, np.bool_)
         for name, array in inputs.items():
             if None in self._run.spec.inputs[name]:

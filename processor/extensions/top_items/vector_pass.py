@@ -1,9 +1,8 @@
 """Compute the vectors of all items of one generation, slice by slice, while later deltas are served.
 
-A pass reads the rows of the generation that it began with. No reader's pin keeps them: the writer would wait for it.
-Instead the pass has a floor (processor.versions.row_watchers), and the writer reuses no row of a state after it. What
-that holds back grows with the deltas that arrive, so a pass ends without result once these have changed MOST_CHANGES
-rows, and is begun anew with larger slices.
+A pass reads the rows of the generation that it began with. No reader's pin keeps them, as the writer would wait for it,
+but a floor (processor.versions.row_watchers): the writer reuses no row of a later state. What that holds back grows
+with the deltas that arrive, so after MOST_CHANGES rows a pass ends without result, and begins anew with larger slices.
 
     compute   all vectors of the generation
     encode    their codes, and what filters read, so that no reader meets stale ones
@@ -12,8 +11,8 @@ rows, and is begun anew with larger slices.
     end       few items are left: they are computed at once, and vectors are of the served generation. Or they lag: they
               are of the pass's generation, but for items that have been removed since
 
-Slices are of a few milliseconds, but for three steps that are not divided: listing the items, sorting the rows that
-they read, and indexing the vectors; for 400,000 items with two rows of a shared table each, a tenth of a second in all.
+Slices are of a few milliseconds, but for listing the items, sorting the rows that they read, and indexing the vectors;
+for 400,000 items with two rows of a shared table each, a tenth of a second in all.
 
 Invariants
 - Every vector of the result is that of one generation: `generation`.
@@ -59,24 +58,15 @@ class ItemRows:
         tables: Mapping[str, ServedTable],
         filtered: FilteredEntity | None = None,
     ) -> None:
-        """Take the parts.
-
-        Args:
-            runs: What computes their vectors.
-            tables: The version's tables, by name.
-            filtered: The entity whose columns filters read; None without one.
-        """
         self.filtered = None if filtered is None else (tables[filtered.entity.table], filtered)
         self.tower, self.runs, self._tables = tower, runs, tables
         self.catalogue = tables[tower.table]
 
     def readers(self) -> ItemReaders:
-        """Return an index of which items read a row, without any pair."""
         unknown = {name: table.spec.unknown_key for name, table in self._tables.items()}
         return ItemReaders(self.tower, {name: key for name, key in unknown.items() if key is not None})
 
     def keys(self, epoch: int) -> Int64s:
-        """Return all items as of an epoch, ascending."""
         table = np.array(self.catalogue.descriptor(), np.int64)
         capacity = len(self.catalogue.arrays["index"])
         keys, refs = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
@@ -94,15 +84,14 @@ class ItemRows:
         return items if unknown is None else items & (keys != unknown)
 
     def compute(self, weights: TowerWeights, keys: Int64s, epoch: int, out: Float32s) -> None:
-        """Compute the vectors of items as of an epoch; see TowerRuns.vectors."""
         tables = descriptors([table.descriptor() for table in self._tables.values()])
         self.runs.vectors(weights, tables, epoch, keys, out)
 
     def index(self, readers: ItemReaders, keys: Int64s, epoch: int) -> None:
         """Add the rows that items read as of an epoch to an index."""
         if self.tower.lookups and len(keys):
-            known, records = self.catalogue.look_up(np.ascontiguousarray(keys), epoch)
-            readers.add(keys[known], records)
+            are_known, records = self.catalogue.look_up(np.ascontiguousarray(keys), epoch)
+            readers.add(keys[are_known], records)
 
     def derive(self, vectors: VectorTable, touched: Int64s, epoch: int) -> TableDelta:
         """Return the vectors of touched items as of an epoch; those that are no items any more are removed."""
@@ -114,24 +103,14 @@ class ItemRows:
 
 
 class VectorPass:
-    """One pass over all items.
+    """One pass over all items; its vectors are of one generation, whose rows are read under a flip.
 
-    Attributes:
-        generation: The generation that its vectors are of.
-        publish_seq: The flip that its rows are read under.
-        vectors: The result, once all vectors are computed.
-        current: True if the result is of the served generation.
-        superseded_s: When the generation ceased to be served, on the monotonic clock; None while it is.
+    The result is `vectors`, `current` if it is of the served generation. `superseded_s` is when the generation ceased
+    to be served, on the monotonic clock; None while it is.
     """
 
     def __init__(self, items: ItemRows, name: str, state: DerivedState, now_s: Callable[[], float]) -> None:
-        """Begin with the served state.
-
-        Args:
-            items: What vectors are computed of.
-            name: Name of the table to make.
-            now_s: A monotonic clock.
-        """
+        """Begin with the served state; `name` is that of the table to make."""
         self._items, self._name, self._now_s = items, name, now_s
         self._weights = items.runs.weights(state.dense)
         self._readers, self._merged = items.readers(), False
@@ -140,7 +119,6 @@ class VectorPass:
         self.current = False
 
     def _begin(self, state: DerivedState, keys: Int64s) -> None:
-        """Set out to compute the vectors of some items as of a state."""
         self.generation, self.publish_seq, self.epoch = state.generation, state.publish_seq, state.epoch
         self.superseded_s: float | None = None
         self._keys, self._at = keys, 0
@@ -154,12 +132,7 @@ class VectorPass:
         return self._changed > MOST_CHANGES
 
     def note(self, changes: Mapping[str, Int64s], rows: int) -> None:
-        """Take note of a delta.
-
-        Args:
-            changes: Keys of changed rows that vectors depend on, by table.
-            rows: Number of rows that it changes in all tables.
-        """
+        """Take note of a delta of so many rows; `changes` are those that vectors depend on, by table."""
         self._changed += rows
         if self.superseded_s is None:
             self.superseded_s = self._now_s()
@@ -167,11 +140,7 @@ class VectorPass:
             self.changes.setdefault(name, []).append(keys)
 
     def step(self, state: DerivedState, most_s: float) -> bool:
-        """Work for some seconds; return True once there is a result.
-
-        Args:
-            most_s: Seconds.
-        """
+        """Work for at most so many seconds; return True once there is a result."""
         until_s = self._now_s() + most_s
         while self._at < len(self._keys):
             keys = self._keys[self._at : self._at + ROWS]
@@ -187,8 +156,8 @@ class VectorPass:
                 self._merged = True
                 if self._now_s() >= until_s:
                     return False
-            made = self._keys, self._rows, self._weights, self._readers
-            self.vectors = VectorTable(self._name, *made, self._items.filtered)
+            arrays = self._keys, self._rows, self._weights, self._readers
+            self.vectors = VectorTable(self._name, *arrays, self._items.filtered)
         elif len(self._keys):
             self._put(TableDelta(self._keys, self._rows, NO_KEYS), state)
         self._keys = NO_KEYS

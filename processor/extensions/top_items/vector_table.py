@@ -45,15 +45,7 @@ NO_KEYS: Int64s = np.empty(0, np.int64)
 
 
 class VectorTable:
-    """The vectors of items by one tower.
-
-    Attributes:
-        name: A name that no other table has or had.
-        table: The vectors by item.
-        codes: Their codes.
-        readers: Which items read a row.
-        columns: What filters read; None if there is nothing.
-    """
+    """The vectors of items by one tower, under a name that no other table has or had."""
 
     def __init__(
         self,
@@ -64,15 +56,7 @@ class VectorTable:
         readers: ItemReaders,
         filtered: tuple[ServedTable, FilteredEntity] | None = None,
     ) -> None:
-        """Take vectors.
-
-        Args:
-            name: The table's name.
-            keys: int64 [n], ascending.
-            rows: float32 [n, columns], in reserved memory (reserved_rows).
-            readers: Which items read a row.
-            filtered: The entity whose columns filters read, after its table; None without one.
-        """
+        """Take vectors of keys, ascending, in reserved memory (reserved_rows), and the entity that filters read."""
         self.name, self.weights, self.readers = name, weights, readers
         tensors = packed_stored(keys, rows)
         self.table = ServedTable(TableEntry(NAME, rows.shape[1], len(keys)), tensors)
@@ -81,7 +65,6 @@ class VectorTable:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Arrays that readers map."""
         filters = {} if self.columns is None else self.columns.arrays
         return {**{PREFIX + name: array for name, array in self.table.arrays.items()}, **self.codes.arrays, **filters}
 
@@ -91,33 +74,21 @@ class VectorTable:
         return sum(self.table.nbytes.values()) + self.codes.nbytes + self.readers.nbytes + filters
 
     def changing(self, keys: Mapping[str, Sequence[Int64s]], records: str) -> None:
-        """Mark what will be different in the state that is published next (RowWatcher.changing).
-
-        Args:
-            keys: Keys of changed rows, in arrays by table.
-            records: The table that filters read.
-        """
+        """Mark what will be different in the state that is published next (RowWatcher.changing), records too."""
         self.codes.changing(keys.get(self.name, ()))
         if self.columns is not None:
             self.columns.changing(keys.get(records, ()))
 
     def refresh(self, epoch: int) -> bool:
-        """Catch up by a slice; return True if more is left (RowWatcher.refresh)."""
         left = self.codes.refresh(epoch)
         return (self.columns is not None and self.columns.refresh(epoch)) or left
 
     def stage(self, delta: TableDelta, epoch: int, versions: RowVersions) -> None:
-        """Stage vectors under an epoch, as a table does; versions: see ServedTable.apply."""
         self.table.apply(delta, epoch, versions)
         self.codes.changing([versions.keys])
 
     def put(self, delta: TableDelta, epoch: int, publish_seq: int) -> None:
-        """Change vectors for good, before any reader has the table.
-
-        Args:
-            epoch: The epoch that is served.
-            publish_seq: The flip that is served.
-        """
+        """Change vectors of the served epoch for good, before any reader has the table."""
         versions = RowVersions()
         self.stage(delta, epoch, versions)
         self.table.retire(versions, publish_seq)
@@ -141,12 +112,9 @@ def vectors_of(generation: Generation | None) -> Int64s:
 
 
 class ReadVectors(NamedTuple):
-    """Vectors as a reader has mapped them.
+    """Vectors as a reader has mapped them: their table's descriptor, int64 [TABLE_FIELDS], and numbers of a score.
 
-    Attributes:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        generation: The generation that the vectors are of, if they lag.
-        numbers: float32 [2], what the score makes of a product.
+    If they lag, there is the generation that they are of.
     """
 
     tower: ItemTower
@@ -156,19 +124,12 @@ class ReadVectors(NamedTuple):
 
     @classmethod
     def of(cls, tower: ItemTower, version: int, arrays: Mapping[str, NDArray[Any]]) -> ReadVectors:
-        """Describe the vectors of a state.
-
-        Args:
-            arrays: The catalogue's arrays.
-
-        Raises:
-            NotReady: There are no vectors yet.
-        """
+        """Describe the vectors of a state by the catalogue's arrays; raise NotReady if there are none yet."""
         kind, step, high, low = arrays[OF].tolist() if OF in arrays else (ABSENT, 0, 0, 0)
         if kind == ABSENT:
             raise NotReady("top_items: the items' vectors are not there yet; try again, or see the server's log")
-        own = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
-        table = np.array(descriptor(TableEntry(NAME, tower.columns, len(own["base"])), own), np.int64)
+        of_vectors = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        table = np.array(descriptor(TableEntry(NAME, tower.columns, len(of_vectors["base"])), of_vectors), np.int64)
         digest = ControlEntry(0, step, 0, high, low).digest
         return cls(tower, table, Generation(version, step, digest) if kind == LAGGING else None, arrays[SCORE])
 
@@ -178,5 +139,4 @@ class ReadVectors(NamedTuple):
         return np.ascontiguousarray(vectors * np.sign(self.numbers[0]))
 
     def scores(self, products: Float32s) -> Float32s:
-        """Return the scores of products with queries."""
         return self.tower.score.score(products * np.sign(self.numbers[0]), self.numbers)

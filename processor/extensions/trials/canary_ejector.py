@@ -26,20 +26,13 @@ log = logging.getLogger("freshet.host")
 
 
 class CanaryEjector(Ejector):
-    """The judges of a host's canaries."""
-
     def __init__(self, evidence: VersionEvidence) -> None:
-        """Take the source of the evidence."""
         self._evidence = evidence
         # By version; the judges of a model that is gone go with it.
         self._judges: weakref.WeakKeyDictionary[ServedModel, dict[int, CanaryJudge]] = weakref.WeakKeyDictionary()
 
     def look(self, model: ServedModel, now_s: float) -> None:
-        """Judge the model's canaries, and eject those that must go.
-
-        Args:
-            now_s: Monotonic seconds.
-        """
+        """Judge the model's canaries, and eject those that must go; the time is monotonic."""
         former = self._judges.get(model, {})
         judges = self._judges[model] = {}
         for canary, baseline in model.routes.trials():
@@ -52,11 +45,7 @@ class CanaryEjector(Ejector):
 
 
 def describe_trials(host: ModelHost, model: str) -> dict[str, Any]:
-    """Return a model's canary trials, JSON-able: results of canary and baseline on the same requests, and the bounds.
-
-    Raises:
-        NotFound: If there is no such model.
-    """
+    """Return a model's canary trials, JSON-able: results of both sides on the same requests, and the bounds."""
     served = find(host.catalogue, model)
     trials = []
     for canary, baseline in served.routes.trials():
@@ -86,5 +75,4 @@ def _side(version: ServedVersion, sketch: Sketch) -> dict[str, Any]:
 
 
 def _evidence(source: VersionEvidence, canary: ServedVersion, baseline: ServedVersion) -> CanaryEvidence:
-    """Return the evidence of a trial, over all processes."""
     return CanaryEvidence.from_json(len(canary.manifest.outputs), source.evidence(CANARY, canary, baseline))

@@ -17,10 +17,8 @@ from freshet_serving.processor.watching.verdicts import weigh
 class CanaryEvidence(NamedTuple):
     """The evidence for and against a canary: what both sides made of the same requests.
 
-    Attributes:
-        baseline: The baseline's scores of the sample.
-        canary: Requests and rows that the split sent to the canary; its failures and non-finite scores where the
-            baseline had none; its other scores of a sample.
+    Of the canary there are requests and rows that the split sent to it, failures and non-finite scores where the
+    baseline had none, and, as of the baseline, scores of a sample.
     """
 
     baseline: Sketch
@@ -33,32 +31,16 @@ class CanaryEvidence(NamedTuple):
 
     @classmethod
     def from_json(cls, outputs: int, sides: Sequence[Any] | None) -> Self:
-        """Return the evidence of CanaryTrials.evidence(), or a sum of such.
-
-        Args:
-            outputs: Number of the canary's outputs.
-            sides: The sketches of both sides as JSON; None for none.
-        """
+        """Return the evidence of CanaryTrials.evidence(), or a sum of such; None for none."""
         return cls(*(Sketch.from_json(outputs, side) for side in sides)) if sides else cls.none(outputs)
 
 
 class CanaryJudge:
-    """The judge of one canary against one baseline."""
-
     def __init__(self) -> None:
         self._began: tuple[float, Sketch, Sketch] | None = None
 
     def look(self, bounds: CanaryBounds, now_s: float, baseline: Sketch, canary: Sketch) -> Verdict | None:
-        """Judge the canary by its evidence up to now.
-
-        Args:
-            now_s: Monotonic seconds.
-            baseline: All evidence of the baseline so far; the judge subtracts what came before its window.
-            canary: All evidence of the canary so far.
-
-        Returns:
-            The verdict if the canary must go, else None.
-        """
+        """Judge the canary by all evidence up to now; return the verdict if the canary must go, else None."""
         if self._began is None:
             self._began = (now_s, baseline, canary)
             return None

@@ -1,9 +1,8 @@
 """Gather evidence for and against canaries; canary_judge draws the conclusions.
 
-Evidence compares canary and baseline on the same rows, taken from requests that the split routed to the canary. So a
-client cannot choose what only one side has to score: not by a label or a version (such requests are no evidence), not
-by a sticky key on the canary's side, and not by numbers that overflow every network, or that lie just beyond what one
-network can handle.
+Canary and baseline are compared on the same rows, of requests that the split routed to the canary. So a client cannot
+choose what only one side has to score: not by a label or a version, not by a sticky key on the canary's side, and not
+by numbers that overflow every network, or that lie just beyond what one network can handle.
 
 Invariants
 - A request counts only if the split chose the version that answers it: it names neither version nor label and is not a
@@ -11,13 +10,12 @@ Invariants
 - A fault of the canary (an error that is not the client's, or a score that is not finite) counts only if the baseline
   has handled the same rows. Scores are compared over a sample that both have scored.
 - The baseline scores after the reply has been delivered, on one thread per process with its own session and reader slot
-  (processor.versions.control), so no request waits for it. It uses at most SHARE of the time, whether the process is
-  busy or not: an overload must not protect a bad canary. Samples that find the queue full are dropped.
+  (processor.versions.control), for at most SHARE of the time, whether the process is busy or not: an overload must not
+  protect a bad canary. Samples that find the queue full are dropped.
 - A request with a number more than FAR times the usual is no evidence: a patient client could find a number that one
   network just handles and the other does not. The usual size is the median over recent samples; nothing is counted
   until there are USUAL of them.
-- A trial belongs to two replicas. If one of them is replaced, for example after a version was rebuilt, counting starts
-  again.
+- A trial belongs to two replicas: if one of them is replaced, counting starts again.
 
 Costs: nothing if no traffic is split, and nothing for the baseline's requests; for the canary's a closure and a scan of
 the scores.
@@ -60,13 +58,7 @@ SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedScores:
-    """Scores of both sides for the same rows of a request.
-
-    Attributes:
-        fault: True if the canary failed on it; False for a sample.
-        mine: The canary's scores by output; None if it failed.
-        theirs: The baseline's scores by output; None if it failed.
-    """
+    """Scores of both sides for the same rows of a request, None for one that failed; `fault`: it is no sample."""
 
     largest: float
     fault: bool
@@ -75,12 +67,7 @@ class PairedScores:
 
 
 class CanaryTrial:
-    """One canary's trial.
-
-    Attributes:
-        mine: Statistics of the canary.
-        theirs: Statistics of its baseline; both have the canary's outputs.
-    """
+    """One canary's trial: statistics of the canary and of its baseline, both with the canary's outputs."""
 
     def __init__(self, canary: Replica, baseline: Replica) -> None:
         self.canary, self.baseline = canary, baseline
@@ -100,9 +87,9 @@ class CanaryTrial:
         self._found.append(pair)
         if len(self._usual) >= USUAL:
             far = FAR * max(1.0, statistics.median(self._usual))
-            for one in self._found:
-                if one.largest <= far:
-                    self._count(one)
+            for pair_found in self._found:
+                if pair_found.largest <= far:
+                    self._count(pair_found)
             self._found.clear()
 
     def _count(self, pair: PairedScores) -> None:
@@ -112,25 +99,22 @@ class CanaryTrial:
             self.mine.fail(1)
         else:
             for n, name in enumerate(self.names):
-                mine, theirs = pair.mine[name], pair.theirs.get(name)
-                if theirs is None or theirs.shape != mine.shape:
+                canary, baseline = pair.mine[name], pair.theirs.get(name)
+                if baseline is None or baseline.shape != canary.shape:
                     continue
                 if pair.fault:
-                    self.mine.lose(n, int((~np.isfinite(mine) & np.isfinite(theirs)).sum()))
+                    self.mine.lose(n, int((~np.isfinite(canary) & np.isfinite(baseline)).sum()))
                 else:
-                    self.mine.note(n, mine)
-                    self.theirs.note(n, theirs)
+                    self.mine.note(n, canary)
+                    self.theirs.note(n, baseline)
             self.theirs.done(not pair.fault)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CanarySample:
-    """A request that a canary has answered, queued for scoring on the baseline.
+    """A request that a canary has answered, queued for scoring on the baseline from row `first` on.
 
-    Attributes:
-        outputs: The canary's outputs; None if it failed.
-        first: The row to start scoring at.
-        fault: True if the canary failed on it; False for a sample.
+    It is a sample, or a fault; outputs are None if the canary failed.
     """
 
     trial: CanaryTrial
@@ -154,7 +138,6 @@ class CanaryTrials(Observer):
         self._worker: BackgroundWorker[CanarySample] = BackgroundWorker("freshet-trials", self._look)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
-        """Set the pairs of canary and baseline on trial."""
         trials = {}
         for canary, baseline in [pair for route in routes.values() for pair in route.trials()]:
             trial = self._trials.get(canary)
@@ -165,7 +148,6 @@ class CanaryTrials(Observer):
         return bool(trials)
 
     def evidence(self) -> dict[tuple[Replica, ...], Any]:
-        """Return all evidence gathered so far about the pairs of canary and baseline now on trial."""
         with self._lock:
             gathered = {(trial.canary, trial.baseline): trial.evidence for trial in self._trials.values()}
         return {pair: [side.to_json() for side in evidence] for pair, evidence in gathered.items()}
@@ -187,7 +169,6 @@ class CanaryTrials(Observer):
         return tried
 
     def close(self) -> None:
-        """Stop the thread; samples still queued are dropped."""
         self._worker.close()
 
     def _answered(self, trial: CanaryTrial, inputs: Mapping[str, Column], outputs: Outputs, rows: int) -> None:
@@ -217,7 +198,6 @@ class CanaryTrials(Observer):
             self._pause_s = max(SETTLE_S, (self._clock.now_s() - began_s) * (1 / SHARE - 1))
 
     def _score_on_baseline(self, sample: CanarySample) -> None:
-        """Score a sample on the baseline and count the pair."""
         trial, first = sample.trial, sample.first
         try:
             bound = trial.baseline.plan.bind_inputs(sample.inputs)
@@ -225,15 +205,15 @@ class CanaryTrials(Observer):
             return
         rows, opinions = min(MAX_ROWS, bound.rows - first), list[PredictReply | FreshetError]()
         self._session.run(
-            [Work(rows, bound.ids, replica=trial.baseline, bound=bound, done=opinions.append, first=first)],
+            [Work(rows, bound.ids, replica=trial.baseline, bound=bound, done=opinions.append, first=first)]
         )
         (opinion,) = opinions
         if isinstance(opinion, FreshetError) and opinion.http_status < 500:
             return
-        theirs = None if isinstance(opinion, FreshetError) else opinion.outputs
-        mine = None
+        baseline = None if isinstance(opinion, FreshetError) else opinion.outputs
+        canary = None
         if sample.outputs is not None:
             # Copy: these are slices of the scores of a whole batch.
-            mine = {name: scores[first : first + rows].copy() for name, scores in sample.outputs.items()}
+            canary = {name: scores[first : first + rows].copy() for name, scores in sample.outputs.items()}
         with self._lock:
-            trial.add_pair(PairedScores(trial.baseline.plan.largest(bound), sample.fault, mine, theirs))
+            trial.add_pair(PairedScores(trial.baseline.plan.largest(bound), sample.fault, canary, baseline))

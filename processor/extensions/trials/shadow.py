@@ -3,12 +3,10 @@
 Invariants
 - A copy is made when the reply has been delivered, and is processed SETTLE_S later, when the reply has been sent.
 - Copies run on one thread of their own, with its own session and its own reader slot in every version
-  (processor.versions.control); they never stand in a queue that a request waits in, and never occupy a session that
-  serves requests.
+  (processor.versions.control); they never stand in a queue or occupy a session of requests.
 - Copies are the first load to be shed: at most MAX_QUEUED wait, with at most MAX_QUEUED_NBYTES of inputs (except for a
   single larger one), for at most PATIENCE_S. None runs while a request waits, while no session of the group is idle, or
   while the thread that requests come from has been running, or waiting for a core, for more than BUSY of its time.
-  Dropped copies are counted.
 
 Rejected: a lower priority for the thread (it would hold the GIL while the scheduler takes its core away).
 """
@@ -52,13 +50,9 @@ BUSY_INTERVAL_S = 0.05
 
 @dataclass(slots=True, eq=False)
 class ShadowTarget:
-    """A model's shadow replica, which scores copies.
+    """A model's shadow replica, which scores copies, and statistics of the differences between scores.
 
-    Attributes:
-        share: Share of the model's requests to copy.
-        block: Statistics of the differences between scores, kept like those of scores.
-        credit: Accumulated share; a copy is made when it reaches 1.
-        dropped: Number of copies dropped.
+    A copy is made when the accumulated share (`credit`) reaches 1.
     """
 
     replica: Replica
@@ -70,12 +64,7 @@ class ShadowTarget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowRequest:
-    """A copy of an answered request.
-
-    Attributes:
-        nbytes: Size of the inputs.
-        due_s: When it may be scored.
-    """
+    """A copy of an answered request, which may be scored from `due_s` on; `nbytes` is the size of its inputs."""
 
     target: ShadowTarget
     inputs: Mapping[str, Column]
@@ -87,12 +76,7 @@ class ShadowRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShadowComparison:
-    """A shadow's scores, compared with the answered ones.
-
-    Attributes:
-        differences: The shadow's scores minus those that were answered.
-        dropped: Requests dropped because the shadow's queue was full.
-    """
+    """A shadow's scores minus those that were answered, and the requests dropped as its queue was full."""
 
     differences: Sketch
     dropped: int
@@ -110,8 +94,7 @@ class Shadow(Observer):
         self._worker: BackgroundWorker[ShadowRequest] = BackgroundWorker("freshet-shadow", self._look)
 
     def follow(self, routes: Mapping[str, Routes[Replica]]) -> bool:
-        """Set the shadow replica and the share for each model that has one."""
-        kept = {}
+        targets_kept = {}
         targets = {}
         for model, route in routes.items():
             if (replica := route.shadow) is None:
@@ -121,8 +104,8 @@ class Shadow(Observer):
             block = old.block if old is not None else StatsBlock(len(replica.outputs))
             dropped = old.dropped if old is not None else 0
             target = ShadowTarget(replica, route.traffic.shadow_share, block, dropped=dropped)
-            targets[model] = kept[key] = target
-        self._kept, self._targets = kept, targets
+            targets[model] = targets_kept[key] = target
+        self._kept, self._targets = targets_kept, targets
         return bool(targets)
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
@@ -160,7 +143,6 @@ class Shadow(Observer):
         }
 
     def close(self) -> None:
-        """Stop the thread; copies still queued are dropped."""
         self._worker.close()
 
     def _look(self) -> None:
@@ -180,16 +162,15 @@ class Shadow(Observer):
         return True
 
     def _alike(self, first: ShadowRequest) -> list[ShadowRequest]:
-        """Take the queued copies that may share this copy's batch."""
-        found, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
+        copies, rows, now_s = list[ShadowRequest](), first.rows, self._clock.now_s()
 
         def fits(copy: ShadowRequest) -> bool:
             return copy.target is first.target and copy.due_s <= now_s and rows + copy.rows <= MAX_ROWS
 
         while (copy := self._worker.take_if(fits)) is not None:
             rows += copy.rows
-            found.append(copy)
-        return found
+            copies.append(copy)
+        return copies
 
     def _score(self, copies: list[ShadowRequest]) -> None:
         target = copies[0].target
@@ -215,7 +196,6 @@ def shadow_comparison(host: ModelHost, version: ServedVersion) -> ShadowComparis
 
 
 def _comparing(copy: ShadowRequest) -> Done:
-    """Return the callback that compares a shadow's reply with the one sent."""
     block, names = copy.target.block, list(copy.target.replica.outputs)
 
     def compare(result: PredictReply | FreshetError) -> None:
@@ -233,20 +213,13 @@ def _comparing(copy: ShadowRequest) -> Done:
 
 
 class ThreadCpuUsage:
-    """The share of time that a thread of this process ran on a core or waited for one, as the kernel accounts it.
+    """The share of time that a thread, by its native id, ran on a core or waited for one, as the kernel accounts it.
 
     If the kernel keeps no such account, every thread counts as idle.
-
-    Attributes:
-        thread: Native id of the thread to measure.
     """
 
     def __init__(self, clock: Clock, read: Callable[[int], float | None] | None = None) -> None:
-        """Create a meter.
-
-        Args:
-            read: Returns a thread's seconds so far, or None if unknown; by default from /proc.
-        """
+        """Create a meter; `read` returns a thread's seconds so far, None if unknown, by default from /proc."""
         self.thread = 0
         self._clock, self._read = clock, read or _scheduled_s
         self._last: tuple[int, float, float] | None = None

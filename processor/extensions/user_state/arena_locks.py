@@ -2,18 +2,15 @@
 
 Invariants
 - A lock is held by one thread of one process at a time: a range of bytes of the arena's file, locked by the process
-  (fcntl), and a lock of its threads, which all that opens the same memory in this process shares.
-- The system frees the first when its holder dies at any instruction.
-- Who holds a name's lock may take segments' locks, in the order of their addresses, and never the other way round: so
-  nobody waits in a circle.
+  (fcntl), which the system frees when the process dies at any instruction; and a lock of its threads.
+- The holder of a name's lock may take segments' locks, in the order of their addresses, and never the other way round.
 
 Costs: two system calls, and no wait where nobody else has the lock.
 
 Rejected: a word of the arena that is compared and set (who takes a dead holder's place has to know that it is dead);
-locks of the open file (F_OFD_SETLK: workers inherit the file, so all of them would hold one lock).
-
-Without locks, an eraser compared an entry and then wrote zeros, and the owner could put another user there in between.
-Also rejected: a message to the segment's process, which may be busy or gone.
+locks of the open file (F_OFD_SETLK: workers inherit the file, so all of them would hold one lock); no locks (an eraser
+that compares an entry and then writes zeros may hit another user that the owner put there in between); a message to
+the segment's process, which may be busy or gone.
 """
 
 from __future__ import annotations
@@ -40,24 +37,13 @@ _opening = threading.Lock()
 
 
 class ArenaLocks:
-    """The locks of one arena, as the threads of one process take them."""
-
     def __init__(self, memory: Int64s) -> None:
-        """Take the memory's file; of() returns what others in this process have.
-
-        Args:
-            memory: The arena.
-        """
         self._file = place_in_file(memory)
         self._threads: dict[int, threading.Lock] = {}
 
     @classmethod
     def of(cls, memory: Int64s) -> ArenaLocks:
-        """Return this process's locks of a memory.
-
-        Args:
-            memory: The arena.
-        """
+        """Return this process's locks of an arena's memory."""
         # A forked process has the parent's objects, but none of its locks.
         place = os.getpid(), int(memory.ctypes.data)
         with _opening:
@@ -66,11 +52,7 @@ class ArenaLocks:
         return locks
 
     def acquire(self, number: int, patience_s: float) -> bool:
-        """Take a lock; return False if others hold it for too long.
-
-        Args:
-            patience_s: How long to wait.
-        """
+        """Take a lock; return False if others hold it for `patience_s`."""
         end_s = time.monotonic() + patience_s
         threads = self._threads.setdefault(number, threading.Lock())
         if not threads.acquire(timeout=patience_s):
@@ -87,7 +69,6 @@ class ArenaLocks:
         return True
 
     def release(self, number: int) -> None:
-        """Give a lock back."""
         if self._file is not None:
             fcntl.lockf(self._file[0], fcntl.LOCK_UN, 1, self._file[1] + number)
         self._threads[number].release()

@@ -33,14 +33,7 @@ from freshet_serving.processor.kernels.pointers import exchange, load_acquire, l
 
 @inlined
 def erase_entry(segment, entries, pages, number):
-    """Zero a whole state: its SEQ first, then its pages, then its entry.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        number: Number of the entry.
-    """
+    """Zero a whole state: its SEQ first, then its pages, then its entry."""
     at, links = entry_at(segment, number), segment + start_of_links(entries)
     exchange(at + 8 * SEQ, 0)
     words, page = min(load_i64(at + 8 * WORDS), PAGE * pages), load_i64(at + 8 * FIRST)
@@ -54,17 +47,7 @@ def erase_entry(segment, entries, pages, number):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def erase(segment, entries, pages, owner, subject, first, stop):
-    """Erase the states of an owner in some entries of a segment; return how many.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        owner: The owner; NOBODY for all.
-        subject: The one subject to erase; NOBODY for all of the owner's.
-        first: Number of the first entry to look at.
-        stop: Number of the entry to stop before.
-    """
+    """Erase an owner's states, or one subject's, NOBODY for all, in entries `first` to `stop`; return how many."""
     gone = 0
     for number in range(first, min(stop, entries)):
         at = entry_at(segment, number)
@@ -80,15 +63,7 @@ def erase(segment, entries, pages, owner, subject, first, stop):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def erase_name(segment, entries, pages, high, low):
-    """Erase what a segment has under a name.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        high: The name's high word.
-        low: The name's low word.
-    """
+    """Erase what a segment has under a name."""
     number = find_entry(segment, entries, high, low, -1)
     while number >= 0:
         erase_entry(segment, entries, pages, number)
@@ -97,13 +72,7 @@ def erase_name(segment, entries, pages, high, low):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64))
 def finish(segment, entries, pages):
-    """Zero what a dead holder of the segment's lock has left: entries without a state, and pages of no state.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-    """
+    """Zero what a dead holder of the segment's lock has left: entries without a state, and pages of no state."""
     links, taken = segment + start_of_links(entries), np.zeros(pages, np.bool_)
     for number in range(entries):
         at = entry_at(segment, number)
@@ -127,15 +96,6 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
 
     Entries that cannot be states are cleared, and pages of no state are zeroed. Whether a state is whole is found when
     it is read.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        counts: As of state_arena.give_up(); written.
-        firsts: As of give_up(); written.
-        free: As of give_up(); written.
-        books: As of give_up(); written.
     """
     links = segment + start_of_links(entries)
     used, newest = min(max(0, load_i64(segment + 8 * USED)), pages), load_i64(segment + 8 * SEQUENCE)
@@ -150,21 +110,21 @@ def take_over(segment, entries, pages, counts, firsts, free, books):
         seq, words, page = load_i64(at + 8 * SEQ), load_i64(at + 8 * WORDS), load_i64(at + 8 * FIRST)
         newest = max(newest, seq)
         sound = seq > 0 and 0 < words <= PAGE * used
-        held = (words + PAGE - 1) // PAGE if sound else 0
-        for n in range(held):
+        page_count = (words + PAGE - 1) // PAGE if sound else 0
+        for n in range(page_count):
             if page < 0 or page >= used or taken[page]:
                 sound = False
-                held = n
+                page_count = n
                 break
             taken[page] = True
             page = load_i64(links + 8 * page)
         if sound:
-            counts[number], firsts[number] = held, load_i64(at + 8 * FIRST)
+            counts[number], firsts[number] = page_count, load_i64(at + 8 * FIRST)
             states += 1
         else:
             exchange(at + 8 * SEQ, 0)
             page = load_i64(at + 8 * FIRST)
-            for _ in range(held):
+            for _ in range(page_count):
                 taken[page] = False
                 page = load_i64(links + 8 * page)
             clear(at, 8 * ENTRY)

@@ -29,29 +29,26 @@ Events = Mapping[str, Any]
 """Columns of a sequence by input: int64 or float32 [n], or Strings."""
 
 
-def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) -> dict[str, Any]:
-    """Return the events after a change, cut to what the sequence keeps.
+def changed(change: str, events_kept: Events, sent: Events, sequence: SequenceEntry) -> dict[str, Any]:
+    """Return the events after a change, cut to what the sequence keeps; `sent` has the columns of `events_kept`.
 
-    Args:
-        change: REPLACE: the events that are sent take the place of those of the same times; without times, of all.
-            REMOVE: the events that are sent are taken back; what is not there is not missed. Any other adds them.
-        kept: The events before.
-        sent: The events that are sent, the same columns.
+    REPLACE: the events that are sent take the place of those of the same times; without times, of all. REMOVE: they
+    are taken back; what is not there is not missed. Any other change adds them.
     """
-    time = sequence.time if sequence.time in kept else ""
+    time = sequence.time if sequence.time in events_kept else ""
     if change == REPLACE:
         if time:
-            others = np.flatnonzero(~np.isin(kept[time], sent[time]))
-            kept = {name: take_rows(column, others) for name, column in kept.items()}
+            others = np.flatnonzero(~np.isin(events_kept[time], sent[time]))
+            events_kept = {name: take_rows(column, others) for name, column in events_kept.items()}
         else:
-            kept = {name: take_rows(column, np.empty(0, np.int64)) for name, column in kept.items()}
+            events_kept = {name: take_rows(column, np.empty(0, np.int64)) for name, column in events_kept.items()}
     elif change == REMOVE:
-        left = _without(kept, sent, time)
-        return {name: take_rows(column, left) for name, column in kept.items()}
+        left = _without(events_kept, sent, time)
+        return {name: take_rows(column, left) for name, column in events_kept.items()}
     elif time:
-        new = _unknown(kept, sent, time)
-        sent = {name: take_rows(sent[name], new) for name in kept}
-    events = {name: join_columns([column, sent[name]]) for name, column in kept.items()}
+        new = _unknown(events_kept, sent, time)
+        sent = {name: take_rows(sent[name], new) for name in events_kept}
+    events = {name: join_columns([column, sent[name]]) for name, column in events_kept.items()}
     if time:
         order = np.argsort(events[time], kind="stable")
         if not np.array_equal(order, np.arange(len(order))):
@@ -60,7 +57,6 @@ def changed(change: str, kept: Events, sent: Events, sequence: SequenceEntry) ->
 
 
 def cut(events: Events, sequence: SequenceEntry) -> dict[str, Any]:
-    """Return the events that a sequence keeps."""
     count = max(map(len, events.values()), default=0)
     if count <= sequence.max_length:
         return dict(events)
@@ -69,26 +65,25 @@ def cut(events: Events, sequence: SequenceEntry) -> dict[str, Any]:
     return {name: take_rows(column, places) for name, column in events.items()}
 
 
-def _unknown(kept: Events, sent: Events, time: str) -> Int64s:
-    """Return numbers of the events that are sent and not there yet."""
-    there = Counter(_keys(kept, np.flatnonzero(np.isin(kept[time], sent[time]))))
+def _unknown(events_kept: Events, sent: Events, time: str) -> Int64s:
+    counts = Counter(_keys(events_kept, np.flatnonzero(np.isin(events_kept[time], sent[time]))))
     new = []
-    for number, key in enumerate(_keys({name: sent[name] for name in kept}, np.arange(len(sent[time])))):
-        if there[key] > 0:
-            there[key] -= 1
+    for number, key in enumerate(_keys({name: sent[name] for name in events_kept}, np.arange(len(sent[time])))):
+        if counts[key] > 0:
+            counts[key] -= 1
         else:
             new.append(number)
     return np.array(new, np.int64)
 
 
-def _without(kept: Events, sent: Events, time: str) -> Int64s:
+def _without(events_kept: Events, sent: Events, time: str) -> Int64s:
     """Return numbers of the events that stay if those that are sent are taken back, newest of equal ones first."""
     count = max(map(len, sent.values()), default=0)
-    gone = Counter(_keys({name: sent[name] for name in kept}, np.arange(count)))
-    total = max(map(len, kept.values()), default=0)
-    looked_at = np.flatnonzero(np.isin(kept[time], sent[time])) if time else np.arange(total)
+    gone = Counter(_keys({name: sent[name] for name in events_kept}, np.arange(count)))
+    total = max(map(len, events_kept.values()), default=0)
+    looked_at = np.flatnonzero(np.isin(events_kept[time], sent[time])) if time else np.arange(total)
     stays = np.ones(total, np.bool_)
-    for number, key in zip(looked_at[::-1].tolist(), reversed(_keys(kept, looked_at))):
+    for number, key in zip(looked_at[::-1].tolist(), reversed(_keys(events_kept, looked_at))):
         if gone[key] > 0:
             gone[key] -= 1
             stays[number] = False

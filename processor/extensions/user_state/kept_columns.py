@@ -6,8 +6,7 @@
     ...       the bytes of each column, each filled up to a whole word
 
 kind is "numbers", "texts" or "list": a list is one row of numbers or texts. Offsets of texts are int32 before them.
-Nothing is run or named by what is read: types are those of TYPES. What this server wrote has a checksum
-(state_arena), so damage is an error of the program, not of a client.
+Types are those of TYPES. The arena has checksums, so damage is an error of the program, not of a client.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ WORD = 8
 
 
 def packed(version: int, columns: Mapping[str, Column]) -> Int64s:
-    """Return a user's columns as words.
-
-    Args:
-        version: The user's version.
-        columns: The columns, of one row each: numbers of TYPES, or texts.
-    """
+    """Return a user's columns, of one row each, as words: numbers of TYPES, or texts."""
     described: list[list[Any]] = []
     parts: list[bytes] = []
     for name, column in columns.items():
@@ -56,16 +50,11 @@ def packed(version: int, columns: Mapping[str, Column]) -> Int64s:
 
 
 def version_of(words: Int64s) -> int:
-    """Return the version of a user whose words these are."""
     return int(words[0])
 
 
 def unpacked(words: Int64s) -> dict[str, Column]:
-    """Return a user's columns.
-
-    Args:
-        words: What packed() returned; the columns are views of it.
-    """
+    """Return a user's columns, views of the words."""
     data = words.view(np.uint8)
     at = 2 * WORD + int(words[1])
     described = orjson.loads(data[2 * WORD : at].tobytes())

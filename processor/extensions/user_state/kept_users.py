@@ -2,24 +2,21 @@
 
 A kept user is (owner, model, sequence id) -> the user's inputs as they were sent, and a version that each change
 replaces. They lie beside what was computed of users, under the same budget, time to live and erasures (kept_words).
-What is computed of a user is found by the inputs alone (user_states), so a request that is completed from here is
-answered as one that was sent whole, under the generation that its reply names.
+Kept are the inputs of the user, and others with one row that a prepare sends and that are not the candidates'. They
+stand in for what later requests leave out: such a request is answered as one that was sent whole, as what is computed
+of a user is found by the inputs alone (user_states).
 
 Invariants
-- A change reads, merges and replaces under the user's lock: of two that come at once, each meets the result of the
-  other, in any process.
+- A change reads, merges and replaces under the user's lock: of two that come at once, in any process, each meets the
+  result of the other. One that changes nothing keeps the version; inputs that are no sequence's are replaced.
 - Versions of a user ascend, and no two users that were ever kept under one id have the same: they are taken from the
   machine's clock where it is ahead.
-- What is kept has one row, and the types that the model's inputs have. What an older version of the model had
-  otherwise is not used.
-- Whoever does not own an id finds what is found under an id that nobody has used: the name is a hash of both.
+- What is kept has one row and the types of the model's inputs. What an older version of the model had otherwise is not
+  used.
+- The name is a hash of owner and id: another owner finds nothing.
 - An erasure of a user reaches what has the user's key among its inputs, under whatever id. Where the model has no input
   with users' keys the id is taken for one; where it has several, each erasure takes the user.
 - No message has an id, or a value.
-
-Which inputs are kept: those of the user, and others with one row that a prepare sends and that are not the candidates'.
-They stand in for what later requests leave out. A change replaces inputs that are no sequence's. One that changes
-nothing keeps the version.
 
 Costs: a look of a few microseconds and a copy of the inputs; a change writes them anew.
 """
@@ -67,33 +64,18 @@ Inputs = Mapping[str, Column]
 
 
 class ModelUsers:
-    """The kept users of one model, as they are counted.
-
-    Attributes:
-        counters: What became of them.
-        scope: Number that their memory is counted under.
-    """
-
     def __init__(self, scope: int) -> None:
         self.counters, self.scope = UserCounters(), scope
 
 
 class KeptUsers:
-    """The kept users as one process reads and changes them."""
-
     def __init__(self, store: StateStore, names: StateNames) -> None:
-        """Take the store.
-
-        Args:
-            names: Names of what is kept in it.
-        """
         self._store, self._names, self._words = store, names, KeptWords(store)
         self._roles: dict[str, tuple[Manifest, InputRoles, tuple[str, ...]]] = {}
         self._models: dict[str, ModelUsers] = {}
         self._adding = threading.Lock()
 
     def counted(self, model: str) -> Snapshot:
-        """Return the counters of a model's users in this process."""
         users = self._of(model)
         return users.counters.snapshot(*self._store.usage(users.scope))
 
@@ -121,12 +103,12 @@ class KeptUsers:
         if call.releases and not sent and not ranks:
             return CompletedInputs(inputs, scores=False, computes=False)
         if change == PREPARE and of_user:
-            kept = self._prepared(call, name, manifest, roles, sent)
+            user_inputs = self._prepared(call, name, manifest, roles, sent)
         elif change in (SCORE, PREPARE):
-            kept = self._found(call, name, manifest, roles, sent)
+            user_inputs = self._found(call, name, manifest, roles, sent)
         else:
-            kept = self._changed(call, name, change, manifest, roles, sent)
-        completed = {**kept, **{name: column for name, column in sent.items() if name not in roles.user}}
+            user_inputs = self._changed(call, name, change, manifest, roles, sent)
+        completed = {**user_inputs, **{name: column for name, column in sent.items() if name not in roles.user}}
         return CompletedInputs(completed, scores, scores or change == PREPARE)
 
     def release(self, call: UserCall, model: str) -> None:
@@ -143,30 +125,28 @@ class KeptUsers:
         self._of(model).counters.changed(RELEASE)
 
     def _found(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
-        """Return what is kept for a request that changes nothing."""
         words = self._words.read(name)
         if words is not None:
             call.version = version_of(words)
             _check_version(call)
-            kept = _fitting(unpacked(words), manifest)
+            user_inputs = _fitting(unpacked(words), manifest)
         else:
-            kept = {}
+            user_inputs = {}
             if call.expected is not None:
                 raise _gone()
-        _check_whole(kept, sent, manifest, roles)
-        return kept
+        _check_whole(user_inputs, sent, manifest, roles)
+        return user_inputs
 
     def _prepared(self, call: UserCall, name: StateName, manifest: Manifest, roles: InputRoles, sent: Inputs) -> Inputs:
-        """Keep the inputs of a user in place of what is kept."""
         specs = {i.name for i in manifest.inputs} - roles.candidates
-        kept = {n: c for n, c in sent.items() if n in specs and (n in roles.user or _rows(manifest, n, c) == 1)}
+        user_inputs = {n: c for n, c in sent.items() if n in specs and (n in roles.user or _rows(manifest, n, c) == 1)}
         for sequence in manifest.sequences:
             # Nothing that is cut could stay: a list has its newest event last.
-            events = cut(_events(kept, sequence, manifest), sequence)
+            events = cut(_events(user_inputs, sequence, manifest), sequence)
             if events:
-                kept |= {n: _list(column) for n, column in events.items()}
-        _check_rows(kept, manifest)
-        missing = roles.user - kept.keys() - manifest.fillers.keys()
+                user_inputs |= {n: _list(column) for n, column in events.items()}
+        _check_rows(user_inputs, manifest)
+        missing = roles.user - user_inputs.keys() - manifest.fillers.keys()
         if missing:
             raise BadInput(f"input {min(missing)!r} is missing: expected all inputs of the user")
         for _ in range(ATTEMPTS):
@@ -176,14 +156,13 @@ class KeptUsers:
                 call.version = 0 if words is None else version_of(words)
                 if call.expected is not None:
                     _check_version(call)
-                if self._keep(call, name, manifest, kept, erasures, PREPARE):
-                    return kept
+                if self._keep(call, name, manifest, user_inputs, erasures, PREPARE):
+                    return user_inputs
         raise _erasing()
 
     def _changed(
         self, call: UserCall, name: StateName, change: str, manifest: Manifest, roles: InputRoles, sent: Inputs
     ) -> Inputs:
-        """Change what is kept of a user by what a request sends of it."""
         of_user = {name: column for name, column in sent.items() if name in roles.user}
         of_sequences = {name for sequence in manifest.sequences for name in sequence.inputs}
         _check_rows(of_user, manifest)
@@ -199,12 +178,12 @@ class KeptUsers:
                     return of_user
                 call.version = version_of(words)
                 _check_version(call)
-                kept = dict(_fitting(unpacked(words), manifest))
-                _check_whole(kept, sent, manifest, roles)
+                user_inputs = dict(_fitting(unpacked(words), manifest))
+                _check_whole(user_inputs, sent, manifest, roles)
                 for sequence in manifest.sequences:
                     events = _events(of_user, sequence, manifest)
                     if events:
-                        before = {n: _values(kept[n]) for n in sequence.inputs if n in kept}
+                        before = {n: _values(user_inputs[n]) for n in sequence.inputs if n in user_inputs}
                         if unkept := events.keys() - before.keys():
                             if all(n in manifest.fillers and manifest.fillers[n].kind != UNREAD for n in unkept):
                                 raise BadInput(
@@ -222,25 +201,25 @@ class KeptUsers:
                         count = max(sequence.max_length, *map(len, before.values()))
                         wide = replace(sequence, max_length=count)
                         after = changed(change, before, _cut_sent(change, events, wide), wide)
-                        kept |= {n: _list(column) for n, column in after.items()}
-                kept |= {n: column for n, column in of_user.items() if n not in of_sequences}
-                if np.array_equal(packed(call.version, kept), words):
-                    return kept
-                if self._keep(call, name, manifest, kept, erasures, change):
-                    return kept
+                        user_inputs |= {n: _list(column) for n, column in after.items()}
+                user_inputs |= {n: column for n, column in of_user.items() if n not in of_sequences}
+                if np.array_equal(packed(call.version, user_inputs), words):
+                    return user_inputs
+                if self._keep(call, name, manifest, user_inputs, erasures, change):
+                    return user_inputs
         raise _erasing()
 
     def _keep(
-        self, call: UserCall, name: StateName, manifest: Manifest, kept: Inputs, erasures: int, verb: str
+        self, call: UserCall, name: StateName, manifest: Manifest, inputs: Inputs, erasures: int, verb: str
     ) -> bool:
         """Write what is kept of a user under the next version; its lock is held. Return False if it was erased."""
         version = max(call.version + 1, int(self._store.now_s * 1e6)) % MAX_VERSION
-        words = packed(version, kept)
+        words = packed(version, inputs)
         if words.nbytes > self._words.most_nbytes:
             raise TooLarge(
                 f"sequence_id: expected at most {self._words.most_nbytes} bytes of a user's inputs, got {words.nbytes}"
             )
-        subject, users = _subject(call, manifest.model, self._read(manifest)[2], kept), self._of(manifest.model)
+        subject, users = _subject(call, manifest.model, self._read(manifest)[2], inputs), self._of(manifest.model)
         name = name._replace(subject=self._names.subject(subject) if subject else UNKNOWN)
         if not self._words.replace(name, words, erasures, users.scope):
             return False
@@ -259,18 +238,17 @@ class KeptUsers:
         return self._names.name(call.owner, f"kept/{model}".encode(), call.id)
 
     def _read(self, manifest: Manifest) -> tuple[Manifest, InputRoles, tuple[str, ...]]:
-        """Return a manifest with the roles of its inputs, and those that may hold users' keys."""
-        known = self._roles.get(manifest.model)
-        if known is None or known[0] is not manifest:
-            known = self._roles[manifest.model] = (manifest, roles_of(manifest), user_inputs(manifest))
-        return known
+        read = self._roles.get(manifest.model)
+        if read is None or read[0] is not manifest:
+            read = self._roles[manifest.model] = (manifest, roles_of(manifest), user_inputs(manifest))
+        return read
 
 
-def _subject(call: UserCall, model: str, names: tuple[str, ...], kept: Inputs) -> bytes:
+def _subject(call: UserCall, model: str, names: tuple[str, ...], inputs: Inputs) -> bytes:
     """Return whose inputs are kept, as an erasure names users (state_erasure); b"" if that cannot be told."""
     if not names:
         return call.id
-    column: Any = kept.get(names[0])
+    column: Any = inputs.get(names[0])
     if len(names) > 1 or column is None:
         return b""
     if isinstance(column, Strings):
@@ -332,11 +310,11 @@ def _cut_sent(change: str, events: Mapping[str, Any], sequence: SequenceEntry) -
     return events
 
 
-def _check_whole(kept: Inputs, sent: Inputs, manifest: Manifest, roles: InputRoles) -> None:
+def _check_whole(inputs: Inputs, sent: Inputs, manifest: Manifest, roles: InputRoles) -> None:
     """Raise UserGone unless the user's inputs are kept, sent, or looked up by keys that are."""
-    for name in roles.user - kept.keys() - sent.keys():
+    for name in roles.user - inputs.keys() - sent.keys():
         filler = manifest.fillers.get(name)
-        if filler is None or not all(key in sent or key in kept for key in filler.keys):
+        if filler is None or not all(key in sent or key in inputs for key in filler.keys):
             raise _gone()
 
 
@@ -365,14 +343,12 @@ def _rows(manifest: Manifest, name: str, column: Column) -> int:
     return size_of(column, columns or 1)[0]
 
 
-def _fitting(kept: Inputs, manifest: Manifest) -> Inputs:
-    """Return what a version reads of a user's inputs."""
+def _fitting(inputs: Inputs, manifest: Manifest) -> Inputs:
     specs = {i.name: i for i in manifest.inputs}
-    return {name: column for name, column in kept.items() if name in specs and _fits(specs[name], column)}
+    return {name: column for name, column in inputs.items() if name in specs and _fits(specs[name], column)}
 
 
 def _fits(spec: Input, column: Column) -> bool:
-    """Return whether a column has the type of an input."""
     if isinstance(column, Ragged) != spec.ragged:
         return False
     values = _values(column)

@@ -1,23 +1,19 @@
 """Words that are kept under a name and replaced as a whole, in the arena of user states: one copy for all processes.
 
-A state that was computed may lie in several segments, and each of them is as good. What a client has sent may not: a
-process that replaces it takes the copies of others away.
+Of a computed state each copy is as good. Of what a client has sent only the newest is: a process that replaces it takes
+the copies of others away.
 
 Invariants
 - A name has at most one copy, but for a holder that dies between two stores: then it has none, or an older one and no
-  newer. Others' copies are taken away before the new one is written, so no older copy comes back when a newer one is
-  evicted.
+  newer. Others' copies are taken away before the new one is written: none comes back when a newer one is evicted.
 - Who changes a name holds its lock, one of NAMES, and then those of the segments that it writes to (arena_locks): its
-  own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew from what
-  that has left, and nobody else's states are touched.
-- A reader holds no lock. While a copy is replaced there is none for a moment; so who finds none looks again under the
-  lock before it believes so.
+  own and those with a copy, all at once. So a change that meets an erasure changes nothing and is made anew.
+- A reader holds no lock. Who finds no copy looks again under the lock: while a copy is replaced there is none.
 - An erasure is never undone: what was read before it is not written after it (StateStore.replace), but read anew.
 
 Costs: a look is that of a state; a change is a look, four system calls and a write.
 
-Rejected: compare and set of one word in the arena (the writer that has won may die before it writes, and who takes a
-dead one's place has to know that it is dead); a message to the process that owns a name (another process's speed).
+Rejected: compare and set of one word in the arena (arena_locks); a message to the process that owns a name.
 """
 
 from __future__ import annotations
@@ -45,12 +41,10 @@ class KeptWords:
     """The kept words as one process reads and replaces them. Thread-safe."""
 
     def __init__(self, store: StateStore) -> None:
-        """Take the store; other processes have stores of the same memory."""
         self._store = store
 
     @property
     def most_nbytes(self) -> int:
-        """Most bytes of what is kept under one name."""
         return self._store.most_nbytes
 
     def read(self, name: StateName) -> Int64s | None:
@@ -63,11 +57,7 @@ class KeptWords:
 
     @contextlib.contextmanager
     def locked(self, name: StateName) -> Iterator[None]:
-        """Hold a name's lock.
-
-        Raises:
-            NotReady: Others hold it for too long.
-        """
+        """Hold a name's lock; raise NotReady if others hold it for too long."""
         number, locks = name.low % NAMES, self._store.locks
         if not locks.acquire(number, PATIENCE_S):
             raise NotReady("sequence_id: other requests are changing this user for too long; send it again")
@@ -79,10 +69,7 @@ class KeptWords:
     def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Replace what is kept under a name; its lock is held. Return False, with nothing changed, if it was erased.
 
-        Args:
-            words: The words; the first is the version, which readers compare.
-            erasures: StateStore.erasures as they were before what `words` are made of was read.
-            scope: A number that its bytes are counted under in this process.
+        The first word is the version, which readers compare. Erasures and scope are as of StateStore.replace.
         """
         if not self._store.replace(name, words, erasures, scope):
             return False

@@ -1,4 +1,8 @@
-"""Kernels over what the user's part of a request reads: the values of its inputs, the stamps of its rows."""
+"""Kernels over what the user's part of a request reads: the values of its inputs, the stamps of its rows.
+
+They take sources, int64 [n, 2], the number of each source and the bytes of one of its values, 4 or 8; and inputs, int64
+[S, INPUT_FIELDS], those of a request with one row.
+"""
 
 # mypy: ignore-errors
 
@@ -7,13 +11,7 @@ import numpy as np
 
 from freshet_serving.processor.kernels.index import mix
 from freshet_serving.processor.kernels.kernel import inlined, kernel
-from freshet_serving.processor.kernels.pointers import (
-    copy_bytes,
-    load_f32_bits,
-    load_i64,
-    load_i64_anywhere,
-    store_i64,
-)
+from freshet_serving.processor.kernels.pointers import copy_bytes, load_f32_bits, load_i64, load_i64_anywhere, store_i64
 from freshet_serving.processor.kernels.pool import (
     COLUMN,
     FILLED_BY,
@@ -33,11 +31,7 @@ from freshet_serving.processor.kernels.rows import TABLE_NBYTES
 
 @inlined
 def values_of(source):
-    """Return the number of an input's first value and the number of its values, of the one row that it has.
-
-    Args:
-        source: int64 [INPUT_FIELDS], the input.
-    """
+    """Return the number of an input's first value and the number of its values."""
     if source[SPLITS] != 0:
         first = load_i64(source[SPLITS])
         return first, load_i64(source[SPLITS] + 8) - first
@@ -49,10 +43,6 @@ def draw_of(sources, inputs):
     """Return a hash of the values of inputs, 0 or more, to take samples by; -1 if one of them is left out.
 
     Anybody can make inputs of one hash: it names nothing.
-
-    Args:
-        sources: int64 [n, 2], number of each source and the bytes of one of its values, 4 or 8.
-        inputs: int64 [S, INPUT_FIELDS], the inputs of a request.
     """
     drawn = np.uint64(0)
     for s in range(len(sources)):
@@ -74,12 +64,7 @@ def draw_of(sources, inputs):
 def write_inputs(sources, inputs, out):
     """Write the values of inputs one after another, each after its length; return the bytes, or those it would take.
 
-    Nothing is written beyond the end of `out`.
-
-    Args:
-        sources: int64 [n, 2], number of each source and the bytes of one of its values.
-        inputs: int64 [S, INPUT_FIELDS], the inputs of a request.
-        out: uint8 [m]; written.
+    Nothing is written beyond the end of `out`, uint8 [m].
     """
     at, room = 0, len(out)
     for s in range(len(sources)):
@@ -95,16 +80,9 @@ def write_inputs(sources, inputs, out):
 
 @kernel(nb.int64(nb.int64[:, ::1], nb.int64[:, ::1], nb.int64[:, ::1], nb.int64, nb.int64[::1]))
 def read_stamps(tables, plan, inputs, epoch, stamps):
-    """Write the stamps of all rows that lookups of one request's one row read; return their number.
+    """Write the stamps of all rows that lookups of a request read under an epoch; return their number.
 
-    If there are more than `stamps` holds, the first ones are written.
-
-    Args:
-        tables: int64 [T, TABLE_FIELDS].
-        plan: int64 [F, PLAN_FIELDS], the lookups.
-        inputs: int64 [S, INPUT_FIELDS], the inputs of the request.
-        epoch: The epoch that is read.
-        stamps: int64 [n]; written.
+    If there are more than `stamps`, int64 [n], holds, the first ones are written.
     """
     count, room, start = 0, len(stamps), np.int64(tables.ctypes.data)
     for f in range(plan.shape[0]):
@@ -117,9 +95,9 @@ def read_stamps(tables, plan, inputs, epoch, stamps):
         elif plan[f, MAX_LENGTH] > 0:
             keys = min(keys, plan[f, MAX_LENGTH])
         values = source[VALUES] + 8 * first
-        known = min(keys, room - count)
-        for begin in range(0, known, BLOCK):
-            end = min(begin + BLOCK, known)
+        count_known = min(keys, room - count)
+        for begin in range(0, count_known, BLOCK):
+            end = min(begin + BLOCK, count_known)
             for i in range(begin, end):
                 prefetch_head(table, load_i64_anywhere(values + 8 * i))
             for i in range(begin, end):

@@ -18,46 +18,49 @@ segment    int64: HEAD words, entries [E, ENTRY], links [P], pages [P, PAGE]
               TOUCHED        1 if it was read since the eviction last came by
     pages     its words: stamps of the rows that it was computed from, then tensors
 
-A name has two sets of WAYS entries in a segment where it may be, found from LOW and from HIGH. It goes to the set with
-more free entries, so that three of four entries are in use before the first state has no place.
-
-A page is small, for users are: the inputs of one with 20 events take one, and a link and an entry: 648 bytes. Large
-states have chains of pages; where these follow each other, as a new segment gives them, they are read as one.
+A name may be in two sets of WAYS entries of a segment, found from LOW and from HIGH. It goes to the set with more free
+entries, so that three of four entries are in use before the first state has no place. A page is small, as users are:
+one with 20 events takes one page, 648 bytes with a link and an entry. Pages that follow each other are read as one.
 
 Who may write which word
-- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states in
-  it, and knows what is free (SegmentBooks, private memory); a process that takes a segment over finds that out from
-  the entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its own process
-  learns that they are free when it comes by.
+- A segment is written by the holder of its lock alone (arena_locks), in any process. Its own process makes states, and
+  knows what is free in private memory (`counts` to `books` below), which a process that takes over finds out from the
+  entries. Others erase: they write zeros alone, into whole entries and all pages of these, and its own process learns
+  later that they are free.
 - TOUCHED may be written by anybody; it decides nothing but what is evicted.
-- So what a holder has found in an entry is true until it lets go: nobody's erasure or sweep meets a state that took
-  the place of another one meanwhile.
+- So what a holder has found in an entry is true until it lets go.
 
 What must never be observed
 - Half a state. A writer takes SEQ away before it touches an entry or a page that a reader could reach, and stores a new
-  SEQ, as a full barrier, when all else is there. Sequence numbers are never used twice. Readers have no lock: one
-  copies, checks that SEQ is still the same, and believes what it has copied only if the sum agrees: so what a writer
-  left that died at any instruction and what was written meanwhile are misses.
+  SEQ, never used before, as a full barrier, when all else is there. A reader has no lock: it copies, checks that SEQ is
+  still the same, and believes the copy only if the sum agrees. So what was written meanwhile, and what a writer left
+  that died at any instruction, are misses.
 - Bytes of a state that is gone, once the call is over that took it away. Its pages are DIRTY then: a state that takes
-  its place overwrites them, and what it leaves is zeroed before the call returns. Whoever finds UNFINISHED holds the
-  lock of one that died, and zeroes first what that one has left (erase_kernels.finish).
-- A state that was made while an erasure ran. A writer compares ERASURES, under the lock, with what it was when its
-  request began, before it changes anything. The erasure replaces ERASURES before it takes the first lock. So it comes
-  to a segment after what was written by those who have not seen it.
+  its place overwrites them, and what it leaves is zeroed before the call returns. Who finds UNFINISHED first zeroes
+  what the lock's dead holder has left (erase_kernels.finish).
+- A state that was made while an erasure ran. The erasure replaces ERASURES before it takes the first lock. A writer
+  compares ERASURES, under the lock, with what it was when its request began. So the erasure comes to a segment after
+  what was written by those who have not seen it.
 
-A process that dies leaves no lock held. One that is stopped while it holds a lock is waited for a while: a change is
-then refused, a state is not kept, and an erasure fails.
+A process that dies leaves no lock held. One that is stopped while it holds a lock is waited for a while: then a change
+is refused, a state is not kept, and an erasure fails.
 
-Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. Of what it replaces or
-evicts only those pages are zeroed that it does not overwrite. One byte in five of a segment is index. What nobody has
-used takes no memory: neither pages and entries, nor the list of free pages.
+Costs: a read is one pass over the state's words, and so is a write, from where the tensors lie. One byte in five of a
+segment is index. What was never used takes no memory.
 
 Rejected: one heap for all processes (its lock would be taken by all, and its free list recovered from every state in
-which one may die); erasing without a lock (a state may be written to an entry, or to its pages, between a look at it
-and its zeros: comparing SEQ before each store leaves that window open); a reader's lock on a state (a dead reader holds
-it); states as numpy arrays in shared files (no budget); pages of many sizes (they fragment); pages of 4 kB (six of
-seven bytes of a small user are empty); one set of 16 entries for a name (where three of four entries are in use, 1 of
-200 states has no place).
+which one may die); erasing without a lock (arena_locks); a reader's lock on a state (a dead reader holds it); states as
+numpy arrays in shared files (no budget); pages of many sizes (they fragment) or of 4 kB (six of seven bytes of a small
+user are empty); one set of 16 entries for a name (1 of 200 states has no place where three of four are in use).
+
+Kernels take the address of a segment and its numbers of entries and pages, the number of an entry, the two words of a
+name (high, low), and the private memory of the segment's process, which they write:
+    counts, firsts    int64 [E], pages of each entry, 0 if it has none, and the first of them
+    free              int64 [P], the free pages that were in use once
+    books             int64 [BOOKS]: FREE, how many of `free` there are, the last DIRTY of which hold bytes of states
+                      that are gone; FRESH, the first page that never was in use; HAND and BROOM, the next entries that
+                      the eviction and the sweep look at
+    names             int64 [2**k], low words of states that are gone, by their last bits
 """
 
 # mypy: ignore-errors
@@ -86,7 +89,7 @@ PAGE = 64
 """Words of a page: 512 bytes."""
 
 HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
-"""Outcomes of a look, in the order in which the better known cause of a miss goes before another."""
+"""Outcomes of a look; of several causes of a miss the last one is told."""
 NOBODY = 0
 """An owner or a subject that an erasure does not ask for."""
 FROM_FLIP, TO_FLIP, FROM_STEP, FROM_MS, AS_OF, BOUNDS = range(6)
@@ -96,81 +99,43 @@ EXACT = np.array([1, 0, 0, 0, -1], np.int64)
 
 
 def segment_shape(words: int) -> tuple[int, int]:
-    """Return the entries and pages of a segment of so many words.
-
-    Args:
-        words: Its words.
-    """
+    """Return the entries and pages of a segment of so many words."""
     pages = max(0, words - HEAD - WAYS * ENTRY) // (PAGE + 1 + ENTRY)
     return -(-pages // WAYS) * WAYS, pages
 
 
 @inlined
 def start_of_links(entries):
-    """Return the byte of a segment at which its links begin.
-
-    Args:
-        entries: Number of its entries.
-    """
+    """Return the byte of a segment at which its links begin."""
     return 8 * (HEAD + entries * ENTRY)
 
 
 @inlined
 def entry_at(segment, number):
-    """Return the address of an entry.
-
-    Args:
-        segment: Address of the segment.
-        number: Number of the entry.
-    """
     return segment + 8 * (HEAD + number * ENTRY)
 
 
 @inlined
 def set_of(half, entries):
-    """Return the first of WAYS entries in which a name may be.
-
-    Args:
-        half: One word of the name.
-        entries: Number of entries of the segment.
-    """
+    """Return the first of WAYS entries in which a name with this word (`half`) may be."""
     return WAYS * np.int64(mix(half) % np.uint64(entries // WAYS))
 
 
 @inlined
 def place_of(first, other, n):
-    """Return the number of the n-th entry in which a name may be.
-
-    Args:
-        first: First entry of the set that is found from the low word.
-        other: That of the set that is found from the high word.
-        n: 0 to places() - 1.
-    """
+    """Return the number of the n-th entry in which a name may be, of the sets that its low and high words lead to."""
     return first + n if n < WAYS else other + n - WAYS
 
 
 @inlined
 def places(first, other):
-    """Return the number of entries in which a name may be.
-
-    Args:
-        first: As of place_of().
-        other: As of place_of(); both sets may be one.
-    """
+    """Return the number of entries in which a name may be: both sets may be one."""
     return WAYS if first == other else 2 * WAYS
 
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def find_entry(segment, entries, high, low, after):
-    """Return the number of the next entry that has a name, or -1.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        high: The name's high word.
-        low: The name's low word.
-        after: Number of the entry to begin behind, which this has returned; -1 for the first.
-    """
+    """Return the number of the next entry after one (-1 for none) that has a name, or -1."""
     first, other = set_of(low, entries), set_of(high, entries)
     start = 0
     if after >= 0:
@@ -187,12 +152,7 @@ def find_entry(segment, entries, high, low, after):
 
 @inlined
 def sum_fields(at, seq):
-    """Return both sums of the fields of an entry, SEQ as it is given.
-
-    Args:
-        at: Address of the entry.
-        seq: Its sequence number.
-    """
+    """Return both sums of the fields of an entry at an address, with SEQ as it is given."""
     a, b = seq, seq
     for field in range(HIGH, SUM):
         a += load_i64(at + 8 * field)
@@ -212,12 +172,6 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     Returns when it was written, or the negative outcome of a look without one: then nothing of `out` may be used.
 
     Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        number: Number of the entry.
-        high: The name's high word.
-        low: The name's low word.
         oldest_ms: The earliest time at which it may have been written.
         stamps: int64 [n], the stamps of its rows as of the epoch that is read.
         weights: The mark of the dense weights that are read.
@@ -274,38 +228,19 @@ def read_state(segment, entries, pages, number, high, low, oldest_ms, stamps, we
     return written_ms
 
 
-# Private memory of the process that owns a segment: FREE the number of free pages that were in use once, of which the
-# last DIRTY hold bytes of states that are gone, FRESH the first page that never was, HAND and BROOM the next entries
-# that the eviction and the sweep look at.
 FREE, FRESH, HAND, BROOM, DIRTY, BOOKS = range(6)
 
 
 @inlined
 def clear(address, nbytes):
-    """Write zeros.
-
-    Args:
-        address: Address of the first byte, a multiple of 8.
-        nbytes: Number of bytes, a multiple of 8.
-    """
+    """Write zeros; address and bytes are multiples of 8."""
     for at in range(address, address + nbytes, 8):
         store_i64(at, 0)
 
 
 @inlined
 def give_up(segment, entries, pages, number, counts, firsts, free, books):
-    """Take the state of an entry away: its SEQ first, then its pages, which become free and dirty.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        number: Number of the entry.
-        counts: int64 [E], pages of each entry, 0 if it has none; written.
-        firsts: int64 [E], the first of them.
-        free: int64 [P], the free pages that were in use once; written.
-        books: int64 [BOOKS]; written.
-    """
+    """Take the state of an entry away: its SEQ first, then its pages, which become free and dirty."""
     at, links = entry_at(segment, number), segment + start_of_links(entries)
     exchange(at + 8 * SEQ, 0)
     page = firsts[number]
@@ -320,15 +255,6 @@ def give_up(segment, entries, pages, number, counts, firsts, free, books):
 
 @inlined
 def clean(segment, entries, pages, free, books):
-    """Zero the dirty pages.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        free: As of give_up().
-        books: As of give_up(); written.
-    """
     first_page = segment + start_of_links(entries) + 8 * pages
     for n in range(books[FREE] - books[DIRTY], books[FREE]):
         clear(first_page + 8 * PAGE * free[n], 8 * PAGE)
@@ -337,12 +263,7 @@ def clean(segment, entries, pages, free, books):
 
 @inlined
 def take_page(free, books):
-    """Return a free page, a dirty one if there is one.
-
-    Args:
-        free: As of give_up(); enough of them.
-        books: As of give_up(); written.
-    """
+    """Return a free page, of which there is one: a dirty one if there is one."""
     if books[FREE] == 0:
         books[FRESH] += 1
         return books[FRESH] - 1
@@ -359,20 +280,12 @@ def make_way(segment, entries, pages, number, counts, firsts, free, books):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def drop(segment, entries, pages, number, counts, firsts, free, books):
-    """Take the state of an entry away and zero its pages; arguments as of give_up()."""
     give_up(segment, entries, pages, number, counts, firsts, free, books)
     clean(segment, entries, pages, free, books)
 
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64[::1]))
 def note_gone(segment, number, names):
-    """Note the name of an entry that is about to be taken away.
-
-    Args:
-        segment: Address of the segment.
-        number: Number of the entry.
-        names: int64 [2**k], names by their last bits; written.
-    """
     low = load_i64(entry_at(segment, number) + 8 * LOW)
     names[low & (len(names) - 1)] = low
 
@@ -384,20 +297,7 @@ def note_gone(segment, number, names):
     )
 )  # fmt: skip
 def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, names, most):
-    """Look at the next entries; take away states that are too old or were erased, and return how many.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        oldest_ms: The earliest time at which a state may have been written.
-        counts: As of give_up().
-        firsts: As of give_up().
-        free: As of give_up().
-        books: As of give_up().
-        names: As of note_gone(), of states that are too old.
-        most: Entries to look at.
-    """
+    """Look at the next `most` entries; take away states that are older than `oldest_ms` or erased; return how many."""
     gone = 0
     for _ in range(min(most, entries)):
         number = books[BROOM] % entries
@@ -421,24 +321,13 @@ def sweep(segment, entries, pages, oldest_ms, counts, firsts, free, books, names
         nb.int64[::1],
     )
 )  # fmt: skip
-def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
-    """Take states away that were not read since this last came by, until so many pages are free; return how many.
+def evict(segment, entries, pages, least_free, counts, firsts, free, books, names):
+    """Take states away that were not read since this last came by, until `least_free` pages are free; return how many.
 
     Their pages are dirty until write_state() has written to some and zeroed the others.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        wanted: Pages that must be free, no more than there are.
-        counts: As of give_up().
-        firsts: As of give_up().
-        free: As of give_up().
-        books: As of give_up().
-        names: As of note_gone().
     """
     gone = 0
-    while books[FREE] + pages - books[FRESH] < wanted:
+    while books[FREE] + pages - books[FRESH] < least_free:
         number = books[HAND] % entries
         books[HAND] = number + 1
         if counts[number]:
@@ -454,15 +343,7 @@ def evict(segment, entries, pages, wanted, counts, firsts, free, books, names):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1]))
 def place_for(segment, entries, high, low, counts):
-    """Return the entry to write a name's state to: its own, else one that is free, else one that was not read lately.
-
-    Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        high: The name's high word.
-        low: The name's low word.
-        counts: int64 [E], pages of each entry.
-    """
+    """Return the entry to write a name's state to: its own, else a free one, else one that was not read lately."""
     first, other = set_of(low, entries), set_of(high, entries)
     chosen, rank, most = first, 3, 0
     for begin in (first, other):
@@ -487,11 +368,7 @@ def place_for(segment, entries, high, low, counts):
 
 @inlined
 def words_of(pieces):
-    """Return the words that pieces take: each begins with a new one.
-
-    Args:
-        pieces: int64 [n, 2], address and bytes of each.
-    """
+    """Return the words that pieces take: each begins with a new one."""
     total = 0
     for p in range(len(pieces)):
         total += (pieces[p, 1] + 7) >> 3
@@ -505,22 +382,14 @@ def words_of(pieces):
     )
 )  # fmt: skip
 def write_state(segment, entries, pages, number, fields, stamps, pieces, counts, firsts, free, books):
-    """Write a state to an entry without one, from free pages; the last store is its SEQ. Returns its SEQ.
+    """Write a state to an entry without one, from free pages, which suffice; the last store is its SEQ, returned.
 
     No page is dirty afterwards.
 
     Args:
-        segment: Address of the segment.
-        entries: Number of its entries.
-        pages: Number of its pages.
-        number: Number of the entry.
         fields: int64 [SUM], what its fields will be; SEQ, STAMPS, WORDS and FIRST are found here.
         stamps: Number of its words that are stamps, the first ones.
         pieces: int64 [n, 2], address and bytes of what its words are, one after another; bytes are a multiple of 4.
-        counts: As of give_up().
-        firsts: As of give_up().
-        free: As of give_up(); enough of them.
-        books: As of give_up().
     """
     at, links = entry_at(segment, number), segment + start_of_links(entries)
     first_page = links + 8 * pages

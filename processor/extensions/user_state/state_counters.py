@@ -65,11 +65,7 @@ SAVED = MISSES + len(CAUSES)
 
 
 def flops_of(manifest: Manifest, name: str) -> int:
-    """Return the FLOPs of a user's subgraph, or 0 if they were not counted.
-
-    Args:
-        name: Name of the subgraph.
-    """
+    """Return the FLOPs of a user's subgraph, or 0 if they were not counted."""
     # Tools may write anything into notes.
     counted = manifest.notes.get(FLOPS)
     flops = counted.get(name) if isinstance(counted, dict) else None
@@ -77,21 +73,12 @@ def flops_of(manifest: Manifest, name: str) -> int:
 
 
 class StateCounters:
-    """The counters of one version's user states."""
-
     def __init__(self) -> None:
         self._block, self._lock = CounterBlock(COUNTERS), threading.Lock()
         self._misses = {cause: MISSES + n for n, cause in enumerate(CAUSES)}
 
     def looked(self, outcome: int, seconds: float, age_s: float, flops: int) -> None:
-        """Count a look.
-
-        Args:
-            outcome: HIT, or the cause of a miss (state_arena).
-            seconds: How long it took.
-            age_s: The age of what was found.
-            flops: Work of the user's part; 0 if it is not known.
-        """
+        """Count a look: a HIT of some age, or the cause of a miss (state_arena); FLOPs are 0 if unknown."""
         with self._lock:
             cells = self._block.cells
             cells[LOOK_S] += seconds
@@ -103,40 +90,26 @@ class StateCounters:
                 cells[self._misses[outcome]] += 1
 
     def used_older(self, steps: int) -> None:
-        """Count a hit of an older generation.
-
-        Args:
-            steps: How much older it was.
-        """
         with self._lock:
             self._block.cells[OLDER] += 1
             self._block.cells[OLDER_STEPS] += steps
 
     def used_rounded(self) -> None:
-        """Count a hit of a user part that was kept as float16."""
         with self._lock:
             self._block.cells[ROUNDED] += 1
 
-    def computed(self, kept: bool) -> None:
-        """Count a user part that was computed."""
+    def computed(self, was_kept: bool) -> None:
         with self._lock:
-            self._block.cells[KEPT if kept else UNKEPT] += 1
+            self._block.cells[KEPT if was_kept else UNKEPT] += 1
 
     def beyond(self) -> None:
-        """Count a user part that was computed, and that float16 does not hold."""
         with self._lock:
             self._block.cells[BEYOND] += 1
 
     def left_out(self) -> None:
-        """Count a request that the gate left out (state_gate)."""
         with self._lock:
             self._block.cells[UNASKED] += 1
 
     def snapshot(self, nbytes: int) -> Snapshot:
-        """Return the counters.
-
-        Args:
-            nbytes: Memory of the version's states in this process.
-        """
         with self._lock:
             return {**self._block.snapshot(), NBYTES: nbytes}

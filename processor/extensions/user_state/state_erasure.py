@@ -1,12 +1,10 @@
 """Name states by their users, and erase the states of a user from the arena.
 
 A state's subject is the model and the key of its user as requests are bound to it, read from the one input that holds
-users' keys (processor.versions.erasure.user_input): the key by which histories and features of users are looked up,
-else the one id or string of side user. Where a version has no such input, or a request leaves it out, the subject is
-UNKNOWN, and each erasure takes these states too: they are computed again when they are asked for.
+users' keys (processor.versions.erasure.user_input). Where a version has no such input, or a request leaves it out, the
+subject is UNKNOWN, and each erasure takes these states too: they are computed again when they are asked for.
 
-The process that has allocated the arena erases in all of it (state_arena): one pass for each subject, without a message
-to those that write it. What they are computing meanwhile is not kept.
+The process that has allocated the arena erases in all of it (state_arena), without a message to those that write it.
 """
 
 from __future__ import annotations
@@ -33,19 +31,12 @@ _key = Struct("<q").pack
 
 
 def subject_of(model: str, key: int) -> bytes:
-    """Return what a user's states are named by.
-
-    Args:
-        key: The user's key, as requests are bound to it.
-    """
+    """Return what a user's states are named by; `key` is the user's as requests are bound to it."""
     return _key(key) + model.encode()
 
 
 class Subjects:
-    """Finds the users of one version's requests."""
-
     def __init__(self, manifest: Manifest, plan: SparsePlan) -> None:
-        """Find the input with users' keys."""
         self._model, name = manifest.model, user_input(manifest)
         # A string is bound once for each table that looks it up; any of its hashes names the user.
         rows = [n for n, feature in enumerate(manifest.features) if feature.input == name and feature.table]
@@ -62,27 +53,20 @@ class Subjects:
 
 
 class SharedStates:
-    """The arena, as its allocator erases from it."""
+    """The arena, as its allocator erases from it, for as long as the memory lives."""
 
     def __init__(self, memory: Int64s, processes: int) -> None:
-        """Erase from a memory as long as it lives.
-
-        Args:
-            memory: The arena.
-            processes: Number of processes that it was made for.
-        """
         self._memory, self._processes = weakref.ref(memory), processes
         # Lives as long as the memory, which does not know it.
         weakref.finalize(memory, KEEPERS.discard, self)
         KEEPERS.add(self)
 
     def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
-        """Erase a user's states (Keeper.erase_user)."""
         memory = self._memory()
         if memory is None:
             return {}
         names = StateNames(secret_of(memory))
         # Also what is kept under an id of the client's choice, if that is the user's key.
-        known = [user.text, *(subject_of(user.model, key) for key in user.bound)]
-        subjects = [UNKNOWN, *map(names.subject, known)]
+        texts = [user.text, *(subject_of(user.model, key) for key in user.bound)]
+        subjects = [UNKNOWN, *map(names.subject, texts)]
         return {"user_states": sum(erase_states(memory, self._processes, subject=subject) for subject in subjects)}

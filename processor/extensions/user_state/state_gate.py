@@ -1,17 +1,15 @@
 """Decide of which users it pays to look for a state: of all while looks pay, of a sample while they do not.
 
-A look that finds nothing costs its time, and that of keeping what is computed. Where few users come again while their
-state is valid, that is more than hits save. So a gate weighs both, in seconds as they are measured: a hit gains the
-time of the user's part, less that of the look; a miss costs the look and the keeping. The sum moves a balance. Where it
-has lost as much as BALANCE misses cost, half of the users are left out; where it has won as much, they come back.
+A miss costs the look and the keeping of what is computed; where few users come again while their state is valid, that
+is more than hits save. A gate keeps a balance of both, in measured seconds. Where it has lost as much as BALANCE misses
+cost, half of the users are left out; where it has won as much, they come back.
 
 Invariants
 - A user is in or out as a whole: by bits of a hash of what the request sends, the same in all processes.
-- Users who have just come back are not judged by: they have no states, because they were left out. The gate judges by
-  the half that stays in if the other half is left out, and that was in before the other half came.
-- No fewer than one in 2**MOST_HALVINGS users is looked for, so hits that begin to pay are seen.
-
-Costs: a user who is left out costs the hash. While nothing pays, the sample costs a share of 2**-MOST_HALVINGS.
+- The gate judges by users that were in before the last half came back, and that stay in if it is left out again: those
+  who were left out have no states yet.
+- At least one in 2**MOST_HALVINGS users is looked for, so hits that begin to pay are seen. A user who is left out costs
+  the hash.
 
 Rejected: a threshold on the hit rate (what a hit is worth differs by a factor of 100 between models); a closed gate
 that opens for all at once (most looks of users who were left out are misses, so it would close again).
@@ -32,30 +30,21 @@ class StateGate:
     """The gate of one user's part. Threads share it."""
 
     def __init__(self) -> None:
-        """Look for all users."""
         self._halvings, self._balance_s, self._miss_s = 0, 0.0, 0.0
         self._lock = threading.Lock()
 
     @property
     def share(self) -> float:
-        """The share of users who are looked for."""
         return float(0.5**self._halvings)
 
     def admits(self, draw: int) -> bool:
-        """Report whether to look for a user.
-
-        Args:
-            draw: A hash of the user, 0 or more, the same for each request.
-        """
+        """Report whether to look for a user whose hash is `draw`, 0 or more, the same for each request."""
         return not draw & ((1 << self._halvings) - 1)
 
     def judge(self, draw: int, saved_s: float, spent_s: float) -> None:
-        """Learn from a look that was made.
+        """Learn from a look that was made: a hit has saved the time of the user's part, a miss 0.
 
-        Args:
-            draw: As of admits().
-            saved_s: Seconds of the user's part if it was a hit; 0 for a miss.
-            spent_s: Seconds of the look, and of keeping what was computed.
+        `spent_s` is the time of the look, and of keeping what was computed.
         """
         with self._lock:
             if not saved_s:

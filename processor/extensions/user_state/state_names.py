@@ -22,35 +22,24 @@ _lengths, _halves = Struct("<q").pack, Struct("<qq").unpack
 
 
 class StateNames:
-    """Makes the names of one server's states."""
-
     def __init__(self, secret: bytes) -> None:
-        """Take the key.
-
-        Args:
-            secret: The key, 32 bytes.
-        """
         self._new = blake2b(key=secret, digest_size=16)
         # As many as there are API keys.
         self._owners: dict[bytes, int] = {}
 
     def name(self, owner: bytes, scope: bytes, content: bytes | memoryview, subject: bytes = b"") -> StateName:
-        """Return the name of a state.
+        """Return the name of an owner's state, by what it is computed by: the loaded version and the subgraph.
 
-        Args:
-            owner: Whose it is.
-            scope: What it is computed by: the loaded version and the subgraph.
-            content: What it is computed from, or the id that it is kept under.
-            subject: The user's key; b"" if it is not known.
+        Content is what it is computed from, or the id that it is kept under; the user's key is b"" if it is not known.
         """
         high, low = self._hash(b"state", owner, scope, content)
         return StateName(high, low, self.owner(owner), self.subject(subject) if subject else UNKNOWN)
 
     def owner(self, owner: bytes) -> int:
         """Return the hash of an owner, never 0."""
-        if (known := self._owners.get(owner)) is None:
-            known = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
-        return known
+        if (number := self._owners.get(owner)) is None:
+            number = self._owners[owner] = self._hash(b"owner", owner)[0] or 1
+        return number
 
     def subject(self, subject: bytes) -> int:
         """Return the hash of a user, the same for all owners, neither 0 nor UNKNOWN."""
@@ -58,9 +47,9 @@ class StateNames:
         return hashed if hashed not in (0, UNKNOWN) else 2
 
     def _hash(self, *parts: bytes | memoryview) -> tuple[int, int]:
-        made = self._new.copy()
+        digest = self._new.copy()
         for part in parts:
-            made.update(_lengths(len(part)))
-            made.update(part)
-        high, low = _halves(made.digest())
+            digest.update(_lengths(len(part)))
+            digest.update(part)
+        high, low = _halves(digest.digest())
         return high, low

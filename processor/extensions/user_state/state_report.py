@@ -17,21 +17,15 @@ def user_state_report(host: Any, model: str) -> dict[str, Any]:
     """Return what is kept of users, and what became of looks for states, by version.
 
     "users" is None, and there are no versions, where nothing is kept.
-
-    Args:
-        host: The host (processor.versions.host).
-
-    Raises:
-        NotFound: There is no such model.
     """
-    found = find(host.catalogue, model)
-    served, users = found.routes.served, found.routes.traffic.users
+    model_found = find(host.catalogue, model)
+    served, users = model_found.routes.served, model_found.routes.traffic.users
     dtype = FLOAT16 if users is not None and users.rounded else FLOAT32
     return {
         "model": model,
         # Each version has those of the model.
-        "users": by_name(host.counted(found.pick(None)), KEPT_USERS) or None,
-        "versions": [one for _, v in sorted(served.items()) if (one := _of_version(host, v, dtype))],
+        "users": by_name(host.counted(model_found.pick(None)), KEPT_USERS) or None,
+        "versions": [version for _, v in sorted(served.items()) if (version := _of_version(host, v, dtype))],
     }
 
 

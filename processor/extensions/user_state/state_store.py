@@ -2,12 +2,10 @@
 
 Any thread of any process finds, without a lock. Who keeps, sweeps or erases holds the lock of the segment.
 
-What is kept. While there is room, everything. Once pages would have to be taken from others, a state is admitted if it
-is long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never
-seen again, and would drive out those that are. Eviction is LRU by one bit (CLOCK).
-
-Time to live is checked when a state is read. What is too old is zeroed by sweeps, a few entries with every state that
-the process keeps; a process that keeps none sweeps none.
+While there is room, everything is kept. Once pages would have to be taken from others, a state is admitted if it is
+long (LONG_STAMPS rows) or if the same name was refused before: most short histories that are seen once are never seen
+again. Eviction is LRU by one bit (CLOCK). Time to live is checked when a state is read; what is too old is zeroed by
+sweeps, a few entries with every state that the process keeps.
 
 Costs: a look at 2 WAYS entries in each segment, then one pass over the state. Keeping waits for other threads that
 keep, and for an erasure at most as long as that looks at ERASED_AT_ONCE entries.
@@ -52,13 +50,12 @@ ERASED_AT_ONCE = 1 << 14
 
 
 class StateName(NamedTuple):
-    """The name of a state (state_names).
+    """The name of a state, of keyed hashes (state_names).
 
     Attributes:
-        high: One half of a keyed hash of whose it is, and of what it was computed by and from.
+        high: One half of the hash of whose it is, and of what it was computed by and from.
         low: The other half.
-        owner: A keyed hash of its owner.
-        subject: A keyed hash of the user (state_erasure); arena.NOBODY for none, which only an erasure of all reaches.
+        subject: Of the user (state_erasure); arena.NOBODY for none, which only an erasure of all reaches.
     """
 
     high: int
@@ -69,8 +66,6 @@ class StateName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """One process's part of the arena."""
-
     number: int
     address: int
     entries: int
@@ -78,14 +73,7 @@ class Segment:
 
 
 class StoreFigures(NamedTuple):
-    """Figures of one process's segment, since it was taken over.
-
-    Attributes:
-        kept: States written.
-        refused: States that were not admitted, or are too large.
-        evicted: States that were taken away for others.
-        expired: States that were swept.
-    """
+    """States of one process's segment, since it was taken over: written, not admitted, taken for others, swept."""
 
     kept: int
     refused: int
@@ -94,14 +82,7 @@ class StoreFigures(NamedTuple):
 
 
 def arena_memory(nbytes: int, processes: int) -> Int64s:
-    """Allocate an empty arena; its memory is taken as states come.
-
-    Args:
-        processes: Number of processes that keep states.
-
-    Raises:
-        BadInput: It is too small.
-    """
+    """Allocate an empty arena, whose memory is taken as states come; raise BadInput if it is too small."""
     words = nbytes // 8
     if arena.segment_shape(_segment_words(words, processes))[1] < LEAST_PAGES:
         least = processes * (LEAST_PAGES + 1) * (arena.PAGE + 1 + arena.ENTRY) * 8 >> 20
@@ -113,27 +94,15 @@ def arena_memory(nbytes: int, processes: int) -> Int64s:
 
 
 def secret_of(memory: Int64s) -> bytes:
-    """Return the key that names are made with, the same in all processes.
-
-    Args:
-        memory: The arena.
-    """
+    """Return the key that names are made with, the same in all processes."""
     return memory[arena.SECRET : arena.SECRET + arena.SECRET_WORDS].tobytes()
 
 
 def erase_states(memory: Int64s, processes: int, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-    """Erase states in all segments, so that their bytes are nowhere in the arena; return how many there were.
+    """Erase states of an owner, or of one subject of it, so that their bytes are nowhere in the arena; return how many.
 
-    States that are being computed meanwhile are not kept; all others stay. Any process may call it.
-
-    Args:
-        memory: The arena, as arena_memory() made it.
-        processes: Number of processes that it was made for.
-        owner: Their owner; arena.NOBODY for all.
-        subject: The one subject; arena.NOBODY for all of the owner's.
-
-    Raises:
-        NotReady: A process that writes has been stopped; what comes before its segment is erased.
+    NOBODY stands for all. States that are being computed meanwhile are not kept; all others stay. Any process may call
+    it. Raises NotReady if a process that writes has been stopped; what comes before its segment is erased.
     """
     locks, segments, gone = ArenaLocks.of(memory), _segments(memory, processes), 0
     exchange(int(memory.ctypes.data) + 8 * arena.ERASURES, secrets.randbits(62) + 1)
@@ -152,15 +121,7 @@ def _segments(memory: Int64s, processes: int) -> list[Segment]:
 
 @contextlib.contextmanager
 def _held(locks: ArenaLocks, memory: Int64s, segment: Segment, patience_s: float) -> Iterator[None]:
-    """Hold a segment's lock, to write to it; what a dead holder has left is zeroed first.
-
-    Args:
-        memory: The arena.
-        patience_s: How long to wait for the lock.
-
-    Raises:
-        NotReady: Others hold it for too long.
-    """
+    """Hold a segment's lock, to write to it, else raise NotReady; what a dead holder has left is zeroed first."""
     number = NAMES + segment.number
     unfinished = (segment.address - int(memory.ctypes.data)) // 8 + arena.UNFINISHED
     if not locks.acquire(number, patience_s):
@@ -180,19 +141,10 @@ def _segment_words(words: int, processes: int) -> int:
 
 
 class StateStore:
-    """The store as one process uses it."""
-
     def __init__(
         self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
     ) -> None:
-        """Take over a process's segment; the process that had it before must be dead.
-
-        Args:
-            memory: The arena, as arena_memory() made it.
-            processes: Number of processes that it was made for.
-            now_s: The machine's monotonic clock.
-            ttl_s: Seconds after which a state is no longer used.
-        """
+        """Take over a process's segment of an arena; the process that had it before must be dead."""
         self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
         segments = _segments(memory, processes)
         self._own = own = segments[process]
@@ -209,7 +161,6 @@ class StateStore:
 
     @property
     def secret(self) -> bytes:
-        """The key that names are made with (secret_of)."""
         return secret_of(self._memory)
 
     @property
@@ -218,11 +169,7 @@ class StateStore:
         return int(self._memory[arena.ERASURES])
 
     def usage(self, scope: int) -> tuple[int, int]:
-        """Return the states of a scope in this process's segment, and the bytes of their pages.
-
-        Args:
-            scope: The scope, as keep() and replace() were given it.
-        """
+        """Return the states of a scope in this process's segment, and the bytes of their pages."""
         pages = self._counts[self._scopes == scope]
         return int(np.count_nonzero(pages)), int(pages.sum()) * arena.PAGE * 8
 
@@ -231,12 +178,7 @@ class StateStore:
         return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
 
     def find(
-        self,
-        name: StateName,
-        weights: int,
-        stamps: Callable[[], Int64s],
-        words: Int64s,
-        bounds: Int64s = arena.EXACT,
+        self, name: StateName, weights: int, stamps: Callable[[], Int64s], words: Int64s, bounds: Int64s = arena.EXACT
     ) -> tuple[int, float]:
         """Copy a state into `words`; return HIT or the cause of a miss, and the seconds since it was written.
 
@@ -277,22 +219,15 @@ class StateStore:
 
     @property
     def memory(self) -> Int64s:
-        """The arena."""
         return self._memory
 
     def field(self, segment: Segment, number: int, field: int) -> int:
-        """Return a field of an entry.
-
-        Args:
-            number: Number of the entry.
-            field: The field (state_arena).
-        """
+        """Return a field of an entry (state_arena)."""
         first = (segment.address - int(self._memory.ctypes.data)) // 8 + arena.HEAD + number * arena.ENTRY
         return int(self._memory[first + field])
 
     @property
     def own(self) -> Segment:
-        """This process's segment."""
         return self._own
 
     @property
@@ -307,7 +242,6 @@ class StateStore:
 
     @property
     def now_s(self) -> float:
-        """Seconds of the machine's monotonic clock."""
         return self._now_s()
 
     def holders(self, name: StateName) -> list[Segment]:
@@ -319,11 +253,7 @@ class StateStore:
         ]
 
     def forget(self, name: StateName) -> None:
-        """Zero what all segments have under a name.
-
-        Raises:
-            NotReady: Another process writes to one of them for too long.
-        """
+        """Zero what all segments have under a name; raise NotReady if others write to one of them for too long."""
         for segment in self.holders(name):
             with _held(self.locks, self._memory, segment, PATIENCE_S):
                 self._forget(segment, name)
@@ -363,21 +293,14 @@ class StateStore:
     def replace(self, name: StateName, words: Int64s, erasures: int, scope: int = 0) -> bool:
         """Write words in place of what any process has under a name; return False, with nothing changed, if not.
 
-        They are admitted whatever else is kept.
-
-        Args:
-            name: The name; nobody else replaces what it has (kept_words).
-            words: int64 [n], at most half of a segment.
-            erasures: `erasures` as they were before what `words` are made of was read.
-            scope: As of keep().
-
-        Raises:
-            NotReady: Another process writes to one of the segments for too long.
+        They are admitted whatever else is kept, if they fill at most half of a segment; nobody else replaces what the
+        name has (kept_words). `erasures` are those before what they are made of was read. Raises NotReady if others
+        write to one of the segments for too long.
         """
         own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locked:
             for segment in sorted([own, *others], key=lambda segment: segment.address):
-                held.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
+                locked.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
             if self.erasures != erasures or words.nbytes > self.most_nbytes:
                 return False
             for segment in others:
@@ -387,7 +310,6 @@ class StateStore:
 
     @property
     def most_nbytes(self) -> int:
-        """Most bytes of a state."""
         return self._own.pages // 2 * arena.PAGE * 8
 
     def _write(
@@ -437,20 +359,10 @@ class StateStore:
         return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-        """Erase states in all segments (erase_states).
-
-        Args:
-            owner: Their owner; arena.NOBODY for all.
-            subject: The one subject; arena.NOBODY for all of the owner's.
-        """
         return erase_states(self._memory, len(self._segments), owner, subject)
 
     def sweep(self, entries: int) -> None:
-        """Take away states that are too old among the next entries of this process's segment.
-
-        Args:
-            entries: Number of entries to look at.
-        """
+        """Take away states that are too old among the next entries of this process's segment."""
         with _held(self.locks, self._memory, self._own, PATIENCE_S):
             self._sweep(entries)
 
@@ -462,7 +374,6 @@ class StateStore:
         )  # fmt: skip
 
     def _forget(self, segment: Segment, name: StateName) -> None:
-        """Zero what a segment has under a name; its lock is held."""
         if segment is not self._own:
             erase_name(segment.address, segment.entries, segment.pages, name.high, name.low)
             return

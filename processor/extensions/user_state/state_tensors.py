@@ -3,14 +3,14 @@
 float32    the numbers, to the bit; lent from the words
 float16    the nearest numbers of that type (kernels.conversion), in half of the words; widened into memory of their own
 
-Of a float16 state, outputs of at most 1/SMALL of the largest one's numbers stay float32: masks, which have numbers such
-as -1e9, biases and the like, one number an event where keys and values have a row.
+Of a float16 state, outputs of at most 1/SMALL of the largest one's numbers stay float32: masks with numbers such as
+-1e9, biases and the like, one number an event where keys and values have a row.
 
 Invariants
-- What is kept is what was computed, each number within 2**-11 of itself (2**-25 below 2**-14). A number that float16
-  does not hold, an infinity or NaN is never kept as something else: nothing of that user's part is kept then.
+- What is kept is what was computed, each number within 2**-11 of itself (2**-25 below 2**-14). Where float16 does not
+  hold a number, an infinity or NaN, nothing of that user's part is kept.
 - States of the two types have different names, so a look for one never reads the other.
-- Outputs of a subgraph are all float32 (package.manifest_checks): none are integers.
+- Outputs of a subgraph are all float32 (package.manifest_checks).
 
 Costs: float16 is one more pass over the numbers, eight at a time, for half of the words to sum and to copy.
 
@@ -63,19 +63,13 @@ class StateTensors:
     """The tensors of one subgraph of the user in states of one type.
 
     Attributes:
-        exact: True for float32.
         scope: What such states are named by, beside what a request sends.
         words: Words of a state behind its stamps.
         room: Words of memory that tensors() writes to.
     """
 
     def __init__(self, scope: bytes, graph: Subgraph, dtype: str) -> None:
-        """Lay out the outputs.
-
-        Args:
-            scope: Names the subgraph.
-            dtype: One of features.user_bounds.DTYPES.
-        """
+        """Lay out the outputs, in one of features.user_bounds.DTYPES; `scope` names the subgraph."""
         self.exact = dtype == FLOAT32
         self.scope = scope if self.exact else scope + b"/" + dtype.encode()
         self._outputs: list[_Output] = []
@@ -88,12 +82,7 @@ class StateTensors:
             self.words, self.room = stop, self.room + (0 if self._outputs[-1].exact else -(-count // 2))
 
     def tensors(self, words: Int64s, room: Int64s) -> Tensors:
-        """Return the tensors of a state, each in one row, as long as `words` and `room` stay as they are.
-
-        Args:
-            words: int64 [words], the state's.
-            room: int64 [room]; written.
-        """
+        """Return the tensors of a state, each in one row, as long as `words` and `room` (written) stay as they are."""
         tensors = {}
         for output in self._outputs:
             source = words[output.first :]
@@ -105,11 +94,7 @@ class StateTensors:
         return tensors
 
     def pieces(self, computed: Tensors, request: int) -> list[NDArray[Any]] | None:
-        """Return arrays that are the words of a state, one after another; None if the type does not hold a number.
-
-        Args:
-            computed: Outputs of the subgraph, a row for each request.
-        """
+        """Return arrays that are the words of a state, one after another; None if the type does not hold a number."""
         pieces: list[NDArray[Any]] = []
         for output in self._outputs:
             piece: NDArray[Any] = np.ascontiguousarray(computed[output.name][request], np.float32)

@@ -36,38 +36,19 @@ _GONE, _CONFLICTS = len(VERBS), len(VERBS) + len(CAUSES)
 
 
 class UserCounters:
-    """The counters of one model's kept users."""
-
     def __init__(self) -> None:
         self._block, self._lock = CounterBlock(COUNTERS), threading.Lock()
 
     def changed(self, verb: str) -> None:
-        """Count a change.
-
-        Args:
-            verb: One of VERBS.
-        """
         self._add(VERBS.index(verb))
 
     def gone(self, outcome: int) -> None:
-        """Count a request that found nothing of its user.
-
-        Args:
-            outcome: One of CAUSES.
-        """
         self._add(_GONE + list(CAUSES).index(outcome))
 
     def conflicted(self) -> None:
-        """Count a request that expected another version."""
         self._add(_CONFLICTS)
 
     def snapshot(self, users: int, nbytes: int) -> Snapshot:
-        """Return the counters.
-
-        Args:
-            users: Users that this process keeps.
-            nbytes: Their memory.
-        """
         with self._lock:
             return {**self._block.snapshot(), USERS: users, NBYTES: nbytes}
 

@@ -23,17 +23,14 @@ NO_BYTES, NO_STAMPS = np.empty(0, np.uint8), np.empty(0, np.int64)
 
 
 class UserReads:
-    """The lookups of one subgraph of the user."""
-
     def __init__(self, graph: Subgraph, plan: SparsePlan) -> None:
-        """Find its lookups."""
         lookups, times = [], []
-        for given in graph.inputs:
-            if given.source == FEATURES:
-                lookups.append(plan.pooling(given.features).plan)
-            elif given.source == SEQUENCE:
-                entry = plan.sequences[given.name]
-                width = given.dims[1] if given.dims else entry.width
+        for graph_input in graph.inputs:
+            if graph_input.source == FEATURES:
+                lookups.append(plan.pooling(graph_input.features).plan)
+            elif graph_input.source == SEQUENCE:
+                entry = plan.sequences[graph_input.name]
+                width = graph_input.dims[1] if graph_input.dims else entry.width
                 lookups.append(plan.places(entry, width * entry.max_length // entry.width).plan)
                 times += [plan.source(entry.time)] if entry.time else []
         self._plan = np.concatenate([np.empty((0, PLAN_FIELDS), np.int64), *lookups])
@@ -45,34 +42,21 @@ class UserReads:
         self._sources = np.array(sorted(nbytes.items()), np.int64).reshape(-1, 2)
 
     def inputs(self, bound: BoundRequest) -> tuple[int, Int64s]:
-        """Return a hash of what is read here, 0 or more, to take samples by; and int64 [S, INPUT_FIELDS], the inputs.
+        """Return a hash of what a request reads here, to take samples by; and int64 [S, INPUT_FIELDS], its inputs.
 
-        The hash is -1 if an input that is read here is left out.
-
-        Args:
-            bound: A request whose user inputs have one row.
+        The hash is 0 or more, -1 if an input that is read here is left out. User inputs have one row.
         """
         inputs = np.frombuffer(bytearray(bound.words), np.int64).reshape(-1, INPUT_FIELDS)
         return draw_of(self._sources, inputs), inputs
 
     def content(self, inputs: Int64s) -> memoryview:
-        """Return the values that the request sends for what is read here.
-
-        Args:
-            inputs: As inputs() returned them.
-        """
+        """Return the values that the request sends for what is read here."""
         out = np.zeros(write_inputs(self._sources, inputs, NO_BYTES), np.uint8)
         write_inputs(self._sources, inputs, out)
         return out.data
 
     def stamps(self, tables: Int64s, inputs: Int64s, epoch: int) -> Int64s:
-        """Return the stamps of the rows that are read here: int64 [keys].
-
-        Args:
-            tables: As BatchView.tables.
-            inputs: As inputs() returned them.
-            epoch: The epoch that is read.
-        """
+        """Return the stamps of the rows that are read here, as of an epoch: int64 [keys]."""
         stamps = np.empty(read_stamps(tables, self._plan, inputs, epoch, NO_STAMPS), np.int64)
         read_stamps(tables, self._plan, inputs, epoch, stamps)
         return stamps

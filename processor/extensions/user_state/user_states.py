@@ -2,30 +2,27 @@
 
 A state is what a subgraph of the user computed, with the stamps of the rows that it read. It is valid where the stamps,
 as of the epoch that is pinned, and the dense weights are the same: so a delta, a rollback or a new version sends
-nothing to anybody, and a rollback makes a state valid again that nobody has replaced. A name has one state a process:
-what is computed anew takes the place of what was there.
+nothing to anybody, and a rollback makes a state valid again that was not replaced. A name has one state a process.
 
 Invariants
 - Stamps are found under the pin of the batch that reads or makes the state, as its rows are.
 - Stamps of two loads of a version are not compared: a name has the number of the load.
-- Dense weights are told by a hash of their bytes, which each process makes when it prepares them: equal in all
-  processes, equal again after a rollback, and the same over a delta that brings the same weights.
+- Dense weights are told by a hash of their bytes: equal in all processes, equal again after a rollback, and the same
+  over a delta that brings the same weights.
 - A version that reads rows outside of the process has no states: such rows have no stamps.
 
-Bounded. A request may allow a user part that is not valid any more (user_bounds.UserBounds). A state has the flip
-and the step that it was computed under. One that is not valid is used if it is few enough steps and seconds old, and
-if no turn lies between its flip and the pinned one (versions.control). So its generation is one that the pinned one
-continues: never one that was rolled back, nor a newer one. It stays until it is out of bounds; then the part is
-computed anew. What is valid needs no bounds. All rows of a request read one user part: chunks of a large request,
-which may run at once, have no bounds, and neither has a prepare, so that what it computes is of its time.
+Bounded. A request may allow a user part that is not valid any more (user_bounds.UserBounds). Such a state is used if it
+is few enough steps and seconds old, and if no turn lies between its flip and the pinned one (versions.control): the
+pinned generation continues its generation. It stays until it is out of bounds. All rows of a request read one user
+part: chunks of a large request, which may run at once, have no bounds, and neither has a prepare.
 
 Rounded. A model may have its user parts kept as float16 (state_tensors). A reply that used one names its generation,
 also where that is the reply's own. Chunks and prepares read and keep such states too, of the pinned generation: a chunk
 that finds nothing uses what it has computed, so rows of a large request may differ by the rounding.
 
 Costs of a look: a hash of the user's inputs; where there is a state of the name, two or three cache misses for each
-row, which are prefetched, and a copy of the state. Costs of a miss: the hash, the stamps of rows that were read just
-before, and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
+row, which are prefetched, and a copy of the state. Of a miss: the hash, the stamps of rows that were read just before,
+and a copy into the arena. A gate (state_gate) leaves users out while that does not pay.
 """
 
 from __future__ import annotations
@@ -66,53 +63,26 @@ LEAST_S = 0.0005
 
 
 class ProcessStates:
-    """The store of one process, and its versions."""
-
     def __init__(self, store: StateStore, clock: Clock) -> None:
-        """Take the store.
-
-        Args:
-            clock: Times looks.
-        """
         self.store, self.names, self.clock = store, StateNames(store.secret), clock
         self.users = KeptUsers(store, self.names)
         self._scopes = itertools.count(1)
 
     def of(self, manifest: Manifest, plan: SparsePlan, load: int, stamped: bool) -> VersionStates:
-        """Return the states of a loaded version (ProcessStates.of).
-
-        Args:
-            stamped: True if its rows have stamps.
-        """
+        """Return the states of a loaded version (ProcessStates.of); without `stamped` rows there are none."""
         graphs = {name: graph for name, graph in manifest.graphs.items() if stamped and role(name)[0] == USER}
         return VersionStates(self, manifest, plan, load, graphs, next(self._scopes))
 
 
 class UserPart:
-    """One subgraph of the user: what it reads, and how its outputs lie in a state.
-
-    Attributes:
-        reads: What it reads.
-        exact: Its states as float32.
-        rounded: Its states as float16.
-        gate: Decides of which users to look for a state.
-        flops: Its work; 0 if it is not known.
-    """
+    """One subgraph of the user: what it reads, how its outputs lie in a state, and its work (`flops`, 0: unknown)."""
 
     def __init__(self, scope: bytes, graph: Subgraph, plan: SparsePlan, flops: int) -> None:
-        """Lay out a subgraph.
-
-        Args:
-            scope: What its states are named by, beside what a request sends and the type.
-            flops: See UserPart.
-        """
         self.reads, self.gate, self.flops = UserReads(graph, plan), StateGate(), flops
         self.exact, self.rounded = (StateTensors(scope, graph, dtype) for dtype in DTYPES)
 
 
 class VersionStates:
-    """The states of one loaded version in one process."""
-
     def __init__(
         self,
         states: ProcessStates,
@@ -122,12 +92,6 @@ class VersionStates:
         graphs: Mapping[str, Subgraph],
         scope: int,
     ) -> None:
-        """Lay out the user's subgraphs.
-
-        Args:
-            graphs: The user's subgraphs, by name.
-            scope: Number that its bytes are counted under.
-        """
         self.process, self.scope, self.counters = states, scope, StateCounters()
         self._read_by = manifest, plan
         self.parts = {
@@ -141,15 +105,10 @@ class VersionStates:
 
     @cached_property
     def subjects(self) -> Subjects:
-        """The users of its requests, as they are found."""
         return Subjects(*self._read_by)
 
     def weighted(self, dense: Mapping[str, NDArray[Any]]) -> WeightedStates | None:
-        """Return the states of these dense weights (VersionStates.weighted).
-
-        Args:
-            dense: The dense tensors by name.
-        """
+        """Return the states of these dense weights (VersionStates.weighted)."""
         if not self.parts:
             return None
         digest = blake2b(digest_size=8)
@@ -159,18 +118,13 @@ class VersionStates:
         return WeightedStates(self, int.from_bytes(digest.digest(), "little", signed=True))
 
     def counted(self) -> Snapshot:
-        """Return the counters, and those of the model's kept users."""
         users = self.process.users.counted(self._model)
         if not self.parts:
             return users
         return {**self.counters.snapshot(self.process.store.usage(self.scope)[1]), **users}
 
     def words(self, count: int) -> Int64s:
-        """Return memory for a state's words, which the calling thread uses until it asks again.
-
-        Args:
-            count: Their number.
-        """
+        """Return memory for so many words of a state, which the calling thread uses until it asks again."""
         memory: Int64s | None = getattr(self._local, "memory", None)
         if memory is None or len(memory) < count:
             memory = self._local.memory = np.empty(count, np.int64)
@@ -181,51 +135,20 @@ class WeightedStates:
     """The states of one loaded version with certain dense weights: implements running.user_states.WeightedStates."""
 
     def __init__(self, states: VersionStates, weights: int) -> None:
-        """Take the mark of the weights.
-
-        Args:
-            weights: The mark.
-        """
         self.states, self.weights = states, weights
 
     def at(self, publish_seq: int, step: int, turn: int) -> PinnedStates:
-        """Return the states as they are read under a flip (WeightedStates.at).
-
-        Args:
-            publish_seq: The flip.
-            step: The step that it serves.
-            turn: The newest turn.
-        """
         return PinnedStates(self.states, self.weights, publish_seq, step, turn)
 
 
 class PinnedStates:
-    """The states of one loaded version under one flip: implements running.user_states.UserStates.
-
-    Attributes:
-        weights: The mark of the weights that the flip serves.
-        step: The step that it serves.
-    """
+    """The states of one loaded version under one flip: implements running.user_states.UserStates."""
 
     def __init__(self, states: VersionStates, weights: int, flip: int, step: int, turn: int) -> None:
-        """Take what the flip stands for.
-
-        Args:
-            weights: The mark of the weights.
-            step: The step that it serves.
-            turn: The newest turn.
-        """
         self.states, self.weights, self.flip, self.step, self._turn = states, weights, flip, step, turn
 
     def look(self, tables: Int64s, epoch: int, user: SubgraphRun, bound: BoundRequest) -> UserLook | None:
-        """Look for what a subgraph of the user computed of a request (UserStates.look).
-
-        Args:
-            tables: As BatchView.tables.
-            epoch: The epoch that is read.
-            user: The subgraph; one that takes less than LEAST_S is computed anew.
-            bound: The request, whose user inputs have one row.
-        """
+        """Look for what a subgraph of the user computed of a request (UserStates.look), unless it is fast."""
         asked = bound.user_bounds
         if asked is not None:
             asked.step = None
@@ -248,10 +171,10 @@ class PinnedStates:
         words, room = memory[: layout.words], memory[layout.words :]
         bounds = arena.EXACT if asked is None or not asked.oldest.bounded else self._bounds(asked)
         outcome, age_s = process.store.find(name, self.weights, stamps, words, bounds)
-        found = layout.tensors(words, room) if outcome == arena.HIT else None
+        tensors = layout.tensors(words, room) if outcome == arena.HIT else None
         spent_s = process.clock.core_s() - began_s
         states.counters.looked(outcome, spent_s, age_s, part.flops)
-        if found is not None:
+        if tensors is not None:
             steps = self.step - int(bounds[arena.AS_OF]) if bounds[arena.AS_OF] >= 0 else 0
             if steps:
                 states.counters.used_older(steps)
@@ -260,7 +183,7 @@ class PinnedStates:
             if asked is not None and (steps or not layout.exact):
                 asked.used(self.step - steps)
             part.gate.judge(draw, user_s, spent_s)
-        return UserLook(self, part, layout, name, stamps, erasures, found, draw, spent_s)
+        return UserLook(self, part, layout, name, stamps, erasures, tensors, draw, spent_s)
 
     def _bounds(self, asked: UserBounds) -> Int64s:
         """Return what a request may read of states that are not valid (state_arena)."""
@@ -273,8 +196,7 @@ class PinnedStates:
 class UserLook:
     """The result of a look, and all that it takes to keep what is computed instead.
 
-    Attributes:
-        tensors: The user's tensors, until the next look of the thread; None if they have to be computed.
+    It has the user's tensors, until the next look of the thread; None if they have to be computed.
     """
 
     __slots__ = ("_draw", "_erasures", "_layout", "_name", "_part", "_spent_s", "_stamps", "_states", "tensors")
@@ -296,11 +218,7 @@ class UserLook:
         self.tensors, self._draw, self._spent_s = tensors, draw, spent_s
 
     def keep(self, computed: Tensors, request: int) -> None:
-        """Keep what was computed, under the pin of the look (UserState.keep).
-
-        Args:
-            computed: Outputs of the subgraph, a row for each request.
-        """
+        """Keep what was computed, under the pin of the look (UserState.keep)."""
         states, part = self._states.states, self._part
         process = states.process
         began_s = process.clock.core_s()
@@ -308,22 +226,20 @@ class UserLook:
         if pieces is None:
             states.counters.beyond()
         else:
-            kept = process.store.keep(
+            was_kept = process.store.keep(
                 self._name, self._states.weights, self._stamps(), pieces, self._erasures, states.scope,
                 flip=self._states.flip, step=self._states.step,
             )  # fmt: skip
-            states.counters.computed(kept)
+            states.counters.computed(was_kept)
         part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 
 
 def shared_memory(nbytes: int, processes: int) -> Int64s:
-    """Allocate the memory that processes share (ports.UserStateStore.memory)."""
     memory = arena_memory(nbytes, processes)
     SharedStates(memory, processes)
     return memory
 
 
 def open_states(memory: Int64s, processes: int, process: int, clock: Clock) -> ProcessStates:
-    """Open one process's states (ports.UserStateStore.open)."""
     assert processes == 1 or place_in_file(memory), "processes that share the memory lock bytes of its file"
     return ProcessStates(StateStore(memory, processes, process, clock.now_s), clock)

@@ -9,7 +9,6 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.table_sections import TableConfig
 from freshet_serving.models.embedding.optimizer import OPTIMIZERS
-from freshet_serving.models.parallel.rank_trainer import slice_of_vector
 from freshet_serving.models.training.spec import draft
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.errors import BadInput
@@ -84,7 +83,9 @@ def test_several_processes_learn_like_one(optimizer, processes):
         off = np.abs(one.score(probe.columns) - many.score(probe.columns)).max()
         print(optimizer, processes, off)
         assert off <= 1e-5
-        np.testing.assert_allclose(one.pool(probe.columns), many.pool(probe.columns), atol=1e-4)
+        np.testing.assert_allclose(
+            one.dense_inputs(probe.columns)["x"], many.dense_inputs(probe.columns)["x"], atol=1e-4
+        )
         assert_alike(one, many, 1e-4)
 
 
@@ -161,8 +162,3 @@ def test_more_processes_than_shards_are_refused():
 
     with pytest.raises(BadInput, match="at most 1,024"):
         RankTrainer(ranks, *arguments())
-
-
-def test_gradient_slices_cover_the_whole_vector():
-    cuts = [slice_of_vector(101, n, 4) for n in range(4)]
-    assert [at for cut in cuts for at in range(101)[cut]] == list(range(101))

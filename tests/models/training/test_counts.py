@@ -85,6 +85,6 @@ def test_row_reads_what_was_counted_before_it():
     batch = rows()
     trainer = learned(batch)
     f = next(f for f in trainer.manifest.features if f.name == "item.counts")
-    pooled = trainer.pool(batch.columns)[:, f.offset : f.offset + 2]
+    pooled = trainer.dense_inputs(batch.columns)["x"][:, f.offset : f.offset + 2]
     counts = counted(trainer, "item.counts")
     np.testing.assert_array_equal(pooled, [counts[i] for i in batch.columns["item"].tolist()])

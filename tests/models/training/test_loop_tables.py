@@ -96,7 +96,7 @@ def pooled_by(processor, columns):
 
 def assert_served(run, processor):
     for name, columns in PROBES.items():
-        wanted = run.trainer.pool(columns)
+        wanted = run.trainer.dense_inputs(columns)["x"]
         assert pooled_by(processor, columns).tobytes() == wanted.tobytes(), name
         scores = processor.process(PredictRequest("mixed", columns)).outputs["score"][:, 0]
         assert np.abs(scores - run.trainer.score(columns)).max() <= 1e-5

@@ -71,7 +71,7 @@ class Held:
     @classmethod
     def by(cls, trainer):
         return cls(
-            {name: trainer.pool(columns) for name, columns in PROBES.items()},
+            {name: trainer.dense_inputs(columns)["x"] for name, columns in PROBES.items()},
             {name: trainer.score(columns) for name, columns in PROBES.items()},
             served_as_bytes(exported(trainer)),
         )

@@ -139,7 +139,7 @@ def test_scores_are_those_of_the_trainer_and_of_rows_added_by_hand(run, processo
     candidates = np.array([3, 17], np.int64)
     columns = {"history.item": items, "history.action": actions, "history.time": times, "item": candidates}
     expected = np.stack([by_hand(run, history[0], n) for n in candidates.tolist()])
-    pooled = run.trainer.pool(columns)
+    pooled = run.trainer.dense_inputs(columns)["x"]
     np.testing.assert_allclose(pooled, expected, atol=1e-5)
     reply = processor.process(PredictRequest("shop", columns))
     np.testing.assert_allclose(reply.outputs["score"].reshape(-1), run.trainer.score(columns), atol=1e-5)

@@ -87,7 +87,7 @@ def test_every_generation_is_served_from_raw_columns_as_trained(tmp_path, quick)
                     replica.plan.fill(
                         BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), served
                     )
-                trained = run.trainer.pool(given)
+                trained = run.trainer.dense_inputs(given)["x"]
                 assert served.tobytes() == trained.tobytes(), generation
                 reply = processor.process(PredictRequest("made", given))
                 assert np.allclose(reply.outputs["score"].reshape(-1), run.trainer.score(given), atol=1e-5)

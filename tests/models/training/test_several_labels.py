@@ -115,7 +115,7 @@ def test_dropout_applies_in_training_only_and_continues_from_checkpoints(tmp_pat
     for batch in batches[:2]:
         trainer.learn(batch)
     state = trainer.dense.weights(), trainer.dense.state.optimizer()
-    x = trainer.pool(batches[2].columns)
+    x = trainer.dense_inputs(batches[2].columns)["x"]
     losses = [step(trainer.dense, x, batches[2].label)[0] for _ in range(2)]
     other.dense.state.restore(*state)
     assert [step(other.dense, x, batches[2].label)[0] for _ in range(2)] == losses

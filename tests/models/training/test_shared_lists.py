@@ -53,7 +53,7 @@ def test_shared_lists_score_and_train_as_repeated_ones(pair, monkeypatch):
         assert (set(work.firsts), set(plain.firsts)) == ({"history", "words"}, set())
         assert plain.bound.ids - work.bound.ids == 2 * (ROWS - 4) * LENGTH
         assert np.allclose(once.score(work), each.score(plain), atol=1e-6)
-        assert np.allclose(once.pool(work), each.pool(plain), atol=1e-6)
+        assert np.allclose(once.dense_inputs(work)["x"], each.dense_inputs(plain)["x"], atol=1e-6)
         assert once.learn(work) == pytest.approx(each.learn(plain), rel=1e-5)
     for name, table in each.tables.items():
         wanted, found = table.export(), once.tables[name].export()

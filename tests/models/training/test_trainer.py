@@ -157,7 +157,7 @@ def test_scoring_changes_nothing_and_creates_no_rows(trainer):
 
 def test_unseen_id_scores_like_zeros(trainer):
     unseen = odd_batch()
-    x = trainer.pool(unseen.columns)
+    x = trainer.dense_inputs(unseen.columns)["x"]
     user = next(f for f in trainer.manifest.features if f.name == "user")
     assert (x[[0, 1, 4, 5], user.offset : user.offset + user.width] == 0).all()
 

@@ -184,7 +184,7 @@ class Rows:
     """Rows of a batch as plain arrays: x, and for each row its events, actions and times."""
 
     def __init__(self, trainer, columns):
-        self.x = trainer.pool(columns)
+        self.x = trainer.dense_inputs(columns)["x"]
         self.weights = {name: w.astype(np.float64) for name, w in trainer.dense.weights().items()}
         self.target = self.x[:, 4 : 4 + DIM].astype(np.float64)
         found = {}

@@ -40,8 +40,6 @@ INTERNAL = 500, b"internal error; see the log"
 
 
 class EmbeddedModel:
-    """One model of a repository, kept up to date."""
-
     def __init__(self, config: bytes) -> None:
         """Load the model and start polling. config: JSON as freshet.h describes it. Raises FreshetError."""
         options = _options(config)
@@ -102,12 +100,7 @@ def initialize(config: bytes) -> tuple[int, bytes]:
 
 
 def process(number: int, data: bytes) -> tuple[int, bytes]:
-    """Answer a request; returns an HTTP status, and the reply or the error.
-
-    Args:
-        number: The model's number.
-        data: A serialized PredictRequest.
-    """
+    """Answer a request; returns an HTTP status, and the reply or the error."""
     return _answered(number, lambda embedded: embedded.process(data))
 
 

@@ -100,13 +100,12 @@ def build(out: Path) -> None:
         ffi.cdef("void *malloc(size_t size);")
         ffi.set_source(MODULE, "#include <stdlib.h>")
         ffi.embedding_init_code(STARTED.format(paths=paths, module=MODULE))
-        made = ffi.compile(tmpdir=folder, target="libfreshet.*")
-        shutil.copy(made, out)
+        library = ffi.compile(tmpdir=folder, target="libfreshet.*")
+        shutil.copy(library, out)
     shutil.copy(HERE / "freshet.h", out.with_name("freshet.h"))
 
 
 def main() -> int:
-    """Write the library that the command line names, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m freshet_serving.processor.capi", description=__doc__)
     parser.add_argument("out", type=Path, help="file to write, such as libfreshet.so")
     out = parser.parse_args().out.resolve()

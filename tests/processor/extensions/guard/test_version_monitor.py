@@ -43,10 +43,8 @@ def served():
 
 
 def test_version_with_the_same_scores_stays_and_is_trusted_in_the_end(served):
-    assert served.monitor.watches
     assert served.serve(2).look(2) is None
     assert served.serve(2).look(2, after_s=BOUNDS.watch_s) is None
-    assert not served.monitor.watches
     assert served.serve(2, high=2).look(2) is None
 
 

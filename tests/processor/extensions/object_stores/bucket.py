@@ -66,9 +66,6 @@ class Bucket:
         self.objects[key] = _bytes(content)
         self.fault("put!", key)
 
-    def folders(self, prefix):
-        return self.folder(prefix).folders
-
     def folder(self, prefix):
         self._begin("folders", prefix)
         below = prefix.strip("/") + "/" if prefix.strip("/") else ""

@@ -144,24 +144,24 @@ def test_object_over_the_size_limit_is_not_read_into_memory(store):
 
 
 def test_folders_are_listed_without_their_contents(store):
-    assert store.folders("") == []
+    assert store.folder("").folders == []
     for key in ("ctr/1/model.json", "ctr/1/chain/1", "ctr/12/model.json", "ctr/labels.json", "other/1/model.json"):
         store.put(key, b"x")
-    assert store.folders("") == ["ctr", "other"]
-    assert store.folders("ctr") == ["1", "12"]
+    assert store.folder("").folders == ["ctr", "other"]
+    assert store.folder("ctr").folders == ["1", "12"]
     # A reader requests an object only if a listing shows another etag than its own.
     assert store.folder("ctr").etags == {"labels.json": store.get("ctr/labels.json").etag}
-    assert store.folders("ctr/1/") == ["chain"]
+    assert store.folder("ctr/1/").folders == ["chain"]
     assert sorted(store.keys("ctr/1")) == ["ctr/1/chain/1", "ctr/1/model.json"]
     assert [entry[:2] for entry in store.entries("other")] == [("other/1/model.json", 1)]
     store.delete([*store.keys("ctr/1"), "ctr/none"])
-    assert store.folders("ctr") == ["12"]
+    assert store.folder("ctr").folders == ["12"]
 
 
 def test_names_beyond_one_page_are_listed_and_removed(store):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: store.put(f"v/{n}/f", b""), range(1001)))
-    assert len(store.folders("v")) == 1001
+    assert len(store.folder("v").folders) == 1001
     assert len(list(store.keys("v"))) == 1001
     store.delete(store.keys("v"))
     assert list(store.keys("")) == []
@@ -177,7 +177,7 @@ def test_missing_bucket_is_reported(store):
     with pytest.raises(BadInput, match=r"^data: bucket 'none' does not exist$"):
         open_store("s3://none/x", "data").get("a")
     with pytest.raises(BadInput, match=r"^repository: bucket 'none' does not exist$"):
-        open_store("s3://none/x").folders("")
+        open_store("s3://none/x").folder("")
 
 
 def every_call(store, tmp_path):
@@ -186,7 +186,7 @@ def every_call(store, tmp_path):
     yield lambda: store.download("a", tmp_path / "a", 10)
     yield lambda: store.create("b", b"")
     yield lambda: store.put("b", b"")
-    yield lambda: store.folders("")
+    yield lambda: store.folder("").folders
     yield lambda: list(store.keys(""))
     yield lambda: store.delete(["c"])  # what was sent to a process that hangs is done once it wakes
 
@@ -308,7 +308,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("reply", ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize(
-    "ask", [lambda store: store.folders(""), lambda store: list(store.keys(""))], ids=["folders", "keys"]
+    "ask", [lambda store: store.folder("").folders, lambda store: list(store.keys(""))], ids=["folders", "keys"]
 )
 def test_endless_listing_is_an_outage(broken, monkeypatch, reply, ask):
     """It never returned, and took the mirror's one thread with it."""
@@ -329,7 +329,7 @@ def test_listing_with_implausibly_many_names_is_an_outage(broken, monkeypatch):
     monkeypatch.setattr("freshet_serving.processor.extensions.object_stores.object_store.MAX_NAMES", 2)
     store, _ = broken(lambda n: page(["a", "b", "c"]))
     with pytest.raises(NotReady, match="more than 2 names"):
-        store.folders("")
+        store.folder("")
 
 
 def test_overlong_name_is_refused_and_not_listed(broken):
@@ -365,7 +365,7 @@ def test_caller_inside_an_event_loop_may_list(store):
     """A notebook has one."""
 
     async def caller():
-        return store.folders("")
+        return store.folder("").folders
 
     store.put("a/b", b"")
     assert asyncio.run(caller()) == ["a"]
