@@ -73,4 +73,5 @@ def side_columns(manifest: Described) -> int:
     if manifest.format != FORMAT_1 or not manifest.graphs:
         return 0
     user_width = int(manifest.graphs[USER].outputs[0].dims[1])
-    return -(-user_width // min(e.bucket for e in manifest.executables if e.subgraph == SCORE))
+    smallest: int = min(e.bucket for e in manifest.executables if e.subgraph == SCORE)
+    return -(-user_width // smallest)
