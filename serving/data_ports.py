@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from freshet_serving.serving.access.access_guard import AccessGuard
 from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front.model_control import ControlHandler
-from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import region_opener
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
-from freshet_serving.serving.http.connection_draining import DrainableConnection
+from freshet_serving.serving.http.connection import HttpConnection
 from freshet_serving.serving.http.guarded_protocol import GuardedProtocol
 from freshet_serving.serving.http.port import HttpPort
 from freshet_serving.serving.http.protocol import PredictProtocol
@@ -26,6 +25,7 @@ from freshet_serving.serving.telemetry.metrics import PortMetrics
 from freshet_serving.serving.telemetry.observers import Observers
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.predictor import Predictor
     from freshet_serving.serving.access.certificates import CertificateSource
 
 
@@ -34,7 +34,7 @@ class DataPorts:
 
     def __init__(
         self,
-        lifecycle: Availability[PredictionEngine],
+        lifecycle: Availability[Predictor],
         metrics: PortMetrics,
         options: FrontendOptions,
         watching: Observers,
@@ -50,12 +50,9 @@ class DataPorts:
         """Create the ports.
 
         Args:
-            watching: The process's observers.
             http: A listening socket; None if connections are handed over by adopt().
             grpc: A reserved address.
             control: Handles requests about the whole server, such as loading models.
-            guard: Checks every request; None for no check.
-            tls: Source of the server's certificate; None for plain text.
             protocol: Creates the protocol of an HTTP connection; None for the default.
             protocol_options: Extra arguments for it.
         """
@@ -65,10 +62,10 @@ class DataPorts:
         app = DataApp(
             serving_context, control=control, regions=regions, access=watching.access, guarded=guard is not None
         )
-        made = protocol or (PredictProtocol if guard is None else GuardedProtocol)
-        asking = {} if guard is None else {"guard": guard}
+        protocol_type = protocol or (PredictProtocol if guard is None else GuardedProtocol)
+        access_options = {} if guard is None else {"guard": guard}
         connection = functools.partial(
-            made, data_app=app, idle_s=options.idle_timeout_s, **asking, **(protocol_options or {})
+            protocol_type, data_app=app, idle_s=options.idle_timeout_s, **access_options, **(protocol_options or {})
         )
         self.http = HttpPort(app, http, options.shutdown_timeout_s, connection, tls=tls)
         self._rpc = RpcPort(
@@ -83,12 +80,11 @@ class DataPorts:
         self._stopping: list[asyncio.Task[None]] = []
 
     async def listen(self) -> None:
-        """Serve until end() is called and requests in flight are answered."""
         await self.start_grpc()
         await self.serve_http()
 
     async def start_grpc(self) -> None:
-        """Start serving the gRPC port. Raises BadInput if the address cannot be bound."""
+        """Start serving gRPC. Raises BadInput if the address cannot be bound."""
         await self._rpc.start()
 
     async def serve_http(self) -> None:
@@ -104,10 +100,7 @@ class DataPorts:
         """Do nothing, like opened()."""
 
     def drain_some(self, count: int) -> None:
-        """Drain HTTP connections until `count` of them are draining, counting those that already are.
-
-        Their clients connect again (serving.http.connection_draining).
-        """
+        """Drain HTTP connections until `count` of them are draining; their clients connect again."""
         staying = self._staying()
         self._leave(staying[: max(0, count - len(self.http.server_state.connections) + len(staying))])
 
@@ -117,20 +110,18 @@ class DataPorts:
         self._leave(staying[: math.ceil(share * len(staying))])
 
     def end(self) -> None:
-        """Stop accepting, and finish requests in flight."""
         self._stop(hurry=False)
         self.http.end()
 
     def abort(self) -> None:
-        """Stop without waiting for requests in flight."""
         self._stop(hurry=True)
         self.http.abort()
 
-    def _staying(self) -> list[DrainableConnection]:
-        connections = cast(set[DrainableConnection], self.http.server_state.connections)
+    def _staying(self) -> list[HttpConnection]:
+        connections = cast(set[HttpConnection], self.http.server_state.connections)
         return [connection for connection in connections if not connection.draining]
 
-    def _leave(self, connections: list[DrainableConnection]) -> None:
+    def _leave(self, connections: list[HttpConnection]) -> None:
         for connection in connections:
             connection.draining = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from freshet_serving.processor.features.limits import REQUESTS, RequestLimits
 from freshet_serving.processor.options import Values, above, between, one_of, option
@@ -10,46 +11,39 @@ from freshet_serving.processor.options import Values, above, between, one_of, op
 PORTS, ACCESS, LIFE, WATCHING = "Ports", "Access", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
+port_option, access_option = partial(option, heading=PORTS), partial(option, heading=ACCESS)
+life_option, watching_option = partial(option, heading=LIFE), partial(option, heading=WATCHING)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontendOptions(RequestLimits):
-    """Options that every part of the data ports receives whole; workers receive them as JSON.
+    """Options that every part of the data ports receives whole; workers receive them as JSON."""
 
-    Attributes:
-        version: Freshet's own version.
-    """
-
+    # Freshet's own.
     version: str = ""
     default_timeout_ms: float = field(
         default=0.0,
         metadata=option(
-            "Deadline of requests that set none",
-            between(0, 3_600_000, "none"),
-            unit="milliseconds",
-            heading=REQUESTS,
+            "Deadline of requests that set none", between(0, 3_600_000, "none"), unit="milliseconds", heading=REQUESTS
         ),
     )
     shutdown_timeout_s: float = field(
         default=30.0,
-        metadata=option("Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds", heading=LIFE),
+        metadata=life_option("Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds"),
     )
     idle_timeout_s: float = field(
         default=620.0,
-        metadata=option(
+        metadata=port_option(
             "Close connections of the data ports that are idle for so long; let no proxy keep one for longer",
             above(0, 86_400),
             unit="seconds",
-            heading=PORTS,
             folded=True,
         ),
     )
     model_control: str = field(
         default="none",
         metadata=option(
-            "Let clients load and unload models; on the data ports",
-            one_of("none", "explicit"),
-            heading=REQUESTS,
+            "Let clients load and unload models; on the data ports", one_of("none", "explicit"), heading=REQUESTS
         ),
     )
     shared_memory: str = field(
@@ -64,85 +58,70 @@ class FrontendOptions(RequestLimits):
     admin_token: str = field(
         default="",
         repr=False,
-        metadata=option(
+        metadata=access_option(
             "Bearer token of the admin port; prefer FRESHET_ADMIN_TOKEN",
             Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
-            heading=ACCESS,
         ),
     )
     api_keys: str = field(
         default="",
-        metadata=option(
-            "File of API keys; created by freshet key, reloaded when it changes",
-            heading=ACCESS,
-            empty="no key required",
+        metadata=access_option(
+            "File of API keys; created by freshet key, reloaded when it changes", empty="no key required"
         ),
     )
     tls_cert: str = field(
         default="",
-        metadata=option(
-            "Certificate chain (PEM); enables TLS on every port; reloaded when it changes",
-            heading=ACCESS,
-            empty="no TLS",
+        metadata=access_option(
+            "Certificate chain (PEM); enables TLS on every port; reloaded when it changes", empty="no TLS"
         ),
     )
     tls_key: str = field(
         default="",
-        metadata=option("Private key of the certificate; PEM, no password, readable by its owner only", heading=ACCESS),
+        metadata=access_option("Private key of the certificate; PEM, no password, readable by its owner only"),
     )
     tls_client_ca: str = field(
         default="",
-        metadata=option(
+        metadata=access_option(
             "CA certificates (PEM) that must have signed the client certificates",
-            heading=ACCESS,
             folded=True,
             empty="no client certificate required",
         ),
     )
     log_level: str = field(
-        default="info",
-        metadata=option("Minimum level of the log; on stderr", one_of(*LOG_LEVELS), heading=WATCHING),
+        default="info", metadata=watching_option("Minimum level of the log; on stderr", one_of(*LOG_LEVELS))
     )
     log_format: str = field(
         default="text",
-        metadata=option("Format of the log; json writes one object per line", one_of("text", "json"), heading=WATCHING),
+        metadata=watching_option("Format of the log; json writes one object per line", one_of("text", "json")),
     )
-    access_log_share: float = field(
-        default=0.0,
-        metadata=option("Share of requests in the access log", SHARE, heading=WATCHING),
-    )
+    access_log_share: float = field(default=0.0, metadata=watching_option("Share of requests in the access log", SHARE))
     trace_endpoint: str = field(
         default="",
-        metadata=option(
+        metadata=watching_option(
             "OpenTelemetry collector; OTLP over HTTP",
             Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
-            heading=WATCHING,
         ),
     )
     trace_share: float = field(
-        default=0.01,
-        metadata=option("Share of requests without a traceparent to trace", SHARE, heading=WATCHING, folded=True),
+        default=0.01, metadata=watching_option("Share of requests without a traceparent to trace", SHARE, folded=True)
     )
-    record: str = field(
-        default="", metadata=option("Folder for a sample of the requests; as Parquet", heading=WATCHING)
-    )
+    record: str = field(default="", metadata=watching_option("Folder for a sample of the requests; as Parquet"))
     record_share: float = field(
-        default=0.01, metadata=option("Share of requests to record", above(0, 1), heading=WATCHING, folded=True)
+        default=0.01, metadata=watching_option("Share of requests to record", above(0, 1), folded=True)
     )
     record_max_bytes: int = field(
         default=1 << 30,
-        metadata=option(
+        metadata=watching_option(
             "Maximum disk use of recorded requests; the oldest are removed first",
             between(1 << 20, 1 << 50),
             unit="bytes",
-            heading=WATCHING,
             folded=True,
         ),
     )
 
     @property
     def credentials(self) -> dict[str, str]:
-        """The files with keys and certificates, by option; "" for those that are not given."""
+        """The files with keys and certificates, by option; "" if not set."""
         return {name: getattr(self, name) for name in ("api_keys", "tls_cert", "tls_key", "tls_client_ca")}
 
     @property

@@ -6,7 +6,6 @@ The server's own threads write it, the event loops read it. Each field is one re
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from freshet_serving.processor.errors import NotReady
@@ -66,15 +65,6 @@ class Lifecycle(Generic[P]):
     def open(self, processor: P) -> None:
         self._processor = processor
 
-    def loading(self, load: Callable[[], P]) -> Callable[[], tuple[P, Callable[[], None]]]:
-        """Wrap load(), so that it also returns the function that opens this lifecycle with what was loaded."""
-
-        def loaded() -> tuple[P, Callable[[], None]]:
-            processor = load()
-            return processor, partial(self.open, processor)
-
-        return loaded
-
     def drain(self) -> None:
         """Turn readiness off for good; requests are still answered."""
         self._draining = True
@@ -90,7 +80,6 @@ class Lifecycle(Generic[P]):
         return processor
 
     def part(self, pick: Callable[[P], T]) -> LifecyclePart[T]:
-        """Return a view of this lifecycle for ports that use a part of the processor."""
         return LifecyclePart(self, pick)
 
     @property
@@ -132,10 +121,7 @@ class Lifecycle(Generic[P]):
 
 
 class LifecyclePart(Generic[T]):
-    """A view of a Lifecycle whose processor() returns a part of the processor, selected once.
-
-    It is ready, or draining, when the whole is.
-    """
+    """A view of a Lifecycle whose processor() returns a part of the processor, selected once."""
 
     def __init__(self, whole: Lifecycle[Any], pick: Callable[[Any], T]) -> None:
         self._whole, self._pick = whole, pick

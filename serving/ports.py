@@ -18,7 +18,7 @@ class Routes(Protocol):
 
 
 class AdminPort(Protocol):
-    """The port for changes, beside the data ports."""
+    """The port for changes."""
 
     def start(self) -> None:
         """Begin to answer, on a thread of its own."""
@@ -50,14 +50,14 @@ class ServerExtension:
         dialects: decode() and encode() of forms of predict requests (serving.http.dialects) by name, from a call.
         metrics: Metric families by subject, from a host of models (processor.versions.host) and the snapshots of its
             models (processor.watching.ModelStats).
-        regions: What opens regions of shared memory (serving.front.shared_memory.Regions), from the most bytes that a
-            request may read; None for nothing.
-        admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens; None for none.
+        regions: Opens regions of shared memory (serving.front.shared_memory.Regions), from the most bytes that a
+            request may read.
+        admin_port: The admin port, from serving.server_parts.ServerParts and a socket that listens.
         admin_routes: Routes of the admin port, by the last part of their path, from serving.server_parts.ServerParts.
-        importer: The importer, from the options and the host of the models; None for none.
-        observers: What makes an observer of a process's requests (processor.sessions.observers), by the option that
-            asks for it: from the front end's options and the process's name; returns None if the options do not ask.
-        recordings: What reads recorded requests: "read" the inputs of some from a folder, a model's name, its inputs
+        importer: The importer, from the options and the host of the models.
+        observers: Creates an observer of a process's requests (processor.sessions.observers), by the option that
+            asks for it, from the front end's options and the process's name; None if the options do not ask.
+        recordings: Reads recorded requests: "read" the inputs of some from a folder, a model's name, its inputs
             and a number; "find" one by a folder, a model's name and the request's id.
     """
 
@@ -73,4 +73,3 @@ class ServerExtension:
 
 
 SERVER: Extensions[ServerExtension] = Extensions("freshet_serving.serving.extensions", ENGINE)
-"""The extensions of the server."""

@@ -1,9 +1,9 @@
 """Choose the layout of a server: the number of processes, where they compute, on how many sessions, and the reason.
 
 Measured with 1, 64 and 512 candidates, saturated and at light load (`make bench BENCH_ARGS="--only layouts"`): one
-worker per core that computes inline is the best or nearly so, and is therefore the default. A single process is chosen
-if several would be refused, if each would hold something that is too large to hold twice, or if options for the
-sessions of one process are given, which several would each apply to their own. Explicit options are never changed.
+worker per core that computes inline is the best or nearly so, and is the default. A single process is chosen if several
+would be refused, if each would hold something too large to hold twice, or if options for the sessions of one process
+are set, which several would each apply to their own. Explicit options are never changed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from freshet_serving.serving.serve_config import ServeConfig
 # More workers, or sessions of one worker, have not been measured. On larger machines the helper threads of all workers
 # use the other cores.
 MOST_WORKERS, MOST_SESSIONS = 8, 8
-# Memory of a worker's own: Python, libraries, compiled kernels. Each worker also has a queue of its own, so limits of
-# its length (PER_WORKER) do not call for a single process.
+# Memory of a worker's own: Python, libraries, compiled kernels. Each worker has a queue, so limits of its length
+# (PER_WORKER) do not call for a single process.
 WORKER_NBYTES = 128 << 20
 PER_WORKER = {"max_queue_rows"}
 # Share of the memory that all workers may take, besides tables and other processes.
@@ -46,19 +46,17 @@ class ModelFootprint:
 
     @classmethod
     def of(cls, repository: str, models: list[str], mirror: str = "") -> ModelFootprint:
-        """Return the footprint of the newest version of each model.
+        """Return the footprint of the newest version of each model; what cannot be read counts as nothing.
 
         Args:
-            repository: The repository; what cannot be read counts as nothing.
             models: The models to count; empty for all.
-            mirror: Folder of the mirror of an object store.
         """
         dense_nbytes, staged = 0, ""
         with contextlib.suppress(FreshetError, OSError):
-            there = open_repository(repository, mirror, serving=True)
-            for name in models or there.models():
+            opened = open_repository(repository, mirror, serving=True)
+            for name in models or opened.models():
                 with contextlib.suppress(FreshetError, OSError):
-                    manifest = there.version(name).manifest
+                    manifest = opened.version(name).manifest
                     dense_nbytes += FLOAT_NBYTES * sum(math.prod(shape) for shape in manifest.dense.values())
                     staged = staged or (name if manifest.stage is not None else "")
         return cls(dense_nbytes, staged)
@@ -70,7 +68,6 @@ class Layout:
 
     Attributes:
         workers: Number of processes that answer; with 1, the started process answers itself.
-        compute: Where sessions compute: inline or on threads.
         sessions: Number of sessions of each process; 0 for one per core.
         why: The reason, for the log.
     """
@@ -90,13 +87,7 @@ class Layout:
 
     @classmethod
     def of(cls, config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> Layout:
-        """Return the layout that the options ask for; what they leave open is set to what measured best. Pure.
-
-        Args:
-            allowed: Cores and memory of this machine.
-            footprint: Memory of the models in each process.
-            linux: The system is Linux.
-        """
+        """Return the layout that the options ask for; what they leave open is set to what measured best. Pure."""
         workers, why = config.workers, "as configured"
         if not workers:
             workers, why = _count(config, allowed, footprint, linux)
@@ -130,7 +121,6 @@ def may_have_workers(config: ServeConfig) -> bool:
 
 
 def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootprint, linux: bool) -> tuple[int, str]:
-    """Return the number of workers, and the reason."""
     if allowed.cores == 1:
         return 1, allowed.why
     if reason := _alone(config, footprint, linux):
@@ -148,13 +138,13 @@ def _count(config: ServeConfig, allowed: ResourceLimits, footprint: ModelFootpri
 
 def _alone(config: ServeConfig, footprint: ModelFootprint, linux: bool) -> str:
     """Return the reason why one process must answer; "" for none."""
-    given = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
+    changed = [f.name for f in fields(SessionOptions) if getattr(config, f.name) != f.default]
     reasons = {
         "workers need Linux": not linux,
         "groups are set": bool(config.groups),
         "shared_memory is on": config.shared_memory == "on",
         "remote tables are set": config.remote() is not None,
         f"{footprint.staged} has a stage that loads a large library": bool(footprint.staged),
-        **{f"{name} is set": True for name in given if name not in PER_WORKER},
+        **{f"{name} is set": True for name in changed if name not in PER_WORKER},
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -7,20 +7,15 @@ x-model-digest  requests the digest of the generation that answers, which is ret
 x-request-id    returned with the reply, and written to logs, traces and recordings
 traceparent     W3C trace context (serving.telemetry.tracing)
 
-A reply's x-features-missing lists inputs that the request left out and no online store had, as NAME=REASON; they had
-their defaults.
+A reply has
 
-A reply's x-unknown-rows and x-dropped-rows list rows of the request, from 0, whose key the model has no features for:
-"2, 5-7". Those that were dropped have no place in the outputs.
-
-A reply's x-sequence-version is the version of the kept user after the request (processor.features.user_calls).
-
-A reply's x-state-generation is the generation that the user's part is of, where it was kept and is older or rounded.
-
-A reply's x-unfilled is how many fewer best items there are for each user than the request asks for.
-
-A reply's x-ignored-inputs lists inputs that were sent but that the model does not have, where TensorFlow Serving
-ignores them.
+x-features-missing  inputs that the request left out and no online store had, as NAME=REASON; they had their defaults
+x-unknown-rows, x-dropped-rows  rows of the request, from 0, whose key the model has no features for: "2, 5-7"; dropped
+                rows have no place in the outputs
+x-sequence-version  version of the kept user after the request (processor.features.user_calls)
+x-state-generation  generation of the user's part, if it was kept and is older or rounded
+x-unfilled      number of best items that each user lacks
+x-ignored-inputs  inputs that the model does not have, where TensorFlow Serving ignores them
 """
 
 from __future__ import annotations
@@ -58,11 +53,7 @@ def top_items_of(headers: Headers) -> int:
 
 
 def list_defaulted(defaulted: Mapping[str, str]) -> bytes:
-    """Return the value of x-features-missing, cut after MAX_LISTED_NBYTES.
-
-    Args:
-        defaulted: Reasons by input.
-    """
+    """Return the value of x-features-missing, from reasons by input, cut after MAX_LISTED_NBYTES."""
     listed, nbytes = [], 0
     for name, reason in defaulted.items():
         part = f"{quote(name[:128])}={reason}"
@@ -75,13 +66,9 @@ def list_defaulted(defaulted: Mapping[str, str]) -> bytes:
 
 
 def list_rows(rows: Sequence[int]) -> bytes:
-    """Return the value of x-unknown-rows or x-dropped-rows.
+    """Return the value of x-unknown-rows or x-dropped-rows, from ascending numbers.
 
-    Args:
-        rows: Numbers of rows, ascending.
-
-    Raises:
-        TooLarge: They are too many for a header; half a list would be a wrong one.
+    Raises TooLarge if they are too many for a header; half a list would be a wrong one.
     """
     parts: list[str] = []
     at = 0

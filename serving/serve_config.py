@@ -13,6 +13,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -26,7 +27,15 @@ from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, ProcessOptions
 from freshet_serving.processor.tables.budgets import Budgets
-from freshet_serving.serving.front_options import ACCESS, LIFE, PORTS, WATCHING, FrontendOptions
+from freshet_serving.serving.front_options import (
+    ACCESS,
+    LIFE,
+    PORTS,
+    WATCHING,
+    FrontendOptions,
+    life_option,
+    port_option,
+)
 from freshet_serving.serving.http.origin_checks import is_loopback
 from freshet_serving.serving.ports import SERVER
 
@@ -41,6 +50,7 @@ SAMPLE_REPOSITORY = "the sample"
 SECTIONS = ("groups", "model", "online_stores")
 REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
+repository_option, table_option = partial(option, heading=REPOSITORY), partial(option, heading=TABLES)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 EXTENSIONS = {
@@ -59,149 +69,115 @@ EXTENSIONS = {
 
 @dataclass(frozen=True)
 class ServeConfig(FrontendOptions, ProcessOptions):
-    """Validated options; names include the units.
-
-    Attributes:
-        groups: The [groups.NAME] sections of the file.
-        model: The [model.NAME] sections of the file.
-        online_stores: The [online_stores.NAME] sections of the file.
-    """
+    """Validated options; names include the units. `groups`, `model` and `online_stores` are sections of the file."""
 
     repository: str = field(
-        metadata=option(
-            "Folder or bucket with models; as NAME/VERSION",
-            Values("a folder or an s3://, gs://, az:// address", bool),
-            heading=REPOSITORY,
+        metadata=repository_option(
+            "Folder or bucket with models; as NAME/VERSION", Values("a folder or an s3://, gs://, az:// address", bool)
         )
     )
     sample: bool = field(
         default=False,
-        metadata=option(
-            "Serve a sample; in place of a repository, with a new delta every second, for a first look",
-            heading=REPOSITORY,
+        metadata=repository_option(
+            "Serve a sample; in place of a repository, with a new delta every second, for a first look"
         ),
     )
     mirror: str = field(
         default="",
-        metadata=option(
-            "Local folder for a mirror of a repository in an object store",
-            heading=REPOSITORY,
-            folded=True,
-            empty="the user's cache",
+        metadata=repository_option(
+            "Local folder for a mirror of a repository in an object store", folded=True, empty="the user's cache"
         ),
     )
     mirror_bytes: int = field(
         default=0,
-        metadata=option(
-            "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), heading=REPOSITORY, folded=True
+        metadata=repository_option(
+            "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), folded=True
         ),
     )
     models: list[str] = field(
-        default_factory=list,
-        metadata=option("Serve only these models; separated by commas", heading=REPOSITORY, empty="all"),
+        default_factory=list, metadata=repository_option("Serve only these models; separated by commas", empty="all")
     )
     poll_interval_s: float = field(
         default=0.05,
-        metadata=option(
-            "Interval between polls of the repository",
-            between(0.001, 3600),
-            unit="seconds",
-            heading=REPOSITORY,
-            folded=True,
+        metadata=repository_option(
+            "Interval between polls of the repository", between(0.001, 3600), unit="seconds", folded=True
         ),
     )
     max_staleness_s: float = field(
         default=0.0,
-        metadata=option(
+        metadata=repository_option(
             "Report not-ready when the served version lags the repository by more than this",
             between(0, 604_800, "no bound"),
             unit="seconds",
-            heading=REPOSITORY,
             folded=True,
         ),
     )
     ready_when_empty: bool = field(
-        default=False,
-        metadata=option("Report ready while there is no model, as Triton does", heading=REPOSITORY, folded=True),
+        default=False, metadata=repository_option("Report ready while there is no model, as Triton does", folded=True)
     )
     strict: bool = field(
-        default=False,
-        metadata=option("Do not start if a model cannot be served", heading=REPOSITORY, folded=True),
+        default=False, metadata=repository_option("Do not start if a model cannot be served", folded=True)
     )
     import_timeout_s: float = field(
         default=1800.0,
-        metadata=option(
+        metadata=repository_option(
             "Maximum duration of one import; its processor time, over all cores, may be twice that",
             between(1, 604_800),
             unit="seconds",
-            heading=REPOSITORY,
             folded=True,
         ),
     )
     import_memory_bytes: int = field(
         default=0,
-        metadata=option(
+        metadata=repository_option(
             "Maximum memory of one import, without mapped files",
             between(0, 1 << 50, "half of the machine's memory, at least 4 GiB"),
-            heading=REPOSITORY,
             folded=True,
         ),
     )
     trust: list[str] = field(
         default_factory=list,
-        metadata=option(
+        metadata=repository_option(
             "Serve only versions signed by one of these public keys; files, separated by commas",
-            heading=REPOSITORY,
             folded=True,
             empty="no signature required",
         ),
     )
     key: str = field(
         default="",
-        metadata=option(
+        metadata=repository_option(
             "Private key that signs what this server writes: uploads, rollbacks, holds, snapshots",
-            heading=REPOSITORY,
             folded=True,
             empty="nothing is signed",
         ),
     )
     trust_memory: str = field(
         default="",
-        metadata=option(
+        metadata=repository_option(
             "Folder with the newest trusted state of each model, so that no older one is served; must survive restarts",
-            heading=REPOSITORY,
             folded=True,
             empty="$XDG_STATE_HOME/freshet/trust",
         ),
     )
     undo_depth: int = field(
         default=UNDO_DEPTH,
-        metadata=option(
-            "Number of deltas that can be rolled back in memory", between(0, 65536), heading=REPOSITORY, folded=True
+        metadata=repository_option(
+            "Number of deltas that can be rolled back in memory", between(0, 65536), folded=True
         ),
     )
     delta_guard: str = field(
         default=ON,
-        metadata=option(
-            "Hold suspicious deltas; strict scores more rows; a model's section takes precedence",
-            one_of(*GUARD_MODES),
-            heading=REPOSITORY,
+        metadata=repository_option(
+            "Hold suspicious deltas; strict scores more rows; a model's section takes precedence", one_of(*GUARD_MODES)
         ),
     )
-    host: str = field(default="127.0.0.1", metadata=option("Address of the data ports", ADDRESS, heading=PORTS))
-    http_port: int = field(default=8501, metadata=option("Data port for HTTP; 0 uses a free one", PORT, heading=PORTS))
-    grpc_port: int = field(default=8500, metadata=option("Data port for gRPC; 0 uses a free one", PORT, heading=PORTS))
+    host: str = field(default="127.0.0.1", metadata=port_option("Address of the data ports", ADDRESS))
+    http_port: int = field(default=8501, metadata=port_option("Data port for HTTP; 0 uses a free one", PORT))
+    grpc_port: int = field(default=8500, metadata=port_option("Data port for gRPC; 0 uses a free one", PORT))
     admin_host: str = field(
-        default="127.0.0.1",
-        metadata=option(
-            "Address of the admin port; loopback without a token",
-            ADDRESS,
-            heading=PORTS,
-        ),
+        default="127.0.0.1", metadata=port_option("Address of the admin port; loopback without a token", ADDRESS)
     )
-    admin_port: int = field(
-        default=8502, metadata=option("Admin port, for changes; 0 uses a free one", PORT, heading=PORTS)
-    )
+    admin_port: int = field(default=8502, metadata=port_option("Admin port, for changes; 0 uses a free one", PORT))
     workers: int = field(
         default=0,
         metadata=option("Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING),
@@ -216,18 +192,16 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     )
     table_memory: list[str] = field(
         default_factory=list,
-        metadata=option(
+        metadata=table_option(
             "Memory limits of tables: model/table=SIZE or model/*=SIZE, separated by commas",
-            heading=TABLES,
             folded=True,
             empty="all of them",
         ),
     )
     scratch: str = field(
         default="",
-        metadata=option(
+        metadata=table_option(
             "Folder for rows that deltas change in tables with a memory limit, and, if named, for kept requests",
-            heading=TABLES,
             folded=True,
             empty="the system's",
         ),
@@ -235,28 +209,24 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     remote_url: str = field(
         default="",
         repr=False,
-        metadata=option(
-            "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", heading=TABLES, folded=True
+        metadata=table_option(
+            "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", folded=True
         ),
     )
     remote_tables: list[str] = field(
         default_factory=list,
-        metadata=option(
-            "Tables in the row store, model/table or model/*, separated by commas", heading=TABLES, folded=True
-        ),
+        metadata=table_option("Tables in the row store, model/table or model/*, separated by commas", folded=True),
     )
     remote_timeout_s: float = field(
-        default=0.05, metadata=option("Timeout of row store queries", unit="seconds", heading=TABLES, folded=True)
+        default=0.05, metadata=table_option("Timeout of row store queries", unit="seconds", folded=True)
     )
     remote_on_error: str = field(
         default="default",
-        metadata=option(
-            "If a row is unavailable: default (use the default row) or fail (503)", heading=TABLES, folded=True
-        ),
+        metadata=table_option("If a row is unavailable: default (use the default row) or fail (503)", folded=True),
     )
     remote_cache_rows: int = field(
         default=1_000_000,
-        metadata=option("Rows of each remote table kept in memory, in each process", heading=TABLES, folded=True),
+        metadata=table_option("Rows of each remote table kept in memory, in each process", folded=True),
     )
     online_store: list[str] = field(
         default_factory=list,
@@ -269,11 +239,8 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     )
     drain_s: float = field(
         default=0.0,
-        metadata=option(
-            "Keep serving this long after SIGTERM; not ready meanwhile",
-            between(0, 3600),
-            unit="seconds",
-            heading=LIFE,
+        metadata=life_option(
+            "Keep serving this long after SIGTERM; not ready meanwhile", between(0, 3600), unit="seconds"
         ),
     )
     groups: dict[str, Any] = field(default_factory=dict)
@@ -301,9 +268,10 @@ class ServeConfig(FrontendOptions, ProcessOptions):
             "tls_cert, tls_key: expected both, or neither and no tls_client_ca",
         )
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
-        for what, wanted in threaded.items():
+        for setting, value in threaded.items():
             _want(
-                self.compute != "inline" or not wanted, f"compute: expected auto or threads with {what}, got 'inline'"
+                self.compute != "inline" or not value,
+                f"compute: expected auto or threads with {setting}, got 'inline'",
             )
         _want(
             not self.max_staleness_s or self.max_staleness_s > self.poll_interval_s,
@@ -315,17 +283,11 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         self.stores()
 
     def front_options(self, version: str, processes: int) -> FrontendOptions:
-        """Return the options of the data ports of one process.
-
-        Args:
-            version: Freshet's own version.
-            processes: Number of processes, which share the disk for recordings.
-        """
-        mine = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
-        return FrontendOptions(**{**mine, "version": version, "record_max_bytes": self.record_max_bytes // processes})
+        """Return the options of the data ports of one of `processes` processes, which share the disk for recordings."""
+        shared = {f.name: getattr(self, f.name) for f in fields(FrontendOptions)}
+        return FrontendOptions(**{**shared, "version": version, "record_max_bytes": self.record_max_bytes // processes})
 
     def policies(self) -> dict[str, ModelPolicy]:
-        """Return the policies of the [model.NAME] sections. Raises BadInput."""
         if not self.model:
             return {}
         from freshet_serving.processor.versions.policy import ModelPolicy
@@ -343,7 +305,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         return bool(self.trust or self.key)
 
     def keyring(self) -> Keyring:
-        """Return the keyring of the key files. Raises BadInput."""
         if not self.signed:
             return NO_KEYS
         from freshet_serving.processor.repository import default_memory
@@ -351,7 +312,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         return Keyring.of(self.key, self.trust, self.trust_memory or default_memory(self.repository))
 
     def budgets(self) -> Budgets:
-        """Return the memory budgets of tables. Raises BadInput."""
         scratch = self.scratch
         if self.table_memory and not scratch:
             try:
@@ -372,7 +332,6 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         )
 
     def stores(self) -> list[Any]:
-        """Return the online stores that features are looked up in. Raises BadInput."""
         addresses = named_addresses(self.online_store, "online_store")
         for name in addresses:
             _want(name not in self.online_stores, f"online_store: {name[:64]!r} has a section [online_stores] too")
@@ -385,15 +344,11 @@ class ServeConfig(FrontendOptions, ProcessOptions):
 
 
 def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: str | None = None) -> ServeConfig:
-    """Return the configuration from all four sources.
+    """Return the configuration from all four sources. Raises BadInput, which names the source and the key.
 
     Args:
         options: Values by field name; None for options that the command line does not give.
-        environ: Environment variables.
         file: A TOML file; None for $FRESHET_CONFIG.
-
-    Raises:
-        BadInput: A value is invalid; the message names the source and the key in one line.
     """
     values = {key: value for key, value in options.items() if value is not None}
     for key, parse in PARSERS.items():
@@ -419,8 +374,7 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
 def split_names(text: str) -> list[str]:
     """Split comma-separated names and drop empty ones.
 
-    Raises BadInput for a non-empty text without names: an empty list has a meaning that the author of the text did not
-    intend, such as all models.
+    Raises BadInput for a non-empty text without names: an empty list means all, which its author did not intend.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if text and not names:
@@ -466,28 +420,20 @@ def _typed(value: Any, kind: type, where: str) -> Any:
         _want(abs(value) < 1 << 63, f"{where}: expected a number of 64 bits, got a larger one")
         return float(value)
     if type(value) is not kind or (isinstance(value, list) and any(type(v) is not str for v in value)):
-        wanted = "a list of strings" if kind is list else TYPE_NAMES[kind]
-        raise BadInput(f"{where}: expected {wanted}, got {type_name(value)}")
+        expected = "a list of strings" if kind is list else TYPE_NAMES[kind]
+        raise BadInput(f"{where}: expected {expected}, got {type_name(value)}")
     return value
 
 
 def parsed(parse: Any, text: str, name: str) -> Any:
-    """Parse the text of an option.
-
-    Args:
-        parse: The parser.
-        name: Name of the option, for error messages.
-
-    Raises:
-        BadInput: The text is invalid.
-    """
+    """Parse the text of the option `name`. Raises BadInput."""
     try:
         return parse(text)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
     except (ValueError, KeyError):
-        wanted = TYPE_NAMES[bool if parse is true_or_false else parse]
-        raise BadInput(f"{name}: expected {wanted}, got {text[:64]!r}") from None
+        expected = TYPE_NAMES[bool if parse is true_or_false else parse]
+        raise BadInput(f"{name}: expected {expected}, got {text[:64]!r}") from None
 
 
 def _want(condition: bool, message: str) -> None:
@@ -496,7 +442,6 @@ def _want(condition: bool, message: str) -> None:
 
 
 def _kind(hint: Any) -> type:
-    """Return the type that a field holds, apart from None: str, int, float, bool or list."""
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     origin = get_origin(hint) or hint
@@ -517,28 +462,17 @@ PARSERS: dict[str, Callable[[str], Any]] = {key: _PARSER_OF.get(kind, kind) for 
 
 
 def check_extensions(config: ServeConfig) -> None:
-    """Check that every option which somebody has set has its extension.
-
-    Args:
-        config: The options; one that has its default is not set.
-
-    Raises:
-        BadInput: An option needs an extension that is not there.
-    """
-    known = SERVER.all().keys() | ENGINE.all().keys()
+    """Raise BadInput if an option that is not at its default needs an extension that is not there."""
+    extensions = SERVER.all().keys() | ENGINE.all().keys()
     for spec in fields(config):
         extension = EXTENSIONS.get(spec.name, "")
         is_set = bool(extension) and getattr(config, spec.name) != spec.default
-        if is_set and extension not in known and not _used_by_core(config, spec.name):
+        if is_set and extension not in extensions and not _used_by_core(config, spec.name):
             raise missing(spec.name, extension)
 
 
 def _used_by_core(config: ServeConfig, name: str) -> bool:
-    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know.
-
-    Args:
-        name: Name of the option.
-    """
+    """Return whether the core has a use for an option too, such as a token, which changes over the data ports know."""
     if name == "delta_guard":
         return config.delta_guard == OFF
     return name == "admin_token" and (config.model_control != "none" or bool(config.api_keys))

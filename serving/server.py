@@ -10,15 +10,13 @@ opens the processor and ends; `freshet-watcher` polls the repository. Session th
 Order of startup: signal handlers, the ports (503 while models load), processor, watcher, the ready line.
 Order of shutdown: unready; drain_s of service, during which connections are drained one after the other; no new
 connections, and requests already sent on open ones are answered within shutdown_timeout_s
-(serving.http.connection_draining); watcher, a running import, admin port, processor. A second signal skips the rest of
-the waiting.
+(serving.http.connection_draining); watcher, a running import, admin port, processor. A second signal skips the waits.
 
 Nothing that hangs prevents the process from ending: every wait of the server has a bound, it does not wait for what is
 known to be stuck (a change that has held its lock for a minute), and serving.shutdown_watchdog ends what is left.
 
-SIGTERM, SIGINT and SIGHUP mean the same: a watched repository needs no reload signal, so a SIGHUP means that the
-terminal has closed, and ends the server as it ends any program. If SIGHUP is ignored when the server starts (nohup), it
-stays ignored.
+SIGTERM, SIGINT and SIGHUP mean the same. A watched repository needs no reload signal, so a SIGHUP means that the
+terminal has closed; if it is ignored when the server starts (nohup), it stays ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.features.limits import RequestLimits
@@ -70,10 +68,7 @@ PATIENCE_S = 0.05
 """Seconds that the deltas of other models wait, once, for a model that is loading a version."""
 
 HELPERS = 6
-"""Helper threads of the event loop for slow work.
-
-They are created at the start, because creating them may fail when memory is short.
-"""
+"""Helper threads of the event loop for slow work, created at the start: later, memory may be short."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Number of parts in which connections are drained during drain_s.
@@ -145,8 +140,7 @@ class Server:
         """Bind the ports and create the parts of the server.
 
         Args:
-            version: Freshet's own version.
-            layout: The layout, if determined already; None to determine it.
+            layout: The layout, if determined already.
             fork_server: The fork server of workers, started before this module was imported.
             open_processor: Opens the processor, if one process answers.
             out: Stream for the ready line; standard output if None.
@@ -166,7 +160,7 @@ class Server:
             self._bulk, self._begin_watching = low_priority_pool(), lower_priority
         self._out, self._shutdown_watchdog = out or sys.stdout, shutdown_watchdog
         self._start_s = time.monotonic() if start_s is None else start_s
-        self._lifecycle: Lifecycle[InProcessHost] | Lifecycle[WorkerPoolHost]
+        self._lifecycle: Lifecycle[Any]
         self._watcher: Watcher | None = None
         self._importer: Importer | None = None
         self._failed = False
@@ -187,7 +181,7 @@ class Server:
         self.admin_address: tuple[str, int] | None = admin.getsockname()[:2] if admin else None
         self._metrics: Metrics
         self._front: Frontend
-        self._open: Callable[[], tuple[ModelHost, Callable[[], None]]]
+        self._open: Callable[[], ModelHost]
         if self._layout.workers == 1:
             self._serve_alone(data, open_processor, version)
         else:
@@ -210,7 +204,6 @@ class Server:
     def _serve_alone(
         self, data: socket.socket, open_processor: Callable[[ServeConfig, Layout], Processor], version: str
     ) -> None:
-        """Set up a single process that answers requests itself."""
         config, options = self._config, self._config.front_options(version, processes=1)
         lifecycle: Lifecycle[InProcessHost] = Lifecycle()
         self._lifecycle = lifecycle
@@ -239,10 +232,9 @@ class Server:
             watching.observe(processor.predictor, metrics.own)
             return processor.host
 
-        self._open = lifecycle.loading(open_watched)
+        self._open = open_watched
 
     def _supervise(self, data: socket.socket, version: str, fork_server: ForkServer | None) -> None:
-        """Set up a supervisor of worker processes that answer requests."""
         from freshet_serving.serving.workers.acceptor import Acceptor
         from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerSettings
         from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
@@ -275,7 +267,7 @@ class Server:
             host.load_all(config.strict)
             return host
 
-        self._open = lifecycle.loading(open_host)
+        self._open = open_host
 
     def run(self) -> int:
         """Serve until stopped, and return the exit code: 0, or 1 if the processor could not be opened."""
@@ -336,10 +328,9 @@ class Server:
         hurry.cancel()
 
     async def _serve_on(self) -> None:
-        """Continue to serve for drain_s.
+        """Continue to serve for drain_s, so that load balancers notice.
 
-        Load balancers notice that the server is unready. Clients with persistent connections notice when their
-        connections are drained, a part at a time, so that they do not all connect elsewhere at once.
+        Connections are drained a part at a time, so that clients do not all connect elsewhere at once.
         """
         for left in range(DRAIN_STEPS, 0, -1):
             if self._hurried.is_set() or not self._config.drain_s:
@@ -354,7 +345,7 @@ class Server:
 
     def _load(self) -> None:
         try:
-            processor, opened = self._open()
+            processor = self._open()
         except Exception as error:
             if isinstance(error, FreshetError):
                 log.error("cannot serve the repository: %s", error)
@@ -372,7 +363,7 @@ class Server:
             if self._lifecycle.draining:
                 processor.close()
                 return
-            opened()
+            self._lifecycle.open(processor)
             self._front.opened()
             self._importer = importer
             self._watcher = Watcher(
@@ -401,7 +392,6 @@ class Server:
         print(f"freshet: ready in {took_s:.2f} s {ports} {layout}", file=self._out, flush=True)
 
     def _finish(self) -> None:
-        """End every thread that run() started, each within its own bound."""
         stuck = self._lifecycle.opened and self._lifecycle.processor().stuck
         timeout_s = 0.0 if self._hurried.is_set() or stuck else self._config.shutdown_timeout_s
         self._loader.join(timeout_s)
@@ -434,7 +424,7 @@ def warn_of_unused(config: ServeConfig) -> None:
 
 
 def _importer(config: ServeConfig, host: ModelHost) -> Importer:
-    """Return what brings in models that are no packages, or refuses them where no extension does."""
+    """Return what brings in models that are no packages, or refuses them."""
     make = SERVER.only("importer")
     importer: Importer = make(config, host) if make else RefusedSources(host.repository.root, config.models, host)
     return importer

@@ -21,8 +21,6 @@ class ServerParts:
 
     Attributes:
         workers: Number of processes that answer.
-        lifecycle: Says whether the models are available.
-        access: Who may do what.
         data_address: Host and port of the HTTP data port.
         bulk: Runs long operations at low priority; None if one process answers.
     """

@@ -1,16 +1,15 @@
 """End a server process that does not shut down in time.
 
-A graceful shutdown waits: for connections, for a running poll, for a requested change. Each wait of the server itself
-has a bound, but if a thread hangs (a disk that does not answer, a lock that is never released), the event loop whose
-executor it belongs to waits for it again as it closes, and so does the interpreter. So one thread, created at the start
-and independent of memory and others' locks, ends the process when its time is up.
+A graceful shutdown waits: for connections, for a running poll, for a requested change. Each wait of the server has a
+bound. But if a thread hangs (a disk that does not answer, a lock that is never released), the event loop whose executor
+it belongs to waits for it as it closes, and so does the interpreter. So one thread, created at the start and
+independent of memory and others' locks, ends the process when its time is up.
 
 Invariant: after a request to end, the process ends within the bound of arm() or, once the server has shut down
 gracefully, within LAST_S.
 
-This module also notices signals first: the event loop reads the bytes that the interpreter writes for each signal, and
-loses them if there is no memory left to read them with. So arm_on_signals() puts a thread in between that reads into a
-preallocated byte, arms the watchdog, and passes the byte on.
+The event loop reads the bytes that the interpreter writes for each signal, and loses them if there is no memory left.
+So arm_on_signals() puts a thread in between that reads into a preallocated byte, arms the watchdog, and passes it on.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class ShutdownWatchdog:
 
         Args:
             limit_s: Seconds that a graceful shutdown may take, counted from arm().
-            end: Called with the exit code when the time is up.
+            end: Called with the exit code.
         """
         self._limit_s, self._end = limit_s, end
         self._armed, self._ended, self._never = threading.Lock(), threading.Lock(), threading.Lock()
         for lock in (self._armed, self._ended, self._never):
             lock.acquire()
         # The socket that the interpreter writes signal bytes to; kept open as long as signals may arrive.
-        self._told: socket.socket | None = None
+        self._signal_socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="freshet-last-resort", daemon=True)
 
     def start(self) -> None:
@@ -50,18 +49,15 @@ class ShutdownWatchdog:
         self._thread.start()
 
     def arm_on_signals(self, numbers: Collection[int]) -> None:
-        """Arm the watchdog on a signal, even if the event loop loses it.
+        """Arm the watchdog on these signals, even if the event loop loses them.
 
         Call it in the main thread, once the loop runs and has its signal handlers.
-
-        Args:
-            numbers: The signals that ask the server to end.
         """
-        heard, self._told = socket.socketpair()
-        self._told.setblocking(False)
-        loop = signal.set_wakeup_fd(self._told.fileno(), warn_on_full_buffer=False)
-        known = frozenset(map(int, numbers))
-        threading.Thread(target=self._listen, args=(heard, loop, known), name="freshet-signals", daemon=True).start()
+        heard, self._signal_socket = socket.socketpair()
+        self._signal_socket.setblocking(False)
+        loop = signal.set_wakeup_fd(self._signal_socket.fileno(), warn_on_full_buffer=False)
+        ending = frozenset(map(int, numbers))
+        threading.Thread(target=self._listen, args=(heard, loop, ending), name="freshet-signals", daemon=True).start()
 
     def _listen(self, heard: socket.socket, loop: int, numbers: frozenset[int]) -> None:
         byte = bytearray(1)

@@ -8,11 +8,9 @@ from tests.programs import costs, covered
 def test_time_is_charged_to_the_innermost_span(tmp_path):
     clock = iter([(0.0, 0.0), (1.0, 0.0), (3.0, 0.5), (6.0, 0.5), (10.0, 2.5), (10.0, 2.5)])
     meter = costs.Meter(tmp_path / "gw0.jsonl", used=lambda: next(clock))
-    meter.enter("tests/a/test_b.py", "test_c")
-    meter.enter("tests/a/test_b.py", "fixture d (module)")
-    meter.audit("subprocess.Popen", ())
-    meter.leave()
-    meter.leave()
+    file = "tests/a/test_b.py"
+    with meter.within(file, "test_c"), meter.within(file, "fixture d (module)"):
+        meter.audit("subprocess.Popen", ())
     meter.write()
     assert costs.read(tmp_path) == {
         ("", "between tests"): [1.0, 0.0, 0],

@@ -4,7 +4,7 @@
          429                                         429               429
 
 The address comes first: a client that guesses keys is slowed down before a hash is computed. Without configured keys
-there is no guard, and requests pay nothing for it.
+there is no guard.
 
 One guard belongs to one thread (serving.access.rate_limiter). Its keys are replaced as a whole, from any thread; an
 admitted request stays admitted.
@@ -58,26 +58,15 @@ class Permit:
 
 
 class AccessGuard:
-    """Checks requests, as the module's docstring describes.
-
-    Attributes:
-        keys: The known keys; may be replaced at any time.
-        no_permit: A permit that holds nothing.
-    """
+    """Checks requests; `keys` may be replaced at any time, and `no_permit` is a permit that holds nothing."""
 
     def __init__(self, keys: ApiKeys, rate_limiter: RateLimiter, clock: Clock | None = None) -> None:
         self.keys = keys
         self._rate_limiter, self._clock = rate_limiter, clock or SystemClock()
         self.no_permit = Permit(rate_limiter)
-        """A permit that holds nothing."""
 
     def authorize(self, scope: str, authorization: bytes | None) -> ApiKey:
-        """Return the key of a request if it has the scope; count nothing.
-
-        Raises:
-            Unauthenticated: The key is missing, unknown or expired.
-            Forbidden: The key does not have the scope.
-        """
+        """Return the key of a request if it has the scope, and count nothing; raises as acquire()."""
         key = self._find(authorization)
         if key is None or key.expires_s <= self._clock.unix_s():
             raise Unauthenticated
@@ -119,23 +108,12 @@ class AccessGuard:
         return Permit(self._rate_limiter, tuple(entered))
 
     def authorize_stream(self, scope: str, authorization: bytes | None, address: str) -> None:
-        """Admit a stream whose requests are admitted one by one later.
-
-        Args:
-            authorization: The stream's authorization header.
-            address: The client's address; "" if unknown.
-
-        Raises:
-            Unauthenticated: The key is missing, unknown or expired.
-            Forbidden: The key does not have the scope.
-            Overloaded: The address's rate limit is exceeded.
-        """
+        """Admit a stream whose requests are admitted one by one later; raises as acquire()."""
         if scope != OPEN:
             self._meet(self.keys.address, address)
             self.authorize(scope, authorization)
 
     def has(self, scope: str, authorization: bytes | None) -> bool:
-        """Report whether a request's key has a scope."""
         key = self._find(authorization)
         return key is not None and scope in key.scopes
 

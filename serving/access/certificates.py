@@ -1,7 +1,7 @@
 """Build TLS contexts from certificates: a port's own certificate and key, and the CA of its clients.
 
-TLS 1.2 at least; no renegotiation, no compression, no key with a password (a server has no one to type it). With a
-client CA, the handshake of a client without a certificate from it fails.
+TLS 1.2 at least; no renegotiation, no compression, no key with a password. With a client CA, the handshake of a client
+without a certificate from it fails.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,14 +16,7 @@ from freshet_serving.processor.errors import BadInput
 
 
 class Certificates(NamedTuple):
-    """A certificate with its chain and private key, and an optional CA for client certificates.
-
-    Attributes:
-        chain: The certificate with its chain, in PEM.
-        key: The private key, in PEM.
-        client_ca: Certificates that sign clients' certificates, in PEM; empty for no client certificates.
-        context: The TLS context made of them, for HTTP.
-    """
+    """A certificate with its chain, its private key and a CA for client certificates, b"" for none, in PEM."""
 
     chain: bytes
     key: bytes
@@ -55,8 +47,6 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
             context.load_cert_chain(chain_path, key_path, _no_password)
     except ssl.SSLError as error:
         raise BadInput(f"tls_cert, tls_key: expected a certificate and its own key in PEM, got {_why(error)}") from None
-    except _PasswordRequired:
-        raise BadInput("tls_key: expected a key without a password; openssl pkey -in KEY -out PLAIN") from None
     if client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
@@ -66,12 +56,8 @@ def _context(chain: bytes, key: bytes, client_ca: bytes) -> ssl.SSLContext:
     return context
 
 
-class _PasswordRequired(Exception):
-    """The key needs a password."""
-
-
 def _no_password() -> str:
-    raise _PasswordRequired
+    raise BadInput("tls_key: expected a key without a password; openssl pkey -in KEY -out PLAIN")
 
 
 def _why(error: Exception) -> str:
@@ -82,17 +68,10 @@ def _why(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """Yield a path to a file with these bytes, in memory if the system has memory files."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("freshet-tls", os.MFD_CLOEXEC)
-        try:
-            with open(fd, "wb", closefd=False) as memory:
-                memory.write(data)
-            yield f"/proc/self/fd/{fd}"
-        finally:
-            os.close(fd)
-    else:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
-            yield file.name
+    fd = os.memfd_create("freshet-tls", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as memory:
+            memory.write(data)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

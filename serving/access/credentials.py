@@ -56,33 +56,21 @@ ADMIN_PLACE, DATA_PLACE = 0, 1
 
 
 class Credentials(NamedTuple):
-    """The contents of the files at one moment.
-
-    Attributes:
-        edition: Number of the reading; later ones replace earlier ones.
-        files: Contents by option.
-    """
+    """The contents of the files at one moment, by option; a later edition replaces earlier ones."""
 
     edition: int
     files: Mapping[str, bytes]
 
     def message(self) -> dict[str, Any]:
-        """Return the credentials as a JSON-compatible message."""
         return {"edition": self.edition, "files": {k: base64.b64encode(v).decode() for k, v in self.files.items()}}
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Credentials:
-        """Read credentials from a message of message()."""
         return cls(message["edition"], {k: base64.b64decode(v) for k, v in message["files"].items()})
 
 
 class AccessControl:
-    """The credentials in force in one process, and the guards that use them.
-
-    Args:
-        admin_token: The admin token; "" for none.
-        memory: The server's rate limiter memory.
-    """
+    """The credentials in force in one process, and the guards that use them."""
 
     def __init__(self, admin_token: str, memory: NDArray[np.uint8]) -> None:
         self.memory = memory
@@ -109,11 +97,7 @@ class AccessControl:
         hand(self._newest)
 
     def take(self, credentials: Credentials) -> None:
-        """Put credentials into force, unless later ones already are.
-
-        Raises:
-            BadInput: They are invalid; nothing changes.
-        """
+        """Put credentials into force, unless later ones already are; raise BadInput if they are invalid."""
         if credentials.edition <= self._newest.edition:
             return
         # Without files, as most servers are, there is nothing to check, and what reads them is not loaded.
@@ -121,7 +105,7 @@ class AccessControl:
             from freshet_serving.serving.access.certificates import Certificates
 
             keys, certificates = self._keys_in(credentials), Certificates.of(credentials.files)
-            self._newest, self._certificates = credentials, certificates
+            self._certificates = certificates
             for guard in self._guards:
                 guard.keys = keys
         self._newest = credentials
@@ -129,29 +113,16 @@ class AccessControl:
             hand(credentials)
 
     def _keys_in(self, credentials: Credentials) -> ApiKeys:
-        """Return the keys of credentials, and the admin token; raise BadInput."""
         from freshet_serving.serving.access.key_file import ApiKeys
 
         return ApiKeys.parse(credentials.files.get("api_keys", b"")).with_admin_token(self._admin_token)
 
 
 class CredentialFiles:
-    """The watched files of a server.
-
-    Attributes:
-        newest: The newest contents that were valid.
-    """
+    """The watched files of a server; `newest` are the newest contents that were valid."""
 
     def __init__(self, paths: Mapping[str, str], take: Callable[[Credentials], None]) -> None:
-        """Read the files for the first time.
-
-        Args:
-            paths: Paths by option.
-            take: Puts credentials into force; raises BadInput if they are invalid.
-
-        Raises:
-            BadInput: The files are invalid.
-        """
+        """Read the files, paths by option, for the first time, and take() them; raises BadInput."""
         self._paths = {option: Path(path) for option, path in paths.items() if path}
         self._take = take
         self._counters = CounterBlock(COUNTERS)
@@ -171,23 +142,22 @@ class CredentialFiles:
             self._thread.join(STOP_S)
 
     def counted(self) -> Snapshot:
-        """Return the counters for /metrics."""
         return self._counters.snapshot()
 
     def poll_once(self) -> None:
-        """Poll once: reload files that have changed and have been stable since the last poll."""
+        """Reload files that have changed and have been stable since the last poll."""
         before, self._seen = self._seen, self._look()
         if self._seen != before or self._seen == self._tried:
             return
         try:
-            found = self._read(self.newest.edition + 1)
-            self._take(found)
+            credentials = self._read(self.newest.edition + 1)
+            self._take(credentials)
         except BadInput as error:
             self._tried = self._seen
             self._counters.cells[FAILURES] += 1
             log.error("cannot use the new keys or certificates, keeping the old ones: %s", error)
             return
-        self._tried, self.newest = self._seen, found
+        self._tried, self.newest = self._seen, credentials
         self._counters.cells[RELOADS] += 1
         log.info("%s: reloaded", ", ".join(self._paths))
 
@@ -216,8 +186,8 @@ def _bytes_of(option: str, path: Path) -> bytes:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ()
     # ctime covers changes of mode: chmod is how some refused files are corrected.
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -4,17 +4,12 @@
     rate = 200.0                  # requests a second; as many may come at once
     concurrency = 64
 
-    [[keys]]
-    name = "web"
+    [[keys]] name = "web"
     sha256 = "2c26b46b..."        # of the key, which is shown once and stored nowhere
-    scopes = ["predict"]
-    expires = 2027-01-01T00:00:00Z
-    rate = 100.0
-    concurrency = 16
+    scopes = ["predict"] expires = 2027-01-01T00:00:00Z rate = 100.0 concurrency = 16
 
-A key is 32 random bytes, which no dictionary contains, so plain SHA-256 is as safe at rest as a slow hash is for
-passwords. For the same reason a dictionary look-up of the hash is as safe as a comparison in constant time: its timing
-depends on the hash of the sent key, and no client can choose a key with a given hash.
+A key is 32 random bytes, so plain SHA-256 is as safe at rest as a slow hash is for passwords. A dictionary look-up of
+the hash is as safe as a comparison in constant time: no client can choose a key with a given hash.
 
 Invariants: the file is accepted or refused as a whole; it is replaced atomically (processor.package.whole_files) by one
 writer at a time. Its content is untrusted: bounded, and every field must have a known name and type.
@@ -55,12 +50,7 @@ HEAD = "# API keys of a Freshet server; written by `freshet key`, which keeps no
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Limits of one key or address.
-
-    Attributes:
-        rate: Requests a second; 0 for no limit.
-        concurrency: Requests in flight; 0 for no limit.
-    """
+    """Limits of one key or address: requests a second, and requests in flight; 0 for no limit."""
 
     rate: float = 0.0
     concurrency: int = 0
@@ -68,14 +58,7 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key, without the secret.
-
-    Attributes:
-        name: Name of the key.
-        sha256: Hash of the secret, 32 bytes.
-        expires_s: Unix time of expiry in seconds; infinity for never.
-        slots: Its places in the rate limiter.
-    """
+    """An API key: the SHA-256 of its secret, not the secret; `expires_s` is Unix time, infinity for never."""
 
     name: str
     sha256: bytes
@@ -90,11 +73,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class ApiKeys:
-    """The keys that a server knows.
-
-    Attributes:
-        address: Limits of each client address.
-    """
+    """The keys that a server knows; `address` are the limits of each client address."""
 
     keys: tuple[ApiKey, ...] = ()
     address: RateLimits = RateLimits()
@@ -130,14 +109,14 @@ class ApiKeys:
         if len(tables) > MAX_KEYS:
             raise BadInput(f"api_keys: expected at most {MAX_KEYS} keys, got {len(tables)}")
         keys = tuple(_key(table, f"keys[{number}]") for number, table in enumerate(tables))
-        for what, values in (("name", [key.name for key in keys]), ("sha256", [key.sha256 for key in keys])):
+        for attribute in ("name", "sha256"):
+            values = [getattr(key, attribute) for key in keys]
             if len(set(values)) < len(values):
-                twice = first_of(key.name for key in keys if values.count(getattr(key, what)) > 1)
-                raise BadInput(f"api_keys: expected each {what} once, got the one of {twice!r} again")
+                twice = first_of(key.name for key, value in zip(keys, values) if values.count(value) > 1)
+                raise BadInput(f"api_keys: expected each {attribute} once, got the one of {twice!r} again")
         return cls(keys, _limits(address, "address"))
 
     def text(self) -> str:
-        """Return the content of the key file."""
         parts = [HEAD]
         if self.address != RateLimits():
             parts.append("[address]\n" + _limits_text(self.address))
@@ -153,14 +132,7 @@ class ApiKeys:
     def added(
         self, name: str, scopes: Iterable[str], expires_s: float = math.inf, limits: RateLimits = RateLimits()
     ) -> tuple[ApiKeys, str]:
-        """Create a key.
-
-        Args:
-            name: Name of the key.
-            expires_s: Unix time of expiry in seconds.
-
-        Returns:
-            These keys with the new one, and its secret.
+        """Return these keys with a new one that expires at a Unix time, and its secret.
 
         Raises:
             BadInput: An argument is invalid.
@@ -174,9 +146,9 @@ class ApiKeys:
             raise BadInput(f"scope: expected some of {', '.join(SCOPES)}, got {_shown(unknown[0])}")
         secret = PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(KEY_NBYTES)).rstrip(b"=").decode()
         key = ApiKey(name, hashlib.sha256(secret.encode()).digest(), scopes, expires_s, limits)
-        made = ApiKeys((*self.keys, key), self.address)
+        keys = ApiKeys((*self.keys, key), self.address)
         # Parse the text so that invalid arguments are refused as they would be in a file.
-        return ApiKeys.parse(made.text().encode()), secret
+        return ApiKeys.parse(keys.text().encode()), secret
 
     def without(self, name: str) -> ApiKeys:
         """Return these keys without one; raise NotFound if it does not exist."""
@@ -187,26 +159,18 @@ class ApiKeys:
 
 
 def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
-    """Read a file that other users may not read.
+    """Read a file that other users may not read; raise BadInput, with the command that corrects the mode.
 
     A file of another owner, as Kubernetes mounts secrets, may be readable by its group: otherwise this process could
     not read it.
-
-    Args:
-        option: Name of the option, for the error message.
-        max_nbytes: Largest size that is accepted.
-
-    Raises:
-        BadInput: Other users may read it, with the command that corrects the mode; or it cannot be read.
     """
     try:
-        found = os.stat(path)
-        allowed = 0o700 if found.st_uid == os.geteuid() else 0o750
-        if extra := stat.S_IMODE(found.st_mode) & 0o777 & ~allowed:
-            right = stat.S_IMODE(found.st_mode) & ~extra & 0o777
+        status = os.stat(path)
+        mode, allowed = stat.S_IMODE(status.st_mode), 0o700 if status.st_uid == os.geteuid() else 0o750
+        if extra := mode & 0o777 & ~allowed:
             raise BadInput(
-                f"{option}: expected a file that others cannot read or write, got mode "
-                f"{stat.S_IMODE(found.st_mode):04o}; chmod {right:o} {path}"
+                f"{option}: expected a file that others cannot read or write, got mode {mode:04o}; "
+                f"chmod {mode & ~extra & 0o777:o} {path}"
             )
     except OSError as error:
         raise BadInput(f"{option}: {path}: {error.strerror or 'cannot be read'}") from None
@@ -214,15 +178,7 @@ def read_private(path: Path, option: str, max_nbytes: int) -> bytes:
 
 
 def read_public(path: Path, option: str, max_nbytes: int) -> bytes:
-    """Read a file that any user may read.
-
-    Args:
-        option: Name of the option, for the error message.
-        max_nbytes: Largest size that is accepted.
-
-    Raises:
-        BadInput: It cannot be read.
-    """
+    """Read a file that any user may read; raise BadInput if it cannot be read."""
     try:
         return read_file(path, max_nbytes, option).tobytes()
     except Corrupt as error:

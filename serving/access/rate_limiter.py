@@ -1,12 +1,12 @@
 """Limit the request rate and concurrency of each key and address, in memory shared by all processes of a server.
 
-A rate is a token bucket that holds one second's worth of requests, and at least one: as many requests may come at once,
-and then as many a second. It is stored as one number, the time at which the bucket will be full again, so that taking a
-token is one addition. Concurrency is one count for each process, and the sum over processes is compared.
+A rate is a token bucket that holds one second's worth of requests, and at least one. It is stored as the time at which
+the bucket will be full again, so that taking a token is one addition. Concurrency is one count for each process, and
+the sum over processes is compared.
 
-A key or address is identified by two slots of a fixed-size table (a count-min sketch); it is refused only if both slots
-refuse. So a flood of addresses can neither fill nor evict anything, and processes have no list to agree on. Two clients
-that share one slot by chance are not affected; two that share both, one pair in SLOTS squared, share their limit.
+A key or address is identified by two slots of a fixed-size table (a count-min sketch), and refused only if both refuse.
+So a flood of addresses can neither fill nor evict anything. Only clients that share both slots, one pair in SLOTS
+squared, share their limit.
 
 Invariants
 - A rate holds for the server, however many processes answer and however connections are distributed over them.
@@ -41,7 +41,6 @@ Slots = tuple[int, int]
 
 
 def slots_of(digest: bytes) -> Slots:
-    """Return the slots for a digest of at least 8 bytes."""
     return int.from_bytes(digest[:4], "little") % SLOTS, int.from_bytes(digest[4:8], "little") % SLOTS
 
 
@@ -54,26 +53,14 @@ def rate_limiter_memory(processes: int) -> NDArray[np.uint8]:
 
 
 def clear_process(memory: NDArray[np.uint8], place: int) -> None:
-    """Clear the in-flight counts of a dead process.
-
-    Args:
-        memory: Memory of rate_limiter_memory().
-        place: The process's row.
-    """
+    """Clear the in-flight counts of a dead process."""
     _counts(memory)[place] = 0
 
 
 class RateLimiter:
-    """The rate limiter as one thread of one process uses it."""
+    """The rate limiter as one thread of one process uses it; `place` is the thread's row of counts."""
 
     def __init__(self, memory: NDArray[np.uint8], place: int, clock: Clock) -> None:
-        """Attach to the shared memory.
-
-        Args:
-            memory: Memory of rate_limiter_memory().
-            place: This thread's row of counts.
-            clock: The clock of the token buckets.
-        """
         self._secret = memory[:SECRET_NBYTES].tobytes()
         # Memoryviews, not arrays: reading one element of an array costs ten times as much.
         full: Any = memoryview(memory[SECRET_NBYTES : SECRET_NBYTES + FULL_NBYTES].view(np.float64))  # type: ignore[arg-type]
@@ -90,61 +77,43 @@ class RateLimiter:
         return slots_of(hashlib.blake2b(address.encode(), key=self._secret, digest_size=8).digest())
 
     def take_token(self, slots: Slots, rate: float) -> float:
-        """Take a token from a bucket.
-
-        Args:
-            rate: Tokens a second.
-
-        Returns:
-            0.0, or without a token the seconds until there is one.
-        """
+        """Take a token from a bucket of `rate` tokens a second; return 0.0, or the seconds until there is one."""
         now_s = self._clock.now_s()
-        (first, second), (one, other) = self._full_s, slots
+        (first, second), (first_slot, second_slot) = self._full_s, slots
         step_s = 1.0 / rate
-        full_s = max(now_s, min(first[one], second[other])) + step_s
+        full_s = max(now_s, min(first[first_slot], second[second_slot])) + step_s
         wait_s = full_s - now_s - max(1.0, step_s)
         # Rounding errors of summed steps stay below this, even on a machine that has been up for years.
         if wait_s > 1e-6:
             return float(wait_s)
-        first[one], second[other] = max(first[one], full_s), max(second[other], full_s)
+        first[first_slot], second[second_slot] = max(first[first_slot], full_s), max(second[second_slot], full_s)
         return 0.0
 
     def try_acquire(self, slots: Slots, most: int) -> bool:
-        """Count one more request in flight, unless the limit is reached; release() undoes it.
-
-        Args:
-            slots: Slots of the key or address.
-            most: The limit.
-
-        Returns:
-            False if the limit is reached.
-        """
-        one, other = slots
+        """Count one more request in flight, which release() undoes; return False if the limit is reached."""
+        first_slot, second_slot = slots
         first = second = 0
         for row in self._firsts:
-            first += row[one]
+            first += row[first_slot]
         for row in self._seconds:
-            second += row[other]
+            second += row[second_slot]
         if first >= most <= second:
             return False
-        self._first[one] += 1
-        self._second[other] += 1
+        self._first[first_slot] += 1
+        self._second[second_slot] += 1
         return True
 
     def release(self, slots: Slots) -> None:
-        """Count one request in flight less, after try_acquire()."""
-        one, other = slots
-        self._first[one] -= 1
-        self._second[other] -= 1
+        first_slot, second_slot = slots
+        self._first[first_slot] -= 1
+        self._second[second_slot] -= 1
 
 
 def _counts(memory: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the counts, one row for each process."""
     return memory[SECRET_NBYTES + FULL_NBYTES :].view(np.int32).reshape(-1, ROWS, SLOTS)
 
 
 def _network(address: str) -> str:
-    """Return the first 64 bits of an IPv6 address, or the IPv4 address that it maps."""
     import ipaddress
 
     try:

@@ -1,7 +1,7 @@
 """Define the scopes of API keys, and the scope that each route and each gRPC method requires.
 
-This is the only such table. With API keys, a route that is not listed requires an admin scope. A test walks every route
-of every port and fails for a missing one, so a new route must be added here.
+With API keys, a route that is not listed requires an admin scope. A test walks every route of every port and fails for
+a missing one, so a new route must be added here.
 
 Rejected: scopes for single models. Labels and aliases would have to be resolved before a request may be refused.
 """
@@ -18,67 +18,30 @@ OPEN = ""
 
 # HTTP, by the action of a route (serving.http.paths).
 HTTP_SCOPES = {
-    "live": OPEN,
-    "up": OPEN,
-    "ready": OPEN,
-    "predict": PREDICT,
-    "classify": PREDICT,
-    "regress": PREDICT,
-    "processor": PREDICT,
-    "rerank": PREDICT,
-    "infer": PREDICT,
-    "root": PREDICT,
-    "docs": PREDICT,
-    "openapi": PREDICT,
-    "server": PREDICT,
-    "status": PREDICT,
-    "metadata": PREDICT,
-    "model": PREDICT,
-    "model_ready": PREDICT,
-    "config": PREDICT,
-    "index": PREDICT,
-    "shm_status": PREDICT,
-    "shm_register": PREDICT,
-    "shm_unregister": PREDICT,
-    "metrics": METRICS,
-    "stats": METRICS,
-    "load": ADMIN_WRITE,
-    "unload": ADMIN_WRITE,
+    **dict.fromkeys(("live", "up", "ready"), OPEN),
+    **dict.fromkeys(("predict", "classify", "regress", "processor", "rerank", "infer"), PREDICT),
+    **dict.fromkeys(("root", "docs", "openapi", "server"), PREDICT),
+    **dict.fromkeys(("status", "metadata", "model", "model_ready", "config", "index"), PREDICT),
+    **dict.fromkeys(("shm_status", "shm_register", "shm_unregister"), PREDICT),
+    **dict.fromkeys(("metrics", "stats"), METRICS),
+    **dict.fromkeys(("load", "unload"), ADMIN_WRITE),
 }
 
 # gRPC, by the name of a method; no two services use one name for different methods.
 RPC_SCOPES = {
-    "Check": OPEN,
-    "Watch": OPEN,
-    "ServerLive": OPEN,
-    "ServerReady": OPEN,
-    "ServerReflectionInfo": PREDICT,
-    "Predict": PREDICT,
-    "Classify": PREDICT,
-    "Regress": PREDICT,
-    "MultiInference": PREDICT,
-    "GetModelMetadata": PREDICT,
-    "GetModelStatus": PREDICT,
-    "ModelInfer": PREDICT,
-    "ModelStreamInfer": PREDICT,
-    "ModelReady": PREDICT,
-    "ModelMetadata": PREDICT,
-    "ModelConfig": PREDICT,
-    "ServerMetadata": PREDICT,
-    "RepositoryIndex": PREDICT,
-    "SystemSharedMemoryStatus": PREDICT,
-    "SystemSharedMemoryRegister": PREDICT,
-    "SystemSharedMemoryUnregister": PREDICT,
-    # Not served; the error names the alternative.
-    "CudaSharedMemoryStatus": PREDICT,
-    "CudaSharedMemoryRegister": PREDICT,
-    "CudaSharedMemoryUnregister": PREDICT,
-    "TraceSetting": PREDICT,
-    "LogSettings": PREDICT,
+    **dict.fromkeys(("Check", "Watch", "ServerLive", "ServerReady"), OPEN),
+    **dict.fromkeys(("Predict", "Classify", "Regress", "MultiInference", "ModelInfer", "ModelStreamInfer"), PREDICT),
+    **dict.fromkeys(("GetModelMetadata", "GetModelStatus", "ServerReflectionInfo", "ServerMetadata"), PREDICT),
+    **dict.fromkeys(("ModelReady", "ModelMetadata", "ModelConfig", "RepositoryIndex"), PREDICT),
+    **{
+        f"{kind}SharedMemory{act}": PREDICT
+        for kind in ("System", "Cuda")
+        for act in ("Status", "Register", "Unregister")
+    },
+    # Not served, as Cuda's: the error names the alternative.
+    **dict.fromkeys(("TraceSetting", "LogSettings"), PREDICT),
     "ModelStatistics": METRICS,
-    "HandleReloadConfigRequest": ADMIN_WRITE,
-    "RepositoryModelLoad": ADMIN_WRITE,
-    "RepositoryModelUnload": ADMIN_WRITE,
+    **dict.fromkeys(("HandleReloadConfigRequest", "RepositoryModelLoad", "RepositoryModelUnload"), ADMIN_WRITE),
 }
 
 # The admin port, by method and path.
@@ -122,13 +85,10 @@ def admin_scope(method: str, path: str) -> str:
     """Return the scope of a request of the admin port.
 
     Unknown paths require admin:read for GET and HEAD and admin:write otherwise; holders of that scope then get 404.
-
-    Args:
-        method: HTTP method.
     """
     method = "GET" if method == "HEAD" else method
-    for wanted, pattern, scope in _ADMIN_PATTERNS:
-        if wanted == method and pattern.fullmatch(path):
+    for route_method, pattern, scope in _ADMIN_PATTERNS:
+        if route_method == method and pattern.fullmatch(path):
             return scope
     return ADMIN_READ if method == "GET" else ADMIN_WRITE
 

@@ -1,12 +1,12 @@
-"""Client library for predictions, over binary HTTP or gRPC, synchronous or with asyncio.
+"""Client library for predictions by KServe v2, over binary HTTP or gRPC, synchronous or with asyncio.
 
     from freshet_serving import Client
 
-    with Client("http://localhost:8501") as client:
-        scores = client.rank("ctr", user={"user": 7}, candidates={"item": [12, 13, 14]}, timeout_s=0.05)
+    with Client("http://localhost:8501") as client: scores = client.rank("ctr", user={"user": 7}, candidates={"item":
+    [12, 13, 14]}, timeout_s=0.05)
 
-The only protocol is KServe v2. HTTP requires httpx, gRPC (grpc://localhost:8500) requires grpcio; freshet-client and
-freshet-serving[client] install both.
+HTTP requires httpx, gRPC (grpc://localhost:8500) requires grpcio; freshet-client and freshet-serving[client] install
+both.
 
 client          Client and AsyncClient
 prediction      a prediction's request and reply, independent of the transport

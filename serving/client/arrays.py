@@ -21,9 +21,7 @@ class RequestTensor(NamedTuple):
     """One input of a request.
 
     Attributes:
-        name: Name of the input.
         datatype: KServe's name of its type.
-        shape: Its shape.
         data: Little-endian values in row-major order; each string follows its length in 4 bytes.
     """
 

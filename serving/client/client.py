@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -22,15 +21,71 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extras import needed
 from freshet_serving.serving.client.arrays import Values, of_user, tensors
 from freshet_serving.serving.client.client_credentials import ClientCredentials
-from freshet_serving.serving.client.prediction import AsyncTransport, ClientCall, Prediction, Recommendation, Transport
+from freshet_serving.serving.client.prediction import ClientCall, Prediction, Recommendation
 from freshet_serving.serving.client.retry import Retry, RetryState
 from freshet_serving.serving.client.user_session import AsyncUserSession, UserSession, as_rows
+
+if TYPE_CHECKING:
+    from freshet_serving.serving.client.grpc_transport import AsyncRpcTransport, RpcTransport
+    from freshet_serving.serving.client.http_transport import AsyncHttpTransport, HttpTransport
 
 TOP_ITEMS = "x-top-items"
 SCHEMES = ("http", "https", "grpc", "grpcs")
 
 
-class Client:
+class _BaseClient:
+    """The part that both clients share; Client documents the arguments."""
+
+    _is_async = False
+    _transport: Any
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout_s: float | None = 1.0,
+        retry: Retry | None = None,
+        connections: int = 64,
+        key: str = "",
+        ca: str = "",
+        certificate: str = "",
+        private_key: str = "",
+    ) -> None:
+        scheme, target = _target(address)
+        self._client_credentials = client_credentials = ClientCredentials(key, ca, certificate, private_key)
+        self._timeout_s, self._retry = timeout_s, retry or Retry()
+        if scheme.startswith("http"):
+            with needed("a client over HTTP"):
+                from freshet_serving.serving.client.http_transport import AsyncHttpTransport, HttpTransport
+
+            context = client_credentials.context() if scheme == "https" else False
+            over_http = AsyncHttpTransport if self._is_async else HttpTransport
+            self._transport = over_http(address, connections, context)
+        else:
+            from freshet_serving.serving.client.grpc_transport import AsyncRpcTransport, RpcTransport
+
+            credentials = client_credentials.channel_credentials() if scheme == "grpcs" else None
+            over_rpc = AsyncRpcTransport if self._is_async else RpcTransport
+            self._transport = over_rpc(target, credentials)
+
+    def _start(
+        self,
+        model: str,
+        inputs: Mapping[str, Values],
+        version: int | None,
+        outputs: Sequence[str],
+        top_items: int | None,
+        timeout_s: float | None,
+        headers: Mapping[str, str] | None,
+        parameters: Mapping[str, str | int | bool] | None,
+    ) -> tuple[ClientCall, RetryState]:
+        ranking = () if top_items is None else ((TOP_ITEMS, str(top_items)),)
+        all_headers = (*self._client_credentials.headers, *(headers or {}).items(), *ranking)
+        call = ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers, parameters or {})
+        return call, RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+
+
+class Client(_BaseClient):
     """Predictions from one server. Thread-safe.
 
         >>> inputs = {"user": [1, 2], "tags": Ragged.of([["a"], []]), "floats": np.zeros((2, 4), np.float32)}
@@ -50,31 +105,7 @@ class Client:
         private_key: PEM file of its private key.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout_s: float | None = 1.0,
-        retry: Retry | None = None,
-        connections: int = 64,
-        key: str = "",
-        ca: str = "",
-        certificate: str = "",
-        private_key: str = "",
-    ) -> None:
-        scheme, target = _target(address)
-        self._client_credentials = client_credentials = ClientCredentials(key, ca, certificate, private_key)
-        self._timeout_s, self._retry = timeout_s, retry or Retry()
-        self._transport: Transport
-        if scheme.startswith("http"):
-            with needed("a client over HTTP"):
-                from freshet_serving.serving.client.http_transport import HttpTransport
-
-            self._transport = HttpTransport(address, connections, _context(scheme, client_credentials))
-        else:
-            from freshet_serving.serving.client.grpc_transport import RpcTransport
-
-            self._transport = RpcTransport(target, _credentials(scheme, client_credentials))
+    _transport: HttpTransport | RpcTransport
 
     def predict(
         self,
@@ -105,8 +136,7 @@ class Client:
             FreshetError: The error of the last attempt: BadInput, NotFound, Overloaded, NotReady, Expired,
                 ConnectionLost or another.
         """
-        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials, parameters)
-        attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        call, attempts = self._start(model, inputs, version, outputs, top_items, timeout_s, headers, parameters)
         while True:
             left_s = attempts.begin()
             try:
@@ -198,34 +228,11 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+class AsyncClient(_BaseClient):
     """Predictions from one server, with asyncio. Takes the arguments of Client."""
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        timeout_s: float | None = 1.0,
-        retry: Retry | None = None,
-        connections: int = 64,
-        key: str = "",
-        ca: str = "",
-        certificate: str = "",
-        private_key: str = "",
-    ) -> None:
-        scheme, target = _target(address)
-        self._client_credentials = client_credentials = ClientCredentials(key, ca, certificate, private_key)
-        self._timeout_s, self._retry = timeout_s, retry or Retry()
-        self._transport: AsyncTransport
-        if scheme.startswith("http"):
-            with needed("a client over HTTP"):
-                from freshet_serving.serving.client.http_transport import AsyncHttpTransport
-
-            self._transport = AsyncHttpTransport(address, connections, _context(scheme, client_credentials))
-        else:
-            from freshet_serving.serving.client.grpc_transport import AsyncRpcTransport
-
-            self._transport = AsyncRpcTransport(target, _credentials(scheme, client_credentials))
+    _is_async = True
+    _transport: AsyncHttpTransport | AsyncRpcTransport
 
     async def predict(
         self,
@@ -240,8 +247,7 @@ class AsyncClient:
         parameters: Mapping[str, str | int | bool] | None = None,
     ) -> Prediction:
         """Score n rows, like Client.predict."""
-        call = _call(model, inputs, version, outputs, top_items, headers, self._client_credentials, parameters)
-        attempts = RetryState(self._retry, self._timeout_s if timeout_s is None else timeout_s)
+        call, attempts = self._start(model, inputs, version, outputs, top_items, timeout_s, headers, parameters)
         while True:
             left_s = attempts.begin()
             try:
@@ -309,29 +315,6 @@ def _target(address: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _context(scheme: str, client_credentials: ClientCredentials) -> ssl.SSLContext | bool:
-    return client_credentials.context() if scheme == "https" else False
-
-
-def _credentials(scheme: str, client_credentials: ClientCredentials) -> Any:
-    return client_credentials.channel_credentials() if scheme == "grpcs" else None
-
-
-def _call(
-    model: str,
-    inputs: Mapping[str, Values],
-    version: int | None,
-    outputs: Sequence[str],
-    top_items: int | None,
-    headers: Mapping[str, str] | None,
-    client_credentials: ClientCredentials,
-    parameters: Mapping[str, str | int | bool] | None = None,
-) -> ClientCall:
-    ranking = () if top_items is None else ((TOP_ITEMS, str(top_items)),)
-    all_headers = (*client_credentials.headers, *(headers or {}).items(), *ranking)
-    return ClientCall(model, version, tensors(inputs), tuple(outputs), all_headers, parameters or {})
-
-
 def _ranking(user: Mapping[str, Values], candidates: Mapping[str, Values]) -> dict[str, Values]:
     if shared := set(user) & set(candidates):
         raise BadInput(f"inputs[{sorted(shared)[0]}]: expected in either user or candidates, got both")
@@ -347,7 +330,6 @@ def _recommending(
     source: str | None,
     headers: Mapping[str, str] | None,
 ) -> tuple[dict[str, Values], dict[str, str]]:
-    """Return the inputs and headers of a request for the best items."""
     chosen: dict[str, Values] = {
         name: items if isinstance(items, Ragged) else Ragged.of([items])
         for name, items in zip(("allow", "block", "seen"), lists)
@@ -359,10 +341,7 @@ def _recommending(
     if shared := user.keys() & chosen.keys():
         name = min(shared)
         raise BadInput(f"{name}: expected either in user or as an option, got both")
-    return {**as_rows(user), **chosen}, {
-        **(headers or {}),
-        TOP_ITEMS: str(k),
-    }
+    return {**as_rows(user), **chosen}, {**(headers or {}), TOP_ITEMS: str(k)}
 
 
 def _json(filters: Mapping[str, Any]) -> str:
@@ -373,7 +352,6 @@ def _json(filters: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays as Python's."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"expected numbers, text, lists and objects, got {type(value).__name__}")

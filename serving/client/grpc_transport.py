@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,10 +15,8 @@ from freshet_serving.serving.client.prediction import (
     ClientCall,
     Prediction,
     error_of,
-    features_of,
-    missing_of,
     output,
-    rows_of,
+    prediction_of,
 )
 from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
@@ -35,12 +34,7 @@ Request, Response = message("inference.ModelInferRequest"), message("inference.M
 
 
 class RpcTransport:
-    """A Transport over gRPC.
-
-    Args:
-        target: Host and port.
-        credentials: Credentials of an encrypted channel; None for plain text.
-    """
+    """A way to send calls to host:port over gRPC, from any thread; credentials of None are for plain text."""
 
     def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
         if credentials is None:
@@ -69,12 +63,7 @@ class RpcTransport:
 
 
 class AsyncRpcTransport:
-    """An AsyncTransport over gRPC.
-
-    Args:
-        target: Host and port.
-        credentials: Credentials of an encrypted channel; None for plain text.
-    """
+    """The same for coroutines of one event loop."""
 
     def __init__(self, target: str, credentials: grpc.ChannelCredentials | None) -> None:
         if credentials is None:
@@ -103,7 +92,6 @@ class AsyncRpcTransport:
 
 
 def encode(call: ClientCall) -> bytes:
-    """Encode a call as ModelInferRequest."""
     request = Request(model_name=call.model)
     if call.version is not None:
         request.model_version = str(call.version)
@@ -131,11 +119,7 @@ def _choice(name: str, value: str | int | bool) -> str:
 
 
 def decode(data: bytes, metadata: Any) -> Prediction:
-    """Decode a ModelInferResponse.
-
-    Args:
-        data: The serialized message.
-        metadata: Trailing metadata of the reply.
+    """Decode a ModelInferResponse; `metadata` is the trailing metadata of the reply.
 
     Raises:
         FreshetError: Not a ModelInferResponse, or its parts are inconsistent.
@@ -149,16 +133,10 @@ def decode(data: bytes, metadata: Any) -> Prediction:
         raise FreshetError(f"reply: expected {len(reply.outputs)} raw tensors, got {len(raw)}")
     outputs = {t.name: output(t.name, t.datatype, t.shape, data) for t, data in zip(reply.outputs, raw)}
     version = int(reply.model_version) if reply.model_version.isdigit() else 0
-    missing = missing_of(_text(metadata, "x-features-missing"))
     try:
-        unknown, dropped = (rows_of(_text(metadata, f"x-{kind}-rows")) for kind in ("unknown", "dropped"))
-        features, unfilled = features_of(_text(metadata, "x-features")), int(_text(metadata, "x-unfilled") or 0)
-        user = int(_text(metadata, "x-sequence-version") or 0)
+        return prediction_of(reply.model_name, version, outputs, partial(_text, metadata))
     except ValueError:
         raise FreshetError("reply: expected rows as numbers and features as JSON in its metadata") from None
-    generation, of, state = (_text(metadata, f"x-{kind}-generation") for kind in ("model", "item", "state"))
-    details = missing, unknown, dropped, features, of, unfilled, user, state
-    return Prediction(reply.model_name, version, generation, outputs, *details)
 
 
 def _error(target: str, code: grpc.StatusCode, details: str | None, metadata: Any) -> FreshetError:

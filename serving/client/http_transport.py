@@ -12,15 +12,7 @@ import httpx
 import orjson
 
 from freshet_serving.processor.errors import Expired, FreshetError
-from freshet_serving.serving.client.prediction import (
-    ClientCall,
-    Prediction,
-    error_of,
-    features_of,
-    missing_of,
-    output,
-    rows_of,
-)
+from freshet_serving.serving.client.prediction import ClientCall, Prediction, error_of, output, prediction_of
 from freshet_serving.serving.client.retry import ConnectionLost
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -28,10 +20,9 @@ READY_PATH = "/v2/health/ready"
 
 
 class HttpTransport:
-    """A Transport over HTTP.
+    """A way to send calls to one server over HTTP, from any thread; a timeout of None is unlimited.
 
     Args:
-        address: URL of the server.
         connections: Maximum number of open connections.
         verify: TLS context that checks the server's certificate; False for plain HTTP.
     """
@@ -59,7 +50,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """An AsyncTransport over HTTP. Takes the arguments of HttpTransport."""
+    """The same for coroutines of one event loop."""
 
     def __init__(self, address: str, connections: int, verify: ssl.SSLContext | bool) -> None:
         limits = _limits(connections)
@@ -84,12 +75,7 @@ class AsyncHttpTransport:
 
 
 def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, str], bytes]:
-    """Return the path, headers and body of a call.
-
-    Args:
-        call: The call.
-        timeout_s: Time limit to send to the server; None for none.
-    """
+    """Return the path, headers and body of a call; the server gets the time limit, unless it is None."""
     path = f"/v2/models/{quote(call.model, safe='')}"
     if call.version is not None:
         path += f"/versions/{call.version}"
@@ -109,11 +95,6 @@ def encode(call: ClientCall, timeout_s: float | None) -> tuple[str, dict[str, st
 
 def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
     """Decode a reply.
-
-    Args:
-        status: HTTP status.
-        headers: Headers by name.
-        body: The body.
 
     Raises:
         FreshetError: The error that the server reports, or one that describes what is wrong with the reply.
@@ -136,13 +117,7 @@ def decode(status: int, headers: Mapping[str, str], body: bytes) -> Prediction:
             )
             at += nbytes
         version = int(document.get("model_version", 0))
-        missing = missing_of(headers.get("x-features-missing", ""))
-        unknown, dropped = (rows_of(headers.get(f"x-{kind}-rows", "")) for kind in ("unknown", "dropped"))
-        features, generation = features_of(headers.get("x-features", "")), headers.get("x-model-generation", "")
-        unfilled, of = int(headers.get("x-unfilled", 0)), headers.get("x-item-generation", "")
-        user = int(headers.get("x-sequence-version", 0))
-        details = missing, unknown, dropped, features, of, unfilled, user, headers.get("x-state-generation", "")
-        return Prediction(document["model_name"], version, generation, outputs, *details)
+        return prediction_of(document["model_name"], version, outputs, lambda name: headers.get(name, ""))
     except (KeyError, TypeError, ValueError) as error:
         raise FreshetError(f"reply: not a valid KServe v2 reply ({type(error).__name__})") from None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import numpy as np
@@ -41,9 +41,7 @@ class ClientCall(NamedTuple):
     """One call.
 
     Attributes:
-        model: Name of the model.
-        version: Version number; None if the server chooses.
-        tensors: The inputs.
+        version: None if the server chooses.
         outputs: Names of the outputs to return; empty for all.
         headers: (name, value) pairs besides the protocol's own; metadata over gRPC.
         parameters: Parameters of the request, besides the protocol's own.
@@ -129,11 +127,7 @@ class Recommendation:
 
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
-        """Return the items of a prediction for one user.
-
-        Raises:
-            FreshetError: It does not hold any.
-        """
+        """Return the items of a prediction for one user; raise FreshetError if it does not hold any."""
         try:
             (item_ids,), (scores,) = prediction.outputs[ITEM_IDS], prediction.outputs[SCORES]
         except (KeyError, ValueError):
@@ -146,77 +140,47 @@ class Recommendation:
         )  # fmt: skip
 
 
-class Transport(Protocol):
-    """A way to send calls to one server, from any thread.
-
-    send() raises FreshetError; a timeout of None is unlimited.
-    """
-
-    def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
-
-    def ready(self, timeout_s: float | None) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class AsyncTransport(Protocol):
-    """A Transport for coroutines of one event loop."""
-
-    async def send(self, call: ClientCall, timeout_s: float | None) -> Prediction: ...
-
-    async def ready(self, timeout_s: float | None) -> bool: ...
-
-    async def close(self) -> None: ...
-
-
 def error_of(status: int, message: str, retry_after_s: float | None = None) -> FreshetError:
-    """Return the error that the server raised.
-
-    Args:
-        status: HTTP status of the reply.
-        message: The server's message.
-        retry_after_s: Seconds after which to retry, if the server sent them.
-    """
+    """Return the error that a reply's status stands for; `retry_after_s` is None if the server sent none."""
     text = message[:MAX_MESSAGE_CHARACTERS] or f"answered {status}"
     if status == Overloaded.http_status:
         return Overloaded(text, 1.0 if retry_after_s is None else retry_after_s)
     return ERRORS.get(status, FreshetError)(text)
 
 
-def missing_of(listed: str) -> dict[str, str]:
-    """Return the reasons by input that a reply's x-features-missing lists.
+def prediction_of(
+    model: str, version: int, outputs: dict[str, NDArray[Any]], header: Callable[[str], str]
+) -> Prediction:
+    """Return a reply as a Prediction.
 
     Args:
-        listed: The header; "" if there is none.
-    """
-    pairs = [part.strip().partition("=") for part in listed.split(",")]
-    return {unquote(name): reason for name, _, reason in pairs if reason}
-
-
-def features_of(text: str) -> dict[str, list[Any] | None]:
-    """Return the values by input that a reply's x-features has.
-
-    Args:
-        text: The header; "" if there is none.
+        header: Returns a header of the reply, of metadata over gRPC, by its name; "" if there is none.
 
     Raises:
-        ValueError: It is no JSON object.
+        ValueError: A header is malformed.
     """
-    columns = orjson.loads(text) if text else {}
-    if not isinstance(columns, dict):
-        raise ValueError("expected an object")
-    return columns
+    missing = [part.strip().partition("=") for part in header("x-features-missing").split(",")]
+    features = orjson.loads(header("x-features") or "{}")
+    if not isinstance(features, dict):
+        raise ValueError("x-features: expected an object")
+    return Prediction(
+        model,
+        version,
+        header("x-model-generation"),
+        outputs,
+        features_missing={unquote(name): reason for name, _, reason in missing if reason},
+        unknown_rows=_rows(header("x-unknown-rows")),
+        dropped_rows=_rows(header("x-dropped-rows")),
+        features=features,
+        item_generation=header("x-item-generation"),
+        unfilled=int(header("x-unfilled") or 0),
+        sequence_version=int(header("x-sequence-version") or 0),
+        state_generation=header("x-state-generation"),
+    )
 
 
-def rows_of(listed: str) -> tuple[int, ...]:
-    """Return the rows that a reply's x-unknown-rows or x-dropped-rows lists.
-
-    Args:
-        listed: The header; "" if there is none.
-
-    Raises:
-        ValueError: It is not a list of rows.
-    """
+def _rows(listed: str) -> tuple[int, ...]:
+    """Return the rows of a list such as "0,3-5"; raise ValueError."""
     rows: list[int] = []
     for part in listed.split(",") if listed else ():
         first, _, last = part.strip().partition("-")
@@ -225,17 +189,7 @@ def rows_of(listed: str) -> tuple[int, ...]:
 
 
 def output(name: Any, datatype: Any, shape: Any, data: bytes | memoryview) -> NDArray[Any]:
-    """Return one output of a reply as an array.
-
-    Args:
-        name: Name of the output.
-        datatype: KServe's name of its type.
-        shape: Its shape.
-        data: Its values.
-
-    Raises:
-        FreshetError: The parts are inconsistent.
-    """
+    """Return one output of a reply as an array; raise FreshetError if its parts are inconsistent."""
     if datatype == "BYTES":
         return _texts(name, [int(size) for size in shape], bytes(data))
     dtype = DTYPES.get(datatype)

@@ -41,7 +41,12 @@ class Retry:
 
 
 class RetryState:
-    """The attempts at one request."""
+    """The attempts at one request.
+
+    Args:
+        timeout_s: Time limit of all attempts; None for none.
+        jitter: Returns the fraction of the maximum wait to use, 0 to 1.
+    """
 
     def __init__(
         self,
@@ -50,14 +55,6 @@ class RetryState:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Start the time limit.
-
-        Args:
-            retry: The retry policy.
-            timeout_s: Time limit of all attempts; None for none.
-            clock: Returns seconds.
-            jitter: Returns the fraction of the maximum wait to use, 0 to 1.
-        """
         self._retry, self._clock, self._jitter = retry, clock, jitter
         self._deadline_s = None if timeout_s is None else clock() + timeout_s
         self._made = 0

@@ -15,8 +15,8 @@ times give `version`, what the last reply named, and a change that had arrived i
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,22 +26,20 @@ from freshet_serving.serving.client.arrays import Values
 from freshet_serving.serving.client.prediction import Prediction, Recommendation
 
 Options = dict[str, Any]
+R = TypeVar("R")
 
 
-class UserSession:
-    """One user of a model, over a Client. Thread-safe."""
+class _BaseSession(Generic[R]):
+    """Changes of one user, whose replies come at once or are awaited.
+
+    Args:
+        sequence_id: The user's id: at most 256 bytes of UTF-8, or a whole number; "" and 0 are none.
+    """
 
     def __init__(self, client: Any, model: str, sequence_id: str | int) -> None:
-        """Name a user; asks nobody.
-
-        Args:
-            client: A Client.
-            model: Name of the model.
-            sequence_id: The user's id: at most 256 bytes of UTF-8, or a whole number; "" and 0 are none.
-        """
         self._client, self._model, self._sequence_id = client, model, sequence_id
 
-    def prepare(self, user: Mapping[str, Values], **options: Any) -> Prediction:
+    def prepare(self, user: Mapping[str, Values], **options: Any) -> R:
         """Keep the inputs of the user in place of what is kept, and compute ahead what depends on them alone.
 
         Args:
@@ -50,7 +48,7 @@ class UserSession:
         """
         return self._ask(as_rows(user), options, sequence_start=True)
 
-    def append(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
+    def append(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> R:
         """Add events to the user's sequences, each at its place by time; other inputs take the place of what is kept.
 
         Args:
@@ -60,7 +58,7 @@ class UserSession:
         """
         return self._ask(as_rows(events), options, version)
 
-    def replace(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
+    def replace(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> R:
         """Put events in the place of those of the same times; of a sequence without times, in the place of all.
 
         Args:
@@ -70,7 +68,7 @@ class UserSession:
         """
         return self._ask(as_rows(events), options, version, sequence_replace=True)
 
-    def remove(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
+    def remove(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> R:
         """Take events back, sent as they were appended.
 
         Args:
@@ -79,6 +77,15 @@ class UserSession:
             **options: Options of Client.predict().
         """
         return self._ask(as_rows(events), options, version, sequence_remove=True)
+
+    def _ask(self, inputs: Mapping[str, Values], options: Options, version: int | None = None, **flags: bool) -> R:
+        parameters = parameters_of(self._sequence_id, version, flags)
+        reply: R = self._client.predict(self._model, inputs, parameters=parameters, **options)
+        return reply
+
+
+class UserSession(_BaseSession[Prediction]):
+    """One user of a model, over a Client. Thread-safe."""
 
     def score(
         self,
@@ -125,35 +132,9 @@ class UserSession:
         """
         self._ask({}, options, sequence_end=True)
 
-    def _ask(
-        self, inputs: Mapping[str, Values], options: Options, version: int | None = None, **flags: bool
-    ) -> Prediction:
-        parameters = parameters_of(self._sequence_id, version, flags)
-        reply: Prediction = self._client.predict(self._model, inputs, parameters=parameters, **options)
-        return reply
 
-
-class AsyncUserSession:
-    """One user of a model, over an AsyncClient. Methods are those of UserSession."""
-
-    def __init__(self, client: Any, model: str, sequence_id: str | int) -> None:
-        self._client, self._model, self._sequence_id = client, model, sequence_id
-
-    async def prepare(self, user: Mapping[str, Values], **options: Any) -> Prediction:
-        """Keep the inputs of the user, like UserSession.prepare."""
-        return await self._ask(as_rows(user), options, sequence_start=True)
-
-    async def append(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
-        """Add events, like UserSession.append."""
-        return await self._ask(as_rows(events), options, version)
-
-    async def replace(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
-        """Correct events, like UserSession.replace."""
-        return await self._ask(as_rows(events), options, version, sequence_replace=True)
-
-    async def remove(self, events: Mapping[str, Values], version: int | None = None, **options: Any) -> Prediction:
-        """Take events back, like UserSession.remove."""
-        return await self._ask(as_rows(events), options, version, sequence_remove=True)
+class AsyncUserSession(_BaseSession[Awaitable[Prediction]]):
+    """One user of a model, over an AsyncClient. Methods are those of UserSession, and are awaited."""
 
     async def score(
         self,
@@ -178,24 +159,11 @@ class AsyncUserSession:
         """Have the user forgotten, like UserSession.release."""
         await self._ask({}, options, sequence_end=True)
 
-    async def _ask(
-        self, inputs: Mapping[str, Values], options: Options, version: int | None = None, **flags: bool
-    ) -> Prediction:
-        parameters = parameters_of(self._sequence_id, version, flags)
-        reply: Prediction = await self._client.predict(self._model, inputs, parameters=parameters, **options)
-        return reply
-
 
 def parameters_of(
     sequence_id: str | int, version: int | None = None, flags: Mapping[str, bool] | None = None
 ) -> Options:
-    """Return the parameters of a KServe request about a user.
-
-    Args:
-        sequence_id: The user's id.
-        version: The version that the user must have; None for any.
-        flags: Further parameters; None for none.
-    """
+    """Return the parameters of a KServe request about a user; with a version, the user must have it."""
     if not isinstance(sequence_id, str):
         sequence_id = operator.index(sequence_id)
     expected = {} if version is None else {"sequence_version": version}
@@ -203,11 +171,7 @@ def parameters_of(
 
 
 def as_rows(user: Mapping[str, Values]) -> dict[str, Values]:
-    """Return one user's values as inputs of one row: a plain list is that of a history.
-
-    Args:
-        user: Values by input.
-    """
+    """Return one user's values as inputs of one row: a plain list is that of a history."""
     return {name: _as_row(values) for name, values in user.items()}
 
 

@@ -1,5 +1,9 @@
 """Protocol codecs as pure functions: decode bytes and headers to named columns, and encode outputs. No I/O, no state.
 
+Decoders raise BadInput for what does not fit the model, and TooLarge for a request beyond a limit, before its values
+are read. Encoders take arrays [n, ...] by name of the output, all with the same n, and the version that answered.
+`memory` is None where shared memory is not served; a timeout or version of None means none, a name of "" the default.
+
 wire               limits, content codings, JSON and timeouts, shared by both HTTP protocols
 tfs_rest           TensorFlow Serving's REST API
 tfs_rpc            TensorFlow Serving's Predict over gRPC

@@ -32,17 +32,7 @@ TYPES: dict[str, tuple[type, ...]] = {"int64": (int,), "float32": (float, int), 
 
 
 def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
-    """Return the examples and the context of a JSON body.
-
-    Args:
-        examples: The value of "examples".
-        context: The value of "context".
-        extent: Size account of the request; None if the values do not belong to a request.
-
-    Raises:
-        BadInput: The values are malformed.
-        TooLarge: The request exceeds a limit.
-    """
+    """Return the examples and the context of a JSON body."""
     if type(examples) is not list:
         raise BadInput(f"examples: expected a list, got {json_kind(examples)}")
     if extent is not None:
@@ -50,21 +40,12 @@ def of_json(examples: Any, context: Any, extent: RequestSize | None = None) -> t
     return [_example(e, f"examples[{at}]") for at, e in enumerate(examples)], _example(context, "context")
 
 
-def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
-    """Return the examples and the context of a tensorflow.serving.Input.
-
-    Args:
-        given: The message.
-        extent: Size account of the request; None if the values do not belong to a request.
-
-    Raises:
-        BadInput: The message is empty.
-        TooLarge: The request exceeds a limit.
-    """
-    kind = given.WhichOneof("kind")
+def of_message(source: Any, extent: RequestSize | None = None) -> tuple[list[Example], Example]:
+    """Return the examples and the context of a tensorflow.serving.Input."""
+    kind = source.WhichOneof("kind")
     if kind is None:
         raise BadInput("Input is empty.")
-    wrapped = getattr(given, kind)
+    wrapped = getattr(source, kind)
     if extent is not None:
         extent.add_rows(len(wrapped.examples), "examples")
     context = wrapped.context if kind == "example_list_with_context" else None
@@ -74,16 +55,6 @@ def of_message(given: Any, extent: RequestSize | None = None) -> tuple[list[Exam
 def columns(
     examples: Sequence[Example], context: Example, manifest: Manifest, extent: RequestSize | None = None
 ) -> dict[str, Column]:
-    """Return the model's inputs.
-
-    Args:
-        context: Features that all examples share.
-        extent: Size account of the request; None if the values do not belong to a request.
-
-    Raises:
-        BadInput: The features do not fit the model.
-        TooLarge: The request exceeds a limit.
-    """
     if ranks_items(manifest):
         raise BadInput("x-top-items: expected a predict request, got classify or regress, whose replies hold no ids")
     if not examples:
@@ -127,7 +98,7 @@ def classes(outputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[
 
 
 def _scores(outputs: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
-    numbers = {name_given: array for name_given, array in outputs.items() if array.dtype.kind != "O"}
+    numbers = {n: array for n, array in outputs.items() if array.dtype.kind != "O"}
     if name in numbers:
         return numbers[name]
     if len(numbers) != 1:

@@ -6,10 +6,9 @@ a narrower type accepts the values that its type can hold.
 null means what a null in training data means: NaN for a float, "" for a string, an empty list for a ragged input. It is
 refused for an id (docs/reference/data.md).
 
-There is no Python loop over values. Numbers are converted and type-checked in one pass of struct.pack, which refuses
-values of another type, except booleans; so it is used only if the body has no booleans (`plain`). Measured on rows of
-26 integers: a tenth of the time of building the set of types and converting with numpy. That slower path now only
-produces the error message.
+There is no Python loop over values: one pass of struct.pack converts numbers and checks their types. It takes booleans
+for numbers, so it is used only if the body has none (`plain`). On rows of 26 integers it takes a tenth of the time of
+building the set of types and converting with numpy, which now only produces the error message.
 """
 
 from __future__ import annotations
@@ -46,16 +45,12 @@ PACKED_AT_ONCE = 1 << 16
 def column(spec: Input, values: Any, plain: bool = False, extent: RequestSize | None = None) -> Column:
     """Convert one input's values, rows first, to the column that the manifest describes.
 
+    With spec.columns 0 the values are [n], or [n, 1], which counts as [n]. With columns k they are [n, k] (strings
+    flat, n * k of them). A ragged input is a list of n lists.
+
     Args:
-        spec: The input. With columns 0 the values are [n], or [n, 1], which counts as [n]. With columns k they are [n,
-            k] (strings flat, n * k of them). A ragged input is a list of n lists.
-        values: The JSON value.
         plain: The values hold no booleans.
         extent: Size account of the request; None if the values do not belong to a request.
-
-    Raises:
-        BadInput: Type or shape does not match the input.
-        TooLarge: The request exceeds a limit.
     """
     if type(values) is not list:
         raise BadInput(f"{spec.name}: expected {_shape(spec)}, got {json_kind(values)}")
@@ -143,15 +138,7 @@ def has_booleans(body: Body) -> bool:
 
 
 def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
-    """Convert flat values to an int64 or float32 array [len(flat)], as spec.dtype says.
-
-    Args:
-        flat: The values.
-        plain: The values hold no booleans.
-
-    Raises:
-        BadInput: A value has another type or is out of range.
-    """
+    """Convert flat values, `plain` if none is a boolean, to an int64 or float32 array; raises BadInput."""
     if plain:
         try:
             form = _format(spec)
@@ -183,7 +170,6 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
 
 
 def _fitting(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values unchanged; raise BadInput if the declared type of the input does not hold them."""
     return values if spec.declared in WHOLE else within(spec, values)
 
 
@@ -197,7 +183,6 @@ def _parts(values: list[Any], length: int) -> Iterator[list[Any]]:
 
 
 def _format(spec: Input) -> str:
-    """Return struct's code for a value of an input; the int64 of a uint64 carries its bits."""
     return FORMATS["uint64" if spec.declared == "uint64" else spec.dtype]
 
 
@@ -215,14 +200,7 @@ def _whole_numbers(spec: Input, flat: list[int]) -> NDArray[np.int64]:
 
 
 def strings(spec: Input, flat: list[Any]) -> list[bytes | str]:
-    """Return strings as they are, and the decoded bytes of {"b64": ...} objects.
-
-    Args:
-        flat: The values.
-
-    Raises:
-        BadInput: A value is neither.
-    """
+    """Return strings as they are, and the decoded bytes of {"b64": ...} objects; raises BadInput."""
     types = set(map(type, flat))
     if type(None) in types:
         flat = ["" if value is None else value for value in flat]
@@ -260,7 +238,6 @@ def _type_error(spec: Input, flat: list[Any], accepted: tuple[type, ...]) -> Bad
 
 
 def _shown(value: Any) -> str:
-    """Return a JSON value as JSON text, truncated."""
     if type(value) is int:
         return _digits(value)
     if type(value) is float:

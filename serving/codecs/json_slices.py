@@ -2,17 +2,16 @@
 
 orjson holds the lock from the first byte to the last: while 16 MiB were parsed, the event loop stood still. Here a
 kernel that runs without the lock finds the commas at which the longest lists and objects can be cut, and orjson parses
-what lies between two cuts. Between two slices the loop gets the lock when it asks for it.
+what lies between two cuts.
 
 Invariants
-- The result is orjson's. The text of a list is its slices with a comma between each two, and each slice is parsed as a
-  list of its own, not empty beside others: if all of them are lists, so is the text, wherever it was cut. A cut in the
-  wrong place, as within a string, leaves a slice that is no list. The same holds for objects and their members.
+- The result is orjson's. Each slice of a list is parsed as a list of its own, not empty beside others: if all of them
+  are lists, so is the text, wherever it was cut. A cut in the wrong place, as within a string, leaves a slice that is
+  no list. The same holds for objects and their members.
 - Slices have at most 2 * SLICE_NBYTES, except for what has nothing to cut: one string or number, or LEVELS of nesting.
 - What is refused here may be JSON to orjson (NaN is refused by both): the caller parses the whole for its message.
 
-Costs: one pass of the kernel over the text for each level that is cut, and a copy of each slice; no memory beside what
-orjson makes but a slice and its first buffer.
+Costs: a pass of the kernel for each level that is cut, and a copy of each slice.
 
 Rejected: a process that parses (values would be copied back, as objects again); a parser of numbers in a kernel (floats
 are correctly rounded by orjson, and every codec takes lists).
@@ -44,15 +43,9 @@ class NotSliced(ValueError):
 def load_in_slices(
     text: bytes | memoryview, loads: Callable[[bytes], Any], nbytes: int = SLICE_NBYTES, levels: int = LEVELS
 ) -> Any:
-    """Return the document of a JSON text.
+    """Return the document of a JSON text, parsed by loads() in slices; raises ValueError.
 
-    Args:
-        loads: Parses a slice.
-        nbytes: Length of a slice.
-        levels: How many levels of nesting are cut.
-
-    Raises:
-        ValueError: Not JSON, or `loads` refuses a slice.
+    `levels` is how many levels of nesting are cut.
     """
     if len(text) <= 2 * nbytes or not levels:
         return loads(bytes(text))
@@ -73,10 +66,10 @@ def _list(slices: list[memoryview], loads: Callable[[bytes], Any], nbytes: int, 
         if len(piece) > 2 * nbytes:
             values.append(load_in_slices(piece, loads, nbytes, levels))
             continue
-        some = loads(b"[" + piece + b"]")
-        if not some and len(slices) > 1:
+        part = loads(b"[" + piece + b"]")
+        if not part and len(slices) > 1:
             raise NotSliced
-        values.extend(some)
+        values.extend(part)
     return values
 
 
@@ -87,8 +80,8 @@ def _object(slices: list[memoryview], loads: Callable[[bytes], Any], nbytes: int
         if name is not None:
             members[loads(bytes(name[1]))] = load_in_slices(piece[name.end() :], loads, nbytes, levels)
             continue
-        some = loads(b"{" + piece + b"}")
-        if not some and len(slices) > 1:
+        part = loads(b"{" + piece + b"}")
+        if not part and len(slices) > 1:
             raise NotSliced
-        members.update(some)
+        members.update(part)
     return members

@@ -46,14 +46,7 @@ BINARY_TYPE = (b"content-type", b"application/octet-stream")
 
 
 class InferOptions(NamedTuple):
-    """Reply options of an infer request.
-
-    Attributes:
-        outputs: The requested outputs, in the requested order.
-        id: The request's id; "" for none.
-        timeout_s: Time limit; None for none.
-        plain: As in kserve_header.InferHeader.
-    """
+    """Reply options of an infer request; `plain` as in kserve_header.InferHeader."""
 
     outputs: tuple[RequestedOutput, ...]
     id: str = ""
@@ -75,16 +68,7 @@ def decode(
     limits: RequestLimits = DEFAULTS,
     memory: SharedMemory | None = None,
 ) -> tuple[Mapping[str, Column], InferOptions]:
-    """Decode an inflated infer body to the model's inputs.
-
-    Args:
-        body: JSON, and the binary tensors behind it.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: The body does not fit the model.
-        TooLarge: The body exceeds a limit.
-    """
+    """Decode an inflated infer body, JSON and the binary tensors behind it, to the model's inputs."""
     nbytes = header_int(headers, HEADER_LENGTH, len(body))
     if nbytes is None:
         header, at = read_header(load_json(body, limits), manifest, limits), len(body)
@@ -101,22 +85,13 @@ def decode(
 
 
 def parsed_nbytes(nbytes: int, headers: Headers) -> int:
-    """Return how many of a body's bytes are JSON according to its headers, which may be wrong.
-
-    Args:
-        nbytes: Length of the body.
-    """
+    """Return how many of a body's `nbytes` bytes are JSON according to its headers, which may be wrong."""
     text = headers.get(HEADER_LENGTH, b"")
     return min(nbytes, int(text)) if text.isdigit() and len(text) <= MAX_DIGITS else nbytes
 
 
 def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
-    """Return the size limit for the body that follows these headers.
-
-    Raises:
-        BadInput: The declared length of the JSON is not a valid number.
-        TooLarge: The declared length of the JSON exceeds its limit.
-    """
+    """Return the size limit for the body that follows these headers; they may declare the length of its JSON."""
     bound, declared = json_limit(limits), header_int(headers, HEADER_LENGTH, limits.max_body_bytes)
     if declared is None:
         return bound
@@ -125,15 +100,7 @@ def body_limit(headers: Headers, limits: RequestLimits) -> SizeLimit:
 
 
 def validate_prefix(text: bytes, manifest: Manifest, limits: RequestLimits) -> None:
-    """Raise the error that decode() would raise for the JSON at the start of a binary body.
-
-    Args:
-        text: The JSON.
-
-    Raises:
-        BadInput: The JSON does not fit the model.
-        TooLarge: The request exceeds a limit.
-    """
+    """Raise the error that decode() would raise for the JSON at the start of a binary body."""
     _binary_header(text, manifest, limits)
 
 
@@ -176,14 +143,7 @@ def encode(
 ) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """Encode the reply: its body, and its headers except for the length.
 
-    Args:
-        outputs: Arrays [n, ...].
-        options: The options that decode() returned.
-        version: Version that answered.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: An output does not fit its region of shared memory.
+    Raises BadInput if an output does not fit its region of shared memory.
     """
     arrays = [(requested, np.ascontiguousarray(outputs[requested.name])) for requested in options.outputs]
     if options.plain and all(array.dtype.kind != "O" for _, array in arrays):
@@ -215,24 +175,15 @@ def encode(
     return b"".join([header, *buffers]), _binary_kinds(header)  # type: ignore[list-item]  # As above.
 
 
-def into_span(wanted: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
-    """Write one output to the shared memory that the request names, and return the parameters for a gRPC reply.
-
-    Args:
-        wanted: The requested output, with a span.
-        array: Its values.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: Shared memory is not served, or the output does not fit.
-    """
-    span = wanted.span
+def into_span(requested: RequestedOutput, array: NDArray[Any], memory: SharedMemory | None) -> dict[str, Any]:
+    """Write one output to its span of shared memory, and return the parameters for a gRPC reply; raises BadInput."""
+    span = requested.span
     assert span is not None, "asked for it"
     if memory is None:
-        raise BadInput(f"outputs[{wanted.name}].parameters.shared_memory_region: shared memory is not served")
+        raise BadInput(f"outputs[{requested.name}].parameters.shared_memory_region: shared memory is not served")
     data = raw_values(array)
     if data.nbytes > span.nbytes:
-        where = f"outputs[{wanted.name}].parameters.shared_memory_byte_size"
+        where = f"outputs[{requested.name}].parameters.shared_memory_byte_size"
         raise BadInput(f"{where}: expected {data.nbytes}, got {span.nbytes}")
     memory.write(span, data.tobytes())
     return {

@@ -1,10 +1,9 @@
 """Check the tensor descriptions of KServe v2 requests against the model, and read the tensors as columns.
 
-The header is a document as parsed from JSON. HTTP requests carry it as such; for gRPC it is built from the message, and
-`data` is then TypedContents instead of a list. Tensors lie behind the header (`binary_data_size`), in it (`data`), or
-in a region of shared memory (`shared_memory_region`). A ragged input X travels as X (its values, shape [total]) and
-X.row_splits (INT64 [n + 1]), or as X__values and X__offsets; columns of a sequence may share such a tensor
-(sequence_tensors).
+The header is a parsed JSON document, for gRPC one built from the message, with TypedContents as `data`. Tensors lie
+behind the header (`binary_data_size`), in it (`data`), or in a region of shared memory (`shared_memory_region`). A
+ragged input X travels as X (its values, shape [total]) and X.row_splits (INT64 [n + 1]), or as X__values and
+X__offsets; columns of a sequence may share such a tensor (sequence_tensors).
 
 Strings use KServe's BYTES layout: a 4-byte little-endian length before each element.
 """
@@ -45,16 +44,7 @@ if TYPE_CHECKING:
 
 
 def decode_bytes(source: NDArray[np.uint8], count: int, name: str) -> Strings:
-    """Decode the strings of a BYTES tensor.
-
-    Args:
-        source: uint8 [nbytes]; the strings must fill it exactly.
-        count: Number of strings.
-        name: Name for error messages.
-
-    Raises:
-        BadInput: The bytes do not hold exactly this many strings.
-    """
+    """Decode the strings of a BYTES tensor; raise BadInput unless `count` of them fill it exactly."""
     if count * PREFIX_NBYTES > len(source):
         raise BadInput(f"{name}: expected {count} length-prefixed elements, got {len(source)} bytes")
     data = np.empty(len(source) - count * PREFIX_NBYTES, np.uint8)
@@ -78,19 +68,17 @@ MAX_ID_LENGTH = 256
 
 
 class RegionSpan(NamedTuple):
-    """A range of bytes in a registered region of shared memory."""
-
     region: str
     offset: int
     nbytes: int
 
 
 class SharedMemory(Protocol):
-    """Access to registered shared memory. Both methods raise BadInput."""
+    def read(self, span: RegionSpan) -> bytes:
+        """Read a span; raise BadInput outside of a registered region, TooLarge beyond max_body_bytes."""
 
-    def read(self, span: RegionSpan) -> bytes: ...
-
-    def write(self, span: RegionSpan, data: bytes) -> None: ...
+    def write(self, span: RegionSpan, data: bytes) -> None:
+        """Write no more bytes than a span has; raise BadInput if its region is unknown, too small or not writable."""
 
 
 class RequestedOutput(NamedTuple):
@@ -105,10 +93,7 @@ class TensorHeader(NamedTuple):
     """Description of one input in a header.
 
     Attributes:
-        datatype: KServe's name of its type.
         nbytes: Bytes that it takes behind the header; None if `values` or `span` holds the tensor.
-        values: The tensor, if the header holds it.
-        span: Its place in shared memory, if it lies there.
         places: Elements of a row of a padded list input; 0 for other tensors.
     """
 
@@ -122,12 +107,7 @@ class TensorHeader(NamedTuple):
 
 
 class TypedContents(NamedTuple):
-    """Contents of a typed message, not yet checked: numbers or strings.
-
-    Attributes:
-        values: The values.
-        dtype: Their type; None for strings.
-    """
+    """Contents of a typed message, not yet checked: numbers of a type, or strings without."""
 
     values: Sequence[Any]
     dtype: type | None
@@ -138,10 +118,8 @@ class InferHeader(NamedTuple):
 
     Attributes:
         manifest: The manifest that it was checked against.
-        shapes: The inputs.
-        places: Layout of the tensors behind the header, if all of them can be read in place; otherwise None.
-        id: The request's id; "" for none.
-        timeout_s: Time limit from the header's own parameters; None for none.
+        places: Layout of the tensors behind the header; None unless all of them can be read in place.
+        timeout_s: From the header's own parameters.
         shares: An output is requested in shared memory.
         plain: The reply has binary tensors only and no id.
         lists: The tensors beside the model's list inputs.
@@ -161,15 +139,6 @@ class InferHeader(NamedTuple):
 
 
 def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLimits = DEFAULTS) -> InferHeader:
-    """Check a header against the model.
-
-    Args:
-        document: The header.
-
-    Raises:
-        BadInput: The header does not fit the model.
-        TooLarge: The request exceeds a limit; checked before values are read.
-    """
     parameters = _parameters(document, "parameters")
     _check_priority(parameters.get("priority", 0))
     call = of_parameters(parameters) if ID in parameters else None
@@ -184,22 +153,12 @@ def read_header(document: dict[str, Any], manifest: Manifest, limits: RequestLim
 
 
 def columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
-    """Return the inputs of a request, given its header; UserInputs of one about a kept user.
-
-    Args:
-        body: The bytes that hold the binary tensors.
-        at: Offset in `body` where the tensors begin; they end with it.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: The tensors do not match the header.
-    """
+    """Return the inputs of a request, whose binary tensors are body[at:]; UserInputs of one about a kept user."""
     inputs = _columns(header, body, at, memory)
     return inputs if header.call is None else UserInputs(inputs, header.call)
 
 
 def _columns(header: InferHeader, body: Body, at: int, memory: SharedMemory | None) -> Mapping[str, Column]:
-    """Return the inputs of a request, without what it says about a kept user."""
     if header.shares and memory is None:
         raise BadInput("outputs: shared memory is not served")
     if header.places is not None and isinstance(body, bytes):
@@ -358,7 +317,6 @@ def _left_out(name: str, manifest: Manifest, shapes: Container[str]) -> bool:
 
 
 def _lists(name: str, values: dict[str, Any], tensors: ListTensors, places: int) -> Ragged:
-    """Return a list input as lists."""
     beside = tensors.beside(name, values)
     if not beside.endswith(LENGTHS):
         return Ragged(values[name], _row_splits(name, beside, values))
@@ -393,7 +351,6 @@ def _row_splits(name: str, beside: str, values: dict[str, Any]) -> NDArray[np.in
 
 
 def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: bool) -> TensorHeader:
-    """Return the description of one tensor, with its values if the header holds them."""
     where = f"inputs[{spec.name}]"
     expected, datatype = declared(spec).datatype, tensor.get("datatype")
     if padded:
@@ -437,7 +394,6 @@ def _shape(tensor: dict[str, Any], spec: Input, extent: RequestSize, padded: boo
 
 
 def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> Any:
-    """Read values that the header holds: a list, or the contents of a typed message."""
     if datatype in HALVES:
         raise BadInput(f"{where}.data: {datatype} must be sent as a binary tensor")
     typed = type(data) is TypedContents
@@ -466,7 +422,6 @@ def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
 
 
 def _matrix(shape: Any, where: str) -> tuple[int, int]:
-    """Return rows and places of a padded list input."""
     whole = type(shape) is list and len(shape) == 2 and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:
         raise BadInput(f"{where}.shape: expected [n, L] beside the sequence's lengths, as whole numbers")
@@ -474,10 +429,7 @@ def _matrix(shape: Any, where: str) -> tuple[int, int]:
 
 
 def _count(shape: Any, spec: Input, where: str) -> int:
-    """Return the number of elements of a shape that fits the input.
-
-    Python integers do not overflow, and the length of the body bounds them.
-    """
+    """Return the number of elements of a shape that fits the input; Python's integers do not overflow."""
     expected = f"[{', '.join(['n', *map(str, row_of(spec))])}]"
     whole = type(shape) is list and 0 < len(shape) <= MAX_RANK and set(map(type, shape)) == {int}
     if not whole or min(shape) < 0 or max(shape) >= 2**31:

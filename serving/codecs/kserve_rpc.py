@@ -1,7 +1,7 @@
 """Decode and encode KServe v2 infer over gRPC: ModelInferRequest to columns, outputs to ModelInferResponse.
 
-Tensor descriptions are checked like an HTTP header (kserve_header). If a similar request has been seen, raw tensors are
-read in place from the message (templates); otherwise the runtime copies them out of it.
+Tensor descriptions are checked like an HTTP header (kserve_header). If a similar request has been seen (templates), raw
+tensors are read in place; otherwise the runtime copies them out of the message.
 """
 
 from __future__ import annotations
@@ -50,11 +50,7 @@ IS_FINAL: bytes = Response(parameters={FINAL: {"bool_param": True}}).SerializeTo
 
 
 def rows_parameters(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return what is appended to a reply of a stream, which has no metadata of its own, for some headers.
-
-    Args:
-        headers: The headers: x-unknown-rows becomes the parameter unknown_rows.
-    """
+    """Return what is appended to a reply of a stream, which has no metadata: x-unknown-rows becomes unknown_rows."""
     parameters = {
         name.decode().removeprefix("x-").replace("-", "_"): {"string_param": rows.decode()} for name, rows in headers
     }
@@ -65,10 +61,7 @@ class InferParams(NamedTuple):
     """Parameters of an infer request.
 
     Attributes:
-        version: Version number; None for the newest.
         label: Always None; KServe has no labels.
-        id: The request's id; "" for none.
-        timeout_s: Time limit from the request's own parameter; None for none.
         final: The client expects the last reply to each request of a stream to be marked.
     """
 
@@ -85,15 +78,6 @@ class InferDecoder:
     """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[InferParams], limits: RequestLimits = DEFAULTS) -> None:
-        """Parse the request.
-
-        Args:
-            data: The serialized message.
-
-        Raises:
-            BadInput: Not a valid ModelInferRequest.
-            TooLarge: The request exceeds a limit.
-        """
         self._data, self._templates, self._limits = data, templates, limits
         self._message: Any = None
         self._template = templates.find(data)
@@ -105,15 +89,6 @@ class InferDecoder:
     def columns(
         self, manifest: Manifest, limits: RequestLimits = DEFAULTS, memory: SharedMemory | None = None
     ) -> tuple[Mapping[str, Column], InferParams]:
-        """Return the model's inputs, and the parameters completed with the header's.
-
-        Args:
-            memory: Shared memory; None if it is not served.
-
-        Raises:
-            BadInput: The request does not fit the model.
-            TooLarge: The request exceeds a limit.
-        """
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -156,21 +131,16 @@ def version_of(text: str) -> int | None:
 
 
 def parameter(value: Any) -> Any:
-    """Return the value of an InferParameter or ModelRepositoryParameter; None if it has none."""
     choice = value.WhichOneof("parameter_choice")
     return getattr(value, choice) if choice else None
 
 
 def _parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that have a meaning here."""
     return {name: parameter(parameters[name]) for name in PARAMETERS if name in parameters} if parameters else {}
 
 
 def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> dict[str, Any]:
-    """Return the message in the form of an HTTP header, limited to `most` inputs and `most_outputs` outputs.
-
-    Raw tensors lie behind it, in the order of the inputs.
-    """
+    """Return the message, with so many inputs and outputs at most, as an HTTP header; raw tensors lie behind it."""
     inputs, behind, raw_count = [], 0, len(request.raw_input_contents)
     for tensor in request.inputs[:most]:
         parameters = _parameters(tensor.parameters)
@@ -215,17 +185,7 @@ def encode(
     version: int,
     memory: SharedMemory | None = None,
 ) -> bytes:
-    """Encode the reply, with raw tensors.
-
-    Args:
-        outputs: Arrays [n, ...].
-        params: The parameters that columns() returned.
-        version: Version that answered.
-        memory: Shared memory; None if it is not served.
-
-    Raises:
-        BadInput: An output does not fit its region of shared memory.
-    """
+    """Encode the reply, with raw tensors; raise BadInput if an output does not fit its region of shared memory."""
     arrays = [np.ascontiguousarray(outputs[requested.name]) for requested in params.outputs]
     fixed = all(array.dtype.kind != "O" for array in arrays)
     if fixed and not params.id and all(requested.span is None for requested in params.outputs):

@@ -1,7 +1,7 @@
 """Build the protobuf message classes in a private descriptor pool.
 
-A pool holds one definition per name. Clients bring their own definitions of the same messages and register them in the
-process-wide default pool. A private pool lets server and clients live in one process.
+A pool holds one definition per name, and clients register their own in the process-wide default pool. A private pool
+lets server and clients live in one process.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ for _file in FILES:
 
 @cache
 def message(name: str) -> Any:
-    """Return the class of a message, given its full name such as "tensorflow.serving.ModelSpec"."""
+    """Return the class of a message by its full name, such as "tensorflow.serving.ModelSpec"."""
     return GetMessageClass(POOL.FindMessageTypeByName(name))

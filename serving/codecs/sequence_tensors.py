@@ -29,7 +29,7 @@ class ListTensors(NamedTuple):
         sequence: The sequence that an input belongs to, by the input's name.
         specs: All of these tensors, by their names.
         columns: The inputs of each sequence, by its name.
-        others: Other names of tensors, each with ours: Merlin's of those of list inputs, and those of the model's own
+        others: Other names of tensors, each with ours: Merlin's for list inputs, and those of the model's own
             signature.
     """
 
@@ -40,15 +40,7 @@ class ListTensors(NamedTuple):
     others: dict[str, str]
 
     def beside(self, name: str, sent: Container[str]) -> str:
-        """Return the tensor of a request that tells the lists of an input apart.
-
-        Args:
-            name: The input.
-            sent: Names of the tensors that the request has.
-
-        Raises:
-            BadInput: It has more than one of them.
-        """
+        """Return which of the `sent` tensors tells the lists of an input apart; raise BadInput if several do."""
         siblings = [n for n in self.choices(name) if n in sent]
         if len(siblings) > 1:
             raise BadInput(f"inputs[{name}]: expected one of {' and '.join(siblings)}, got both")
@@ -88,7 +80,6 @@ def _tensors(
 
 
 def list_tensors(manifest: Manifest) -> ListTensors:
-    """Return the tensors beside the list inputs of a model."""
     lists = tuple([i.name for i in manifest.inputs if i.ragged])
     sequences = tuple([(s.name, tuple(s.inputs)) for s in manifest.sequences])
     return _tensors(lists, sequences, tuple(manifest.own_names.items()))

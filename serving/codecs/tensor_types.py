@@ -1,10 +1,10 @@
 """Map tensor types to their names on the wire, and convert tensors to the types that the engine computes on.
 
 The engine computes on int64, float32 and strings. An imported model may have declared other types (Input.declared,
-Output.dtype): metadata name these, replies use them and requests may use them. Besides its declared type an input
-accepts types that convert without loss: any smaller type, or a larger one whose values all fit. Other values are
-refused with an error that names the input. A float64 that the model itself declared is rounded, because the engine
-computes in float32. The int64 of an input that declares uint64 carries the bits of the value.
+Output.dtype): metadata name these, replies use them and requests may use them. An input also accepts types that convert
+without loss: any smaller type, or a larger one whose values all fit. Other values are refused with an error that names
+the input. A float64 that the model itself declared is rounded, because the engine computes in float32. The int64 of an
+input that declares uint64 carries the bits of the value.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ from freshet_serving.processor.package import Input, Manifest, Output, joined, l
 
 
 class TensorType(NamedTuple):
-    """One tensor type.
+    """One tensor type: its names in numpy, TensorFlow (dt), KServe (datatype) and Triton's configuration (config).
 
     Attributes:
-        name: numpy's name.
         number: Its number in TensorFlow's DataType.
-        dt: Its name in TensorFlow's DataType.
         field: The field of a TensorProto that holds its values.
-        datatype: KServe's name.
         contents: The field of KServe's InferTensorContents that holds its values.
-        config: The name in Triton's model configuration.
         dtype: Little-endian numpy type; None for strings.
     """
 
@@ -73,7 +69,6 @@ EXACT = 1 << 24
 
 
 def declared(spec: Input | Output) -> TensorType:
-    """Return the type that the model itself declared."""
     return BY_NAME[spec.declared or spec.dtype] if isinstance(spec, Input) else BY_NAME[spec.dtype]
 
 
@@ -85,14 +80,7 @@ def takes(spec: Input, sent: TensorType) -> bool:
 
 
 def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values in the engine's type, int64 or float32.
-
-    Args:
-        values: An array of any type that takes() accepts.
-
-    Raises:
-        BadInput: A value would change when converted to the type that the model declared.
-    """
+    """Return the values in the engine's type, int64 or float32; raise BadInput if one would change."""
     ours, declared_dtype = np.dtype(spec.dtype), declared(spec).dtype
     assert declared_dtype is not None, "numbers"
     if values.dtype == declared_dtype == np.uint64:
@@ -112,13 +100,9 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
-    """Return int64 or float32 values unchanged, if the model's declared type can hold them.
+    """Return int64 or float32 values unchanged, if the model's declared type can hold them; else raise BadInput.
 
-    Args:
-        values: The values; for uint64 its bits, which all fit.
-
-    Raises:
-        BadInput: A value does not fit the declared type.
+    The bits of a uint64 all fit.
     """
     declared_dtype = BY_NAME[spec.declared].dtype if spec.declared not in ("", "uint64") else None
     return values if declared_dtype is None else _within(spec, values, declared_dtype)
@@ -142,9 +126,9 @@ def _refuse(spec: Input, values: NDArray[Any], fits: NDArray[np.bool_]) -> None:
         raise BadInput(f"{spec.name}: expected values that {declared(spec).dt} holds, got {value} (value {at}){limits}")
 
 
-def span(own: np.dtype[Any]) -> tuple[int, int]:
+def span(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Return the lowest and the highest number of a whole type; those of bool are 0 and 1."""
-    return (0, 1) if own.kind == "b" else (int(np.iinfo(own).min), int(np.iinfo(own).max))
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def plain(manifest: Manifest) -> bool:
@@ -159,7 +143,6 @@ def as_declared(
 
     Args:
         outputs: The engine's outputs, float32 [n, columns] each.
-        signature: Name of the signature, which exists; "" for the default one.
         asked: Names of the outputs that the request asks for: those in replies, or the package's.
 
     Returns:
@@ -187,24 +170,13 @@ def as_declared(
 
 
 def flat_outputs(manifest: Manifest, signature: str) -> frozenset[str]:
-    """Return names in replies of the outputs that leave out their last dimension if a request's tensors do.
-
-    Args:
-        signature: Name of the signature, which exists; "" for the default one.
-    """
+    """Return names in replies of the outputs that leave out their last dimension if a request's tensors do."""
     flat = {name: spec.name for name, spec in manifest.replies(signature).items() if spec.flat}
     return frozenset((*flat, *flat.values()))
 
 
 def names_of_outputs(manifest: Manifest, signature: str = "") -> list[str]:
-    """Return the names that a request may ask for outputs by: those in replies, then others that the package has.
-
-    Args:
-        signature: Name of the signature; "" for the default one.
-
-    Raises:
-        BadInput: There is no such signature.
-    """
+    """Return the names that a request may ask for outputs by: those in replies, then others that the package has."""
     replies = manifest.replies(signature)
     return list(dict.fromkeys([*replies, *(spec.name for spec in replies.values())]))
 
@@ -219,7 +191,6 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return KServe's name for the type of an output's array."""
     return type_of(dtype).datatype
 
 
@@ -251,5 +222,4 @@ def fits(spec: Input, shape: list[int]) -> bool:
 
 
 def dims_of(spec: Output) -> list[int]:
-    """Return the shape of one row of an output."""
     return [spec.columns] if spec.dims is None else list(spec.dims)

@@ -45,10 +45,10 @@ class PredictOptions(NamedTuple):
 
     Attributes:
         row: Reply with `predictions` (row format) instead of `outputs` (column format).
-        timeout_s: Time limit from the request's header; None for none.
+        timeout_s: From the request's header.
         method: "predict", or "classify" or "regress", whose replies hold `results`.
         ignored: Names of inputs that were sent but that the model does not have, as a header value.
-        signature: Name of the signature that replies; "" for the default one.
+        signature: The signature that replies.
         flat: Names of outputs that leave out their last dimension, as the request's values do.
     """
 
@@ -63,15 +63,9 @@ class PredictOptions(NamedTuple):
 def decode(
     body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits = DEFAULTS, regions: Any = None
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Decode an inflated predict body to the model's inputs.
+    """Decode an inflated predict body to the model's inputs; messages use TensorFlow Serving's wording.
 
-    Args:
-        body: The JSON document.
-        regions: Not used: only other dialects have shared memory.
-
-    Raises:
-        BadInput: The body does not fit the model; messages use TensorFlow Serving's wording.
-        TooLarge: The body exceeds a limit.
+    `regions` is not used: only other dialects have shared memory.
     """
     document = load_json(body, limits)
     sent = document.get("instances") or document.get("inputs")
@@ -87,7 +81,6 @@ def decode(
 def _decode(
     document: dict[str, Any], body: Body, headers: Headers, manifest: Manifest, limits: RequestLimits
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Return the inputs of a document without what it says about a kept user."""
     signature = _signature(document, manifest)
     timeout_s, plain, extent = header_timeout_s(headers), not has_booleans(body), RequestSize(limits)
     if "instances" in document:
@@ -111,13 +104,11 @@ def _decode(
 
 
 def _ignored(columns: Mapping[str, Any], inputs: Mapping[str, Column]) -> bytes:
-    """Return the names that TensorFlow Serving ignores in column format, encoded for a header."""
     names = islice((name for name in columns if name not in inputs), MAX_IGNORED)
     return ", ".join([quote(name[:64]) for name in names]).encode()
 
 
 def _signature(document: dict[str, Any], manifest: Manifest) -> str:
-    """Return the name of the signature that a document asks for; "" for the default one."""
     name = document.get("signature_name", "")
     if type(name) is not str:
         raise BadInput("Not formatted correctly. 'signature_name' key must be a string value.")
@@ -157,7 +148,6 @@ def _rows(instances: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
 
 
 def _refuse_rows(instances: list[Any], names: set[str], manifest: Manifest) -> NoReturn:
-    """Raise BadInput for the first row that is not an object with exactly these keys."""
     for at, element in enumerate(instances):
         if type(element) is not dict or is_base64(element):
             raise BadInput(f"Expecting object but got list at item {at} of input list")
@@ -201,16 +191,7 @@ def _columns(values: Any, manifest: Manifest, plain: bool, extent: RequestSize) 
 def decode_examples(
     body: Body, headers: Headers, manifest: Manifest, method: str, limits: RequestLimits = DEFAULTS
 ) -> tuple[dict[str, Column], PredictOptions]:
-    """Decode an inflated classify or regress body to the model's inputs.
-
-    Args:
-        body: The JSON document.
-        method: "classify" or "regress".
-
-    Raises:
-        BadInput: The body does not fit the model.
-        TooLarge: The body exceeds a limit.
-    """
+    """Decode an inflated body of `method`, classify or regress, to the model's inputs."""
     document = load_json(body, limits)
     signature = _signature(document, manifest)
     if "examples" not in document:
@@ -225,10 +206,6 @@ def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions)
     """Encode a classify or regress reply.
 
     Classify gives a list of [label, score] for each example, one pair per class; regress gives one number per example.
-
-    Args:
-        outputs: The outputs of the signature, [n, ...] each.
-        options: The options that decoding returned.
     """
     if options.method == "regress":
         return dump_json({"results": json_values(np.ascontiguousarray(examples.regressions(outputs)))})
@@ -238,12 +215,7 @@ def encode_results(outputs: Mapping[str, NDArray[Any]], options: PredictOptions)
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> bytes:
-    """Encode a predict reply as JSON with `predictions` or `outputs`; bare values if the model has one output.
-
-    Args:
-        outputs: Arrays [n, ...], all with the same n.
-        options: The options that decoding returned.
-    """
+    """Encode a predict reply as JSON with `predictions` or `outputs`; bare values if the model has one output."""
     key = "predictions" if options.row else "outputs"
     if options.flat:
         outputs = {name: array.reshape(-1) if name in options.flat else array for name, array in outputs.items()}
@@ -258,12 +230,6 @@ def encode(outputs: Mapping[str, NDArray[Any]], options: PredictOptions) -> byte
 
 
 def encode_reply(reply: PredictReply, options: PredictOptions, regions: Any = None) -> tuple[bytes, RawHeaders]:
-    """Return the body and the headers of a predict reply.
-
-    Args:
-        options: The options that decoding returned.
-        regions: Not used: only other dialects have shared memory.
-    """
     named = ((IGNORED_INPUTS, options.ignored),) if options.ignored else ()
     return encode(reply.outputs, options), (JSON_TYPE, *named)
 

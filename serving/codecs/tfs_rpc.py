@@ -1,9 +1,9 @@
 """Decode and encode TensorFlow Serving's Predict over gRPC: PredictRequest to columns, outputs to PredictResponse.
 
 A tensor comes as tensor_content or in its type's *_val field. As in TensorFlow, if *_val has fewer values than the
-shape, the last value is repeated; if it has none, zeros are used. If a similar request has been seen, tensors are read
-in place from the message (templates), provided that they have fixed width there: tensor_content and float_val, but not
-int64_val. Replies use *_val, which every client reads; packed, its bytes equal those of tensor_content.
+shape, the last value is repeated; if it has none, zeros are used. If a similar request has been seen (templates),
+tensors of fixed width there are read in place: tensor_content and float_val, but not int64_val. Replies use *_val,
+which every client reads; packed, its bytes equal those of tensor_content.
 
 A tensor without dimensions is one row of an input of one value a row; if all inputs are, so are the outputs.
 
@@ -61,14 +61,7 @@ DataType = message("tensorflow.TensorProto").DESCRIPTOR.fields_by_name["dtype"].
 
 
 class PredictParams(NamedTuple):
-    """Parameters of a predict request.
-
-    Attributes:
-        version: Version number; None for the newest, or the one with the label.
-        label: Version label; None for none.
-        signature: Name of the signature; "" for the default.
-        outputs: The requested outputs, in order; empty for all.
-    """
+    """Parameters of a predict request: its version, label or neither, and the requested outputs; () for all."""
 
     model: str
     version: int | None = None
@@ -78,11 +71,7 @@ class PredictParams(NamedTuple):
 
 
 def predict_params(spec: Any, outputs: Sequence[str] = ()) -> PredictParams:
-    """Return the parameters that a ModelSpec gives.
-
-    Raises:
-        BadInput: The version is invalid.
-    """
+    """Return the parameters that a ModelSpec gives; raise BadInput if its version is invalid."""
     choice = spec.WhichOneof("version_choice")
     version = spec.version.value if choice == "version" else None
     if version is not None and version < 0:
@@ -96,16 +85,6 @@ class PredictDecoder:
     """A request being decoded: params is known before the model is, columns() afterwards."""
 
     def __init__(self, data: bytes, templates: Templates[PredictParams], limits: RequestLimits = DEFAULTS) -> None:
-        """Parse the request.
-
-        Args:
-            data: The serialized message.
-            templates: Templates of earlier requests.
-
-        Raises:
-            BadInput: Not a valid PredictRequest.
-            TooLarge: The request exceeds a limit.
-        """
         self._data, self._templates, self._limits = data, templates, limits
         # Whether every tensor has no dimensions.
         self.scalar = False
@@ -118,12 +97,6 @@ class PredictDecoder:
             self._parse()
 
     def columns(self, manifest: Manifest, limits: RequestLimits = DEFAULTS) -> Mapping[str, Column]:
-        """Return the model's inputs.
-
-        Raises:
-            BadInput: The request does not fit the model.
-            TooLarge: The request exceeds a limit.
-        """
         template = self._template
         if template is not None:
             if template.manifest is manifest:
@@ -161,12 +134,7 @@ class PredictDecoder:
         self.params = predict_params(request.model_spec, request.output_filter)
 
     def _learn(self, inputs: Mapping[str, Column], tensors: Mapping[str, Any], manifest: Manifest) -> None:
-        """Store the request as a template if each of its tensors is one array of fixed width.
-
-        Args:
-            inputs: The columns that were read.
-            tensors: The tensors that they were read from.
-        """
+        """Store the request as a template if each of its tensors is one array of fixed width."""
         places, contents = {}, {}
         for spec in manifest.expected_inputs(inputs):
             array, tensor = inputs[spec.name], tensors[spec.name]
@@ -201,16 +169,7 @@ class PaddedExtent(RequestSize):
         self._most, self._nbytes = limits.max_body_bytes, 0
 
     def fill(self, name: str, values: int, nbytes: int) -> None:
-        """Account for padding.
-
-        Args:
-            name: Name of the input.
-            values: Number of values to add.
-            nbytes: Bytes of each.
-
-        Raises:
-            TooLarge: The request's padding in total exceeds max_body_bytes.
-        """
+        """Account for padding by `values` values of `nbytes` each; raise TooLarge beyond max_body_bytes in total."""
         self._nbytes += values * nbytes
         if self._nbytes > self._most:
             raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
@@ -309,7 +268,6 @@ def _column(spec: Input, tensors: Mapping[str, Any], filling: PaddedExtent, list
 
 
 def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) -> NDArray[Any] | Strings:
-    """Return the tensor as the column of an input that is not ragged."""
     rows = _rows(spec, shape)
     filling.add(spec, rows, math.prod(shape))
     values = _values(tensor, spec, math.prod(shape), filling)
@@ -340,7 +298,6 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
 
 
 def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDArray[Any] | Strings:
-    """Return the tensor's values, flat."""
     name, sent = spec.name, BY_NUMBER[tensor.dtype]
     content, values = tensor.tensor_content, getattr(tensor, sent.field)
     if content:
@@ -382,12 +339,8 @@ def encode(
 ) -> bytes:
     """Encode the reply, with values in the *_val field of their type.
 
-    Args:
-        outputs: Arrays [n, ...].
-        params: The parameters of the request.
-        version: Version that answered.
-        scalar: Whether to leave out the rows' dimension: the request had none.
-        flat: Names of the outputs that leave out their last dimension, of one column: the request's tensors did.
+    If the request's tensors had no dimensions (`scalar`), the outputs have no dimension of rows; those in `flat` leave
+    out their last one, of one column.
     """
     parts: list[bytes | NDArray[Any]] = []
     for name in params.outputs or outputs:
@@ -425,7 +378,6 @@ def _entry(name: str, shape: tuple[int, ...]) -> tuple[bytes, bytes]:
 
 
 def _encoded_tensor(name: str, array: NDArray[Any]) -> bytes:
-    """Encode one output that is not float32."""
     reply, kind = Response(), type_of(array.dtype)
     tensor = reply.outputs[name]
     tensor.dtype = kind.number
@@ -441,7 +393,6 @@ def _encoded_tensor(name: str, array: NDArray[Any]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _spec(model: str, version: int, signature: str) -> bytes:
-    """Encode the end of a reply: the model and version that answered."""
     reply = Response()
     set_spec(reply.model_spec, model, version, signature)
     encoded: bytes = reply.SerializeToString()
@@ -449,10 +400,4 @@ def _spec(model: str, version: int, signature: str) -> bytes:
 
 
 def set_spec(spec: Any, model: str, version: int, signature: str) -> None:
-    """Fill a ModelSpec with the model and version that answered.
-
-    Args:
-        spec: The ModelSpec to fill.
-        version: Version that answered.
-    """
     spec.name, spec.version.value, spec.signature_name = model, version, signature

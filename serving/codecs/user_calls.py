@@ -40,8 +40,6 @@ _readable: dict[int, tuple[Manifest, Manifest]] = {}
 
 
 class UserInputs(dict[str, Column]):
-    """The inputs of a request about a kept user."""
-
     def __init__(self, inputs: Mapping[str, Column], call: UserCall) -> None:
         super().__init__(inputs)
         self.call = call
@@ -53,11 +51,7 @@ def is_own_input(manifest: Manifest) -> bool:
 
 
 def readable(manifest: Manifest) -> Manifest:
-    """Return the manifest that a request about a kept user is read by: any input may be left out.
-
-    Args:
-        manifest: The manifest that other requests are read by.
-    """
+    """Return the manifest that a request about a kept user is read by: any input may be left out."""
     cached = _readable.get(id(manifest))
     if cached is None or cached[0] is not manifest:
         relaxed = replace(manifest)
@@ -69,11 +63,7 @@ def readable(manifest: Manifest) -> Manifest:
 
 
 def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
-    """Return what the parameters of a KServe request say; None if it names no sequence.
-
-    Raises:
-        BadInput: One of them is not what it should be.
-    """
+    """Return what the parameters of a KServe request say; None if it names no sequence. Raises BadInput."""
     sequence_id = _id(parameters.get(ID), "parameters.")
     if not sequence_id:
         return None
@@ -89,14 +79,7 @@ def of_parameters(parameters: Mapping[str, Any]) -> UserCall | None:
 
 
 def of_names(signature: str, values: Mapping[str, Any]) -> UserCall | None:
-    """Return what the signature and inputs of a TensorFlow Serving request say; None if it names no sequence.
-
-    Args:
-        values: Its inputs `sequence_id` and `sequence_version`, as far as it has them: a value each.
-
-    Raises:
-        BadInput: One of them is not what it should be.
-    """
+    """Return what the signature and two inputs of a TensorFlow Serving request say; None if it names no sequence."""
     sequence_id = _id(values.get(ID), "")
     if not sequence_id:
         return None
@@ -110,14 +93,7 @@ def without_reserved(signature: str) -> str:
 
 
 def take_from_document(document: dict[str, Any], manifest: Manifest) -> UserCall | None:
-    """Take what a request of TensorFlow Serving's REST API says about a kept user out of it.
-
-    Args:
-        document: The request; what is taken is no longer in it.
-
-    Raises:
-        BadInput: It says it wrongly.
-    """
+    """Take what a request of TensorFlow Serving's REST API says about a kept user out of it. Raises BadInput."""
     rows: Any = document.get("instances")
     signature = document.get("signature_name", "")
     by_row = type(rows) is list and len(rows) > 0
@@ -150,7 +126,6 @@ def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None)
 
 
 def _only_row(value: Any, name: str) -> Any:
-    """Return a value, or the one that a list holds once for each row."""
     while type(value) is list:
         if not value or any(row != value[0] for row in value):
             raise BadInput(f"{name}: expected one value: a request is about one user")
@@ -159,7 +134,6 @@ def _only_row(value: Any, name: str) -> Any:
 
 
 def _id(value: Any, where: str) -> bytes:
-    """Return an id; b"" for no sequence."""
     if value is None or (type(value) is int and value == 0):
         return b""
     if type(value) is int and -(2**63) <= value < 2**64:

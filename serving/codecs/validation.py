@@ -17,20 +17,12 @@ class StrictModel(BaseModel):
 Validated = TypeVar("Validated", bound=BaseModel)
 
 
-def validated(document: Any, model: type[Validated], where: str = "body") -> Validated:
-    """Return a JSON document as an instance of a model.
-
-    Args:
-        document: The parsed document.
-        where: Name of the document in errors.
-
-    Raises:
-        BadInput: The document does not fit the class.
-    """
+def validated(document: Any, model: type[Validated]) -> Validated:
+    """Return a JSON document as an instance of a model; raise BadInput if it does not fit."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise BadInput(first_problem(error.errors(), where, model.model_fields)) from None
+        raise BadInput(first_problem(error.errors(), "body", model.model_fields)) from None
 
 
 TYPES = {
@@ -55,13 +47,10 @@ BOUNDS = {
 MAX_SHOWN = 64
 
 
-def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> str:
-    """Return a one-line message from pydantic's list of errors: the field, the expected and the actual value.
+def first_problem(errors: Any, root: str = "", names: Collection[str] = ()) -> str:
+    """Return a one-line message from the result of pydantic's errors(): the field, the expected and the actual value.
 
-    Args:
-        errors: The result of `ValidationError.errors()`.
-        root: Name of the document.
-        known: Fields of the document, to suggest the nearest.
+    `root` is the name of the document; of its fields, `names`, the nearest is suggested.
     """
     first = errors[0]
     path = first["loc"]
@@ -74,7 +63,7 @@ def first_problem(errors: Any, root: str = "", known: Collection[str] = ()) -> s
         return f"{where}: expected {expected_types}, got {_shown(first['input'])}"
     if first["type"] == "extra_forbidden":
         name = str(path[-1])
-        fields = known if len(path) == 1 else ()
+        fields = names if len(path) == 1 else ()
         listed = f"; known: {', '.join(fields)}" if fields else ""
         return f"{where}: unknown field{nearest(name, fields) or listed}"
     return f"{where}: {expected(first)}"
@@ -95,7 +84,6 @@ def expected(problem: Any) -> str:
 
 
 def _type(problem: Any) -> str:
-    """Return the type that an error expects; "" if it is about something else."""
     name, _, suffix = problem["type"].partition("_")
     return TYPES.get(name, "") if suffix in ("type", "parsing", "from_float", "attributes_type") else ""
 

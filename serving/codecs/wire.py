@@ -1,18 +1,17 @@
 """Content codings, JSON with NaN, timeouts and header numbers, shared by the codecs.
 
 Checks run in this order: length of the body as sent, length after inflation, size of the parsed document, then parsing
-(processor.features.limits). All errors are from processor.errors.
+(processor.features.limits).
 
-A JSON document whose values do not fit in memory is refused before orjson parses it. orjson checks that its first
-buffer was allocated and then creates objects without a check: where the operating system refuses it memory
-(RLIMIT_DATA, RLIMIT_AS, strict overcommit), the process dies of SIGSEGV and takes every request of the worker with it.
-So as much address space as the document can take is asked for and given back first. No page of it is touched, so a
-memory limit of a container is neither needed nor spent, and a document that fits costs two system calls.
+A JSON document whose values do not fit in memory is refused before orjson parses it, because orjson creates objects
+without a check: where the operating system refuses it memory (RLIMIT_DATA, RLIMIT_AS, strict overcommit), the process
+dies of SIGSEGV. So as much address space as the document can take is asked for and given back first. No page of it is
+touched: a document that fits costs two system calls.
 
-Parsing holds the GIL, and so does everything here between giving the space back and the call of orjson, so two threads
-do not count on the same space. A thread that computes without the GIL may still take it in between; what is asked for
-exceeds what documents were measured to take by a fifth or more. Long documents are parsed in slices
-(serving.codecs.json_slices), between which the GIL is given up, so each slice asks for its own space again.
+Everything between giving the space back and the call of orjson holds the GIL, so two threads do not count on the same
+space. A thread that computes without the GIL may still take it; what is asked for exceeds what documents were measured
+to take by a fifth or more. Long documents are parsed in slices (serving.codecs.json_slices), between which the GIL is
+given up, so each slice asks for its own space.
 """
 
 from __future__ import annotations
@@ -72,25 +71,14 @@ buffer is never written again, so no copy is needed: copying 64 MB would block t
 
 
 class SizeLimit(NamedTuple):
-    """Maximum length of a body.
-
-    Attributes:
-        nbytes: The maximum.
-        what: The name of what is limited, and its unit.
-        advice: Advice to append to the error message.
-    """
+    """Maximum length of a body; `what` is the name of what is limited and its unit, `advice` ends the error message."""
 
     nbytes: int
     what: tuple[str, str] = ("body", "bytes")
     advice: str = ""
 
     def check(self, nbytes: int, got: str = "") -> None:
-        """Raise TooLarge if nbytes exceeds the limit.
-
-        Args:
-            nbytes: The length.
-            got: Text to show in the message instead of the length.
-        """
+        """Raise TooLarge if nbytes exceeds the limit; the message shows `got` instead of it, if given."""
         if nbytes > self.nbytes:
             name, counted = self.what
             raise TooLarge(f"{name}: expected at most {self.nbytes} {counted}, got {got or nbytes}{self.advice}")
@@ -100,12 +88,10 @@ BODY = SizeLimit(DEFAULTS.max_body_bytes)
 
 
 def body_limit(limits: RequestLimits) -> SizeLimit:
-    """Return the size limit of a request's body in any format."""
     return SizeLimit(limits.max_body_bytes, advice=" (max_body_bytes)")
 
 
 def json_limit(limits: RequestLimits) -> SizeLimit:
-    """Return the size limit of a request's JSON."""
     if limits.max_body_bytes < limits.max_json_bytes:
         return body_limit(limits)
     advice = "; send tensors as bytes, or ask for fewer at once"
@@ -113,8 +99,6 @@ def json_limit(limits: RequestLimits) -> SizeLimit:
 
 
 class UnsupportedEncoding(FreshetError):
-    """The body has a content coding that is not supported."""
-
     http_status = 415
     grpc_code = "INVALID_ARGUMENT"
 
@@ -128,14 +112,11 @@ def inflate(
     """Return the body without its content coding: identity, gzip (one or more members) or deflate (a zlib stream).
 
     Args:
-        body: The body as sent.
         bound: Size limit before and after inflation.
         max_inflation: Maximum ratio of inflated to sent length; inflating to FREE_NBYTES is always allowed.
 
     Raises:
-        UnsupportedEncoding: Another content coding.
-        BadInput: The stream is broken.
-        TooLarge: The body exceeds a limit.
+        UnsupportedEncoding: Another content coding; BadInput and TooLarge as all codecs.
     """
     bound.check(len(body))
     coding = headers.get(CONTENT_ENCODING)
@@ -175,15 +156,7 @@ def inflate(
 
 
 def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """Compress a reply with the best coding that the request accepts.
-
-    Args:
-        body: The reply's body.
-
-    Returns:
-        The body and the headers to add. The body is unchanged if it is short or the request accepts none of our
-        codings.
-    """
+    """Compress a long reply with the best coding that the request accepts; return it and headers to add."""
     if len(body) < MIN_DEFLATE_NBYTES:
         return body, ()
     accepted = {}
@@ -198,17 +171,9 @@ def deflate(body: bytes, headers: Headers) -> tuple[bytes, Sequence[tuple[bytes,
 
 
 def load_json(body: Body, limits: RequestLimits = DEFAULTS) -> dict[str, Any]:
-    """Parse the body's JSON object.
+    """Parse the body's JSON object; raise NotReady if there is not enough memory for it.
 
     NaN, Infinity and -Infinity are replaced by the numbers that json_columns turns back into them.
-
-    Args:
-        body: The JSON text.
-
-    Raises:
-        BadInput: Not a JSON object.
-        TooLarge: The document exceeds a limit.
-        NotReady: There is not enough memory to parse it.
     """
     if not body:
         raise BadInput("JSON Parse error: The document is empty")
@@ -240,20 +205,12 @@ def _load(body: Body) -> Any:
 
 
 def _load_slice(text: bytes) -> Any:
-    """Parse a slice of a long document; raise NotReady if there is not enough memory for it any more."""
     check_memory(text)
     return orjson.loads(text)
 
 
 def check_memory(body: bytes | memoryview) -> None:
-    """Raise NotReady if there is not enough memory to parse a JSON document.
-
-    Args:
-        body: The JSON text.
-
-    Raises:
-        NotReady: The operating system refuses as much memory as the document can take.
-    """
+    """Raise NotReady if the operating system refuses as much memory as parsing a JSON text can take."""
     if len(body) <= UNCHECKED_NBYTES or _is_free(MOST_PER_BYTE * len(body)):
         return
     # Counted only here: the count takes a tenth of the time in which orjson parses.
@@ -263,12 +220,7 @@ def check_memory(body: bytes | memoryview) -> None:
 
 
 def nbytes_of(nodes: int, length: int) -> int:
-    """Return the most memory that parsing a document takes, in bytes.
-
-    Args:
-        nodes: Its weight, of count_nodes.
-        length: Its length in bytes.
-    """
+    """Return the most memory that parsing a document takes, in bytes, by its weight (count_nodes) and length."""
     return MOST_PER_NODE * nodes + (BUFFER_PER_BYTE + TEXT_PER_BYTE) * length
 
 
@@ -297,7 +249,6 @@ def _load_refused(body: Body) -> Any:
 
 
 def _shown_at_error(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return the text at the position where parsing failed; `pos` counts characters."""
     shown = text.decode("utf-8", "replace")[error.pos : error.pos + MAX_MET]
     return f", got {shown!r}" if shown else ", got the end"
 
@@ -323,7 +274,6 @@ def json_values(array: NDArray[Any]) -> Any:
 
 
 def json_number(value: np.float32) -> Any:
-    """Return one number in a form for dump_json."""
     return value if math.isfinite(value) else orjson.Fragment(_spell_nested(float(value), np.float32))
 
 
@@ -348,15 +298,7 @@ def show(text: bytes | str) -> str:
 
 
 def header_int(headers: Headers, name: bytes, largest: int) -> int | None:
-    """Return a whole number from 0 to `largest` from a header, or None if the header is absent.
-
-    Args:
-        name: Name of the header, in lower case.
-        largest: The largest allowed value.
-
-    Raises:
-        BadInput: The value is not such a number.
-    """
+    """Return a whole number from 0 to `largest` from a header, or None if the header is absent; raises BadInput."""
     text = headers.get(name)
     if text is None:
         return None

@@ -35,7 +35,6 @@ class AdminClient:
     Args:
         base: Address, such as http://127.0.0.1:8502.
         token: Bearer token, or an API key with admin scopes; None for FRESHET_ADMIN_TOKEN, "" for none.
-        timeout_s: Time limit of a call.
     """
 
     def __init__(self, base: str, token: str | None = None, timeout_s: float = 300.0) -> None:
@@ -59,12 +58,7 @@ class AdminClient:
         return self._call("POST", path, data, "application/octet-stream")
 
     def _call(self, method: str, path: str, body: bytes | None, content_type: str) -> Any:
-        """Return the reply's JSON.
-
-        Raises:
-            FreshetError: The server refused; the message is the server's.
-            NotReady: The server does not answer.
-        """
+        """Return the reply's JSON. Raises FreshetError with the server's refusal, NotReady if it does not answer."""
         request = urllib.request.Request(self._base + path, data=body, method=method)
         if content_type:
             request.add_header("Content-Type", content_type)

@@ -47,19 +47,18 @@ def key_list() -> None:
     """Prints the keys of a file, one per line."""
     from freshet_serving.serving.access.key_file import MAX_FILE_NBYTES, ApiKeys, read_private
 
-    found = ApiKeys.parse(read_private(_file(), "keys", MAX_FILE_NBYTES))
-    for key in found.keys:
+    api_keys = ApiKeys.parse(read_private(_file(), "keys", MAX_FILE_NBYTES))
+    for key in api_keys.keys:
         expires = "never" if key.expires_s == math.inf else f"{datetime.fromtimestamp(key.expires_s, UTC):%Y-%m-%d}"
         limits = f"rate={key.limits.rate or 'any'} concurrency={key.limits.concurrency or 'any'}"
         print(f"{key.name}  scopes={','.join(sorted(key.scopes))} expires={expires} {limits}")
-    if found.address.rate or found.address.concurrency:
-        print(f"each address: rate={found.address.rate or 'any'} concurrency={found.address.concurrency or 'any'}")
+    if api_keys.address.rate or api_keys.address.concurrency:
+        limits = f"rate={api_keys.address.rate or 'any'} concurrency={api_keys.address.concurrency or 'any'}"
+        print(f"each address: {limits}")
 
 
 @key_app.command("revoke")
-def key_revoke(
-    name: Annotated[str, typer.Argument(help="The key's name.")],
-) -> None:
+def key_revoke(name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
     """Removes a key from the file. Servers reject it within two seconds; requests in flight are answered."""
     from freshet_serving.serving.access.key_file import changing
 

@@ -16,8 +16,8 @@ from freshet_serving.serving.commands.error_lines import system_line, usage_line
 from freshet_serving.serving.commands.extension_commands import ExtensibleGroup
 
 
-def _tell_version(wanted: bool) -> None:
-    if wanted:
+def _tell_version(value: bool) -> None:
+    if value:
         from freshet_serving.serving.commands.serve_command import package_version
 
         print(f"freshet {package_version()}")

@@ -77,10 +77,10 @@ def compile_command(
         raise BadInput("--buckets, --sample: expected one of them, got both")
     if Path(target, "model.json").is_file() and version is None:
         repository = None
-    found = find_version(target, repository, version)
+    found_version = find_version(target, repository, version)
     console = output(highlight=False)
     with progress_bars(console) as reporter:
-        done = compile_version(found.folder, options, reporter, found.storage, Keyring.of_writer())
+        done = compile_version(found_version.folder, options, reporter, found_version.storage, Keyring.of_writer())
     if report:
         from freshet_serving.compiler.building.compile_report import print_report
 
@@ -89,10 +89,10 @@ def compile_command(
         for line in (*done.skipped, *done.calibration.refused, *done.notes):
             console.print(line, markup=False, soft_wrap=not console.is_terminal)
         served = ", ".join(f"{b}: {e.variant} {e.cost_us:.0f} us" for b, e in sorted(done.chosen.items()))
-        said = f"{done.manifest.model} {done.manifest.version}: {served}"
+        summary = f"{done.manifest.model} {done.manifest.version}: {served}"
         if options.targets:
-            said += f"; also for {', '.join(options.targets)}"
-        console.print(said, markup=False, soft_wrap=not console.is_terminal)
+            summary += f"; also for {', '.join(options.targets)}"
+        console.print(summary, markup=False, soft_wrap=not console.is_terminal)
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -102,9 +102,9 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _precision(text: str) -> str:
     from freshet_serving.compiler.building.calibrate import AUTO
 
-    known = (AUTO, "float32", "bfloat16", "float16", "int8")
-    if text not in known:
-        raise BadInput(f"--precision: expected one of {', '.join(known)}, got {text[:64]!r}")
+    precisions = (AUTO, "float32", "bfloat16", "float16", "int8")
+    if text not in precisions:
+        raise BadInput(f"--precision: expected one of {', '.join(precisions)}, got {text[:64]!r}")
     return text
 
 

@@ -2,7 +2,7 @@
 
 The shell calls this on every TAB, so it only reads folder names and, for generations, the records since a snapshot; it
 loads no model and uses no network. Names follow the rules for model names, so none has a special meaning in a shell.
-Whatever cannot be read completes to nothing.
+What cannot be read completes to nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ REPOSITORY = "FRESHET_REPOSITORY"
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of models that begin with the text.
-
-    Args:
-        ctx: Context of the command line.
-        incomplete: The text to complete.
-    """
+    """Return the names of models that begin with the text."""
     from freshet_serving.processor.repository import open_repository
 
     try:
@@ -33,12 +28,7 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def generations(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return generations of the model's newest version that can be rolled back to, newest first.
-
-    Args:
-        ctx: Context of the command line.
-        incomplete: The text to complete.
-    """
+    """Return generations of the model's newest version that can be rolled back to, newest first."""
     from freshet_serving.processor.generation import UNDO_DEPTH
     from freshet_serving.processor.repository import ChangeLog, open_repository
 

@@ -49,8 +49,8 @@ def convert(
     lines += [
         f"{role} = {json.dumps(name)}" for role, name in (("time", schema.time), ("weight", schema.weight)) if name
     ]
-    known = default_features(settings.data.format, settings.data.path)
-    if known and read_features({}, settings.data) == settings.features:
-        for name, section in known.items():
+    defaults = default_features(settings.data.format, settings.data.path)
+    if defaults and read_features({}, settings.data) == settings.features:
+        for name, section in defaults.items():
             lines += ["", f"[features.{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
     print("\n".join(lines))

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 delta_app = typer.Typer(help="List, apply, fold and roll back deltas.", no_args_is_help=True)
 
 AdminOption = Annotated[str, typer.Option("--admin", envvar="FRESHET_ADMIN", help="The server's admin port.")]
+ModelArgument = Annotated[str, typer.Argument(help="The model.", autocompletion=models)]
+ReasonOption = Annotated[str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")]
+GenerationArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
+        autocompletion=generations,
+    ),
+]
+OnlyOption = Annotated[
+    str | None,
+    typer.Option(help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"),
+]
 DEFAULT_ADMIN = "http://127.0.0.1:8502"
 SHOWN = 20
 
@@ -37,7 +50,7 @@ def delta_list(
 
 @delta_app.command("apply")
 def delta_apply(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    model: ModelArgument,
     file: Annotated[str, typer.Argument(help="The delta file.")],
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
@@ -93,9 +106,7 @@ def delta_repair(
     repository: Annotated[str, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models.")],
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Cut the log. Without it, only show what would be cut.")] = False,
-    reason: Annotated[
-        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
-    ] = "",
+    reason: ReasonOption = "",
     trust: Annotated[
         list[Path] | None, typer.Option(help="Trusted public key for records, in addition to FRESHET_TRUST.")
     ] = None,
@@ -128,42 +139,29 @@ def delta_repair(
         print(f"  restore that file, or roll back to {history.version}.{before.step}, the generation before it")
         raise typer.Exit(1)
     print(f"{where}: record {history.number} is the last valid record")
-    for number, what in enumerate(damage.cut[:SHOWN], start=damage.first):
+    for number, record in enumerate(damage.cut[:SHOWN], start=damage.first):
         first = printable(damage.why).removeprefix(f"record {number}: ")
         why = first if number == damage.first else f"continues record {number - 1}"
-        print(f"  record {number}: {what or 'no record'}: {why}")
+        print(f"  record {number}: {record or 'no record'}: {why}")
     if len(damage.cut) > SHOWN:
         print(f"  and {len(damage.cut) - SHOWN:,} more, up to record {damage.last}")
     print(f"  served after the cut: {history.version}.{history.target.step}; the next step is {damage.top + 1}")
     if not yes:
         print("nothing changed; run again with --yes to cut these records")
         raise typer.Exit(1)
-    record = repair(change_log, damage.first, reason)
-    if record is None:
+    repaired = repair(change_log, damage.first, reason)
+    if repaired is None:
         print(f"{model}: already repaired by another process; nothing changed")
         return
-    print(f"{model}: record {record.number} sets aside records {record.since} to {record.number - 1}")
+    print(f"{model}: record {repaired.number} sets aside records {repaired.since} to {repaired.number - 1}")
 
 
 @delta_app.command("rollback")
 def delta_rollback(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
-    generation: Annotated[
-        str | None,
-        typer.Argument(
-            help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
-            autocompletion=generations,
-        ),
-    ] = None,
-    reason: Annotated[
-        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
-    ] = "",
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
-        ),
-    ] = None,
+    model: ModelArgument,
+    generation: GenerationArgument = None,
+    reason: ReasonOption = "",
+    only: OnlyOption = None,
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Goes back to an earlier generation or version; the same as `freshet rollback`."""
@@ -171,15 +169,7 @@ def delta_rollback(
 
 
 def send_rollback(model: str, generation: str | None, reason: str, only: str | None, admin: str) -> None:
-    """Have a server go back, and print what follows.
-
-    Args:
-        model: Name of the model.
-        generation: The generation or version; None for what was served before.
-        reason: Reason for the records.
-        only: The part to take back alone; None for both.
-        admin: Address of the admin port.
-    """
+    """Have a server go back, and print what follows; None for what was served before, and for both parts."""
     from freshet_serving.processor.errors import BadInput
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
@@ -197,11 +187,9 @@ def send_rollback(model: str, generation: str | None, reason: str, only: str | N
 
 @delta_app.command("release")
 def delta_release(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    model: ModelArgument,
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
-    reason: Annotated[
-        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
-    ] = "",
+    reason: ReasonOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Releases held deltas: every server of the repository serves them."""
@@ -211,11 +199,9 @@ def delta_release(
 
 @delta_app.command("reject")
 def delta_reject(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    model: ModelArgument,
     version: Annotated[int | None, typer.Option(help="Version number. [newest]")] = None,
-    reason: Annotated[
-        str, typer.Option(help="Reason to record in the change log; `freshet delta list` shows it.")
-    ] = "",
+    reason: ReasonOption = "",
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Rejects held deltas on every server of the repository. Deltas that do not depend on the first of them are
@@ -225,17 +211,17 @@ def delta_reject(
     print(reached["note"])
 
 
-def _decide(what: str, model: str, version: int | None, reason: str, admin: str) -> dict[str, Any]:
+def _decide(verb: str, model: str, version: int | None, reason: str, admin: str) -> dict[str, Any]:
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 
     body = {"version": version, "reason": reason}
-    decided: dict[str, Any] = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/{what}", body)
+    decided: dict[str, Any] = AdminClient(admin).send_json("POST", f"/admin/models/{quoted(model)}/{verb}", body)
     return decided
 
 
 @delta_app.command("make")
 def delta_make(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    model: ModelArgument,
     from_export: Annotated[
         Path,
         typer.Option(
@@ -277,7 +263,7 @@ def delta_make(
 
 @delta_app.command("follow")
 def delta_follow(
-    model: Annotated[str, typer.Argument(help="The model.", autocompletion=models)],
+    model: ModelArgument,
     entity: Annotated[str, typer.Option(help="Entity whose features to publish.")],
     source: Annotated[
         str,

@@ -70,9 +70,6 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     Args:
         data: A MovieLens folder or Criteo file; "" for the synthetic stream.
         repository: Folder to publish to.
-
-    Raises:
-        BadInput: The data has another format.
     """
     from freshet_serving.models.config.train_config import parse_config
     from freshet_serving.models.data.formats import format_of
@@ -107,8 +104,6 @@ def _scored() -> ScoredRows:
 
 @dataclass(slots=True)
 class ViewFigures:
-    """The figures that the demo's view shows."""
-
     requests_per_s: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
@@ -165,7 +160,6 @@ class Demo:
         self._print_summary()
 
     def close(self) -> None:
-        """End the processes that the demo started; the server shuts down gracefully."""
         for child in reversed(self._children):
             child.terminate()
         for child in reversed(self._children):
@@ -288,8 +282,8 @@ class Demo:
             "AUC served / frozen version 1, newest 20,000": self._aucs(WINDOW_EVENTS),
             "AUC served / frozen version 1, all": self._aucs(),
         }
-        for what, now in rows.items():
-            table.add_row(what, now)
+        for name, value in rows.items():
+            table.add_row(name, value)
         return table
 
     def _aucs(self, newest: int = 0) -> str:
@@ -330,16 +324,16 @@ def as_json(column: Column) -> list[Any]:
     return list(column.tolist())
 
 
-def free_ports(*wanted: int) -> list[int]:
+def free_ports(*first_ports: int) -> list[int]:
     """Return distinct free loopback ports, one for each given port: it or the next free one above. Raises BadInput."""
-    with ExitStack() as held:
+    with ExitStack() as bound:
         # Each port stays bound until all are found, so that no two are the same.
-        return [_bound(port, held) for port in wanted]
+        return [_bound(port, bound) for port in first_ports]
 
 
-def _bound(wanted: int, held: ExitStack) -> int:
-    for port in range(wanted, min(wanted + 50, 1 << 16)):
-        probe = held.enter_context(socket.socket())
+def _bound(first: int, bound: ExitStack) -> int:
+    for port in range(first, min(first + 50, 1 << 16)):
+        probe = bound.enter_context(socket.socket())
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -347,4 +341,4 @@ def _bound(wanted: int, held: ExitStack) -> int:
         except OSError:
             continue
         return int(probe.getsockname()[1])
-    raise BadInput(f"ports: expected a free port from {wanted} to {wanted + 49}, got none")
+    raise BadInput(f"ports: expected a free port from {first} to {first + 49}, got none")

@@ -42,10 +42,7 @@ def main(url: str, file: str) -> None:
         if now_s - reported_s >= 1:
             p50, p99 = np.percentile(latencies_ms, [50, 99])
             rate = len(latencies_ms) / (now_s - reported_s)
-            print(
-                json.dumps({"requests_per_s": rate, "p50_ms": p50, "p99_ms": p99, "failed": failed}),
-                flush=True,
-            )
+            print(json.dumps({"requests_per_s": rate, "p50_ms": p50, "p99_ms": p99, "failed": failed}), flush=True)
             latencies_ms, failed, reported_s = [], 0, now_s
         time.sleep(PAUSE_S)
 

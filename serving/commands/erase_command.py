@@ -41,7 +41,7 @@ def erase(
 
         body = {"key": key} | ({"input": user_input} if user_input else {})
         reply = AdminClient(server).send_json("POST", f"/admin/models/{quoted(model)}/erase", body)
-        counts = ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in reply["erased"].items())
+        counts = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in reply["erased"].items())
         asked = "; its trainer forgets the user with its next checkpoint" if reply["trainer"] else ""
         print(f"{model}: the server has erased {counts or 'nothing'}{asked}")
         for place in reply["not_reached"]:

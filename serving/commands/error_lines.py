@@ -3,10 +3,9 @@
 Depending on its release, typer has its errors in a package of its own or uses click's, so they are recognised by their
 attributes.
 
-The system refuses for a full disk, a folder that a command may not write to, a file in its place. A command reads and
-writes in a hundred places, and so do the libraries that it calls, which have exceptions of their own. So this is
-decided once, where the command ends, by the system's own words. An error that has none of them is a mistake of ours and
-keeps its traceback.
+The system refuses for a full disk, a folder that may not be written to, a file in its place. A command and its
+libraries, which have exceptions of their own, read and write in a hundred places. So this is decided once, where the
+command ends, by the system's own words. An error without them is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -55,17 +54,18 @@ def usage_line(error: Any) -> str:
             return f"{name}: expected by {command}, got nothing; see {command} --help"
         return f"{name}: {_line(error.message)}"
     message = _line(error.format_message())
-    if found := COMMAND.match(message):
-        there = list(getattr(context.command, "commands", ())) if context is not None else []
-        return f"{found[1]!r}: no command of {command}{nearest(found[1], there) or f'; {command} --help lists them'}"
+    if unknown := COMMAND.match(message):
+        names = list(getattr(context.command, "commands", ())) if context is not None else []
+        hint = nearest(unknown[1], names) or f"; {command} --help lists them"
+        return f"{unknown[1]!r}: no command of {command}{hint}"
     return f"{message[:1].lower()}{message[1:].rstrip('.')}; see {command} --help"
 
 
 def _option(error: Any, option: str, context: Any, command: str) -> str:
-    there = [name for each in context.command.params for name in each.opts] if context is not None else []
+    names = [name for each in context.command.params for name in each.opts] if context is not None else []
     if not hasattr(error, "possibilities"):
         return f"{option}: {_line(error.message)}"
-    return f"{option}: no option of {command}{option_hint(option, there) or f'; {command} --help lists them'}"
+    return f"{option}: no option of {command}{option_hint(option, names) or f'; {command} --help lists them'}"
 
 
 def _name(parameter: Any) -> str:
@@ -78,11 +78,7 @@ def _line(text: str) -> str:
 
 
 def system_line(error: BaseException) -> str | None:
-    """Return what the system refused, in one line; None if the error is not the system's.
-
-    Args:
-        error: What ended the command.
-    """
+    """Return what the system refused, in one line; None if the error is not the system's."""
     if isinstance(error, BrokenPipeError):
         return None
     if isinstance(error, OSError) and error.errno is not None:

@@ -63,7 +63,7 @@ def evaluate(
     from freshet_serving.models.data.formats import DataConfig
     from freshet_serving.models.zoo.architectures import NEXT_ITEM
 
-    wanted = Generation.parse(generation) if generation is not None else None
+    scored = Generation.parse(generation) if generation is not None else None
     if (model is None) == (config is None):
         raise BadInput("evaluate: expected either a model of the repository or --config with its training file")
     if config is not None:
@@ -87,14 +87,14 @@ def evaluate(
     rows_of = _labelled(rows_of, label or [], weight)
     measured = EvaluateConfig(tuple(by) if by else measured.by, group or measured.group, top or measured.top)
     if trained is not None and trained.model.arch in NEXT_ITEM:
-        _rank_next(str(repository), wanted, rows_of, measured.top, skip, rows, leave_one_out, as_json, trained)
+        _rank_next(str(repository), scored, rows_of, measured.top, skip, rows, leave_one_out, as_json, trained)
         return
     if trained is not None and learns_to_retrieve(trained.model) and not leave_one_out:
-        _rank_chosen(str(repository), wanted, rows_of, measured.top, skip, rows, as_json, trained)
+        _rank_chosen(str(repository), scored, rows_of, measured.top, skip, rows, as_json, trained)
         return
     if leave_one_out:
         raise BadInput("--leave-one-out: expected --config with the training file of a next-item network")
-    _score(str(repository), str(model), wanted, rows_of, measured, skip, rows, as_json, trained)
+    _score(str(repository), str(model), scored, rows_of, measured, skip, rows, as_json, trained)
 
 
 def _score(
@@ -136,7 +136,7 @@ def _score(
 def _opened(
     console: Console, repository: str, model: str, generation: Generation | None, as_json: bool
 ) -> Iterator[tuple[GenerationScorer, Reporter]]:
-    """Open a generation, and what shows progress: on stderr if a program reads the output."""
+    """Open a generation, and a reporter: on stderr if a program reads the output."""
     from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 
     with (
@@ -157,28 +157,28 @@ def _rank_next(
     as_json: bool,
     trained: TrainConfig,
 ) -> None:
-    """Rank what came next among all items, and print hit rate and NDCG."""
+    """Rank the next items among all, and print hit rate and NDCG."""
     from freshet_serving.models.evaluation.next_item_evaluation import rank_next_items
 
     console, model = output(highlight=False), trained.model.name
     with _opened(console, repository, model, generation, as_json) as (scorer, reporter):
         ranking, counts = rank_next_items(scorer, data, trained, top, reporter, skip, rows, leave_one_out)
         about = {"model": model, "generation": str(scorer.generation)}
-    found = ranking.result()
+    result = ranking.result()
     if as_json:
-        figures = {"hit_rate": found.hit_rate, "ndcg": found.ndcg, "events": found.groups, "items": ranking.items}
+        figures = {"hit_rate": result.hit_rate, "ndcg": result.ndcg, "events": result.groups, "items": ranking.items}
         print(json.dumps(about | {"what": "next_item", "top": top} | figures))
         for line in counts.lines() if counts is not None else ():
             print(json.dumps(about | line))
         return
     console.print(f"[bold]{escape(model)}[/bold] {about['generation']} on {escape(data.path)}", soft_wrap=True)
     console.print(
-        f"the first {top} of {ranking.items:,} items: hit rate {_told(found.hit_rate)}, NDCG {_told(found.ndcg)}"
-        f" over {found.groups:,} events",
+        f"the first {top} of {ranking.items:,} items: hit rate {_told(result.hit_rate)}, NDCG {_told(result.ndcg)}"
+        f" over {result.groups:,} events",
         soft_wrap=True,
     )
     if counts is not None:
-        for text in filter(None, (counts.line(), counts.advice(found.ndcg))):
+        for text in filter(None, (counts.line(), counts.advice(result.ndcg))):
             console.print(text, soft_wrap=True)
 
 
@@ -208,7 +208,7 @@ def _rank_chosen(
 
 
 def _format(path: str, usual: str) -> str:
-    """Return the format of rows given by --data: the one that its name implies, or else the training file's."""
+    """Return the format that the name of --data implies, or else the training file's."""
     from freshet_serving.models.data.formats import STREAMS, format_of
 
     try:

@@ -15,7 +15,7 @@ import typer.core
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.ports import missing
-from freshet_serving.serving.commands.core_commands import NAMES, LoadedOnUse, load
+from freshet_serving.serving.commands.core_commands import COMMANDS, LoadedOnUse, load
 from freshet_serving.serving.ports import SERVER
 
 
@@ -41,16 +41,12 @@ class ExtensibleGroup(typer.core.TyperGroup):
     def __init__(self, **options: Any) -> None:
         """Merge the extensions' subcommands into the core's; none is loaded yet.
 
-        Args:
-            options: Options of the group.
-
-        Raises:
-            BadInput: An extension offers a command of the core, or cannot be used.
+        Raises BadInput if an extension offers a command of the core, or cannot be used.
         """
         offered = SERVER.offers("commands")
-        if taken := sorted(offered.keys() & set(NAMES)):
+        if taken := sorted(offered.keys() & COMMANDS.keys()):
             raise BadInput(f"an extension offers the command {taken[0]!r}, which is the core's: remove the extension")
-        names = list(NAMES)
+        names = list(COMMANDS)
         # In the order of PLACES: one may be listed after another.
         for name in [name for name in dict.fromkeys((*PLACES, *offered)) if name in offered]:
             after = PLACES[name].after if name in PLACES else names[-1]
@@ -61,23 +57,10 @@ class ExtensibleGroup(typer.core.TyperGroup):
         self.commands = cast("MutableMapping[str, Any]", LoadedOnUse(loaders))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all subcommands.
-
-        Args:
-            ctx: Context of the command line.
-        """
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a subcommand, or None.
-
-        Args:
-            ctx: Context of the command line.
-            cmd_name: Its name.
-
-        Raises:
-            BadInput: It needs an extension that is not there.
-        """
+        """Return a subcommand, or None. Raises BadInput if it needs an extension that is not there."""
         command = super().get_command(ctx, cmd_name)
         # A shell that completes has no use for an error.
         if command is None and cmd_name in PLACES and not ctx.resilient_parsing:

@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted:
+def _show_all(ctx: typer.Context, value: bool) -> None:
+    if value:
         assert isinstance(ctx.command, FoldedHelp)
         ctx.command.format_all(ctx)
         raise typer.Exit
@@ -36,12 +36,7 @@ class FoldedHelp(TyperCommand):
     short: ClassVar[Mapping[str, str]] = {}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the options that are not folded, by their short help, and the number of those that are.
-
-        Args:
-            ctx: Context of the command.
-            formatter: Receives the text.
-        """
+        """Print the options that are not folded, by their short help, and the number of those that are."""
         options = [each for each in self.params if isinstance(each, TyperOption)]
         folded = [each for each in options if each.name in self.folded]
         whole = [each.help for each in options]
@@ -60,5 +55,4 @@ class FoldedHelp(TyperCommand):
                 each.hidden = False
 
     def format_all(self, ctx: Any) -> None:
-        """Print every option."""
         super().format_help(ctx, ctx.make_formatter())

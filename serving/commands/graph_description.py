@@ -1,8 +1,7 @@
 """Describe a version's subgraphs for `freshet inspect`: what they read and compute, and the work of each.
 
-The work is that of the manifest's notes, counted when the version was compiled (compiler.building.parts), so nothing is
-loaded for it. A multiplication and an addition count as two FLOPs; moving data, and what depends on weights alone, as
-none.
+The work is that of the manifest's notes, counted when the version was compiled (compiler.building.parts). A
+multiplication and an addition count as two FLOPs; moving data, and what depends on weights alone, as none.
 """
 
 from __future__ import annotations
@@ -34,20 +33,12 @@ STATE_CANDIDATES, LITTLE = 256, 0.4
 
 
 def subgraph_lines(manifest: Manifest) -> list[str]:
-    """Return a line for each subgraph: inputs with symbols, dtypes and sources, and outputs.
-
-    Args:
-        manifest: The version's manifest.
-    """
+    """Return a line for each subgraph: inputs with symbols, dtypes and sources, and outputs."""
     return [_subgraph(name, graph) for name, graph in subgraphs(manifest).items()]
 
 
 def work_lines(manifest: Manifest) -> list[str]:
-    """Return lines on the FLOPs of each subgraph and the share of the user's part; [] if they were not counted.
-
-    Args:
-        manifest: The version's manifest.
-    """
+    """Return lines on the FLOPs of each subgraph and the share of the user's part; [] if they were not counted."""
     counted = manifest.notes.get(FLOPS)
     # Tools may write anything into notes.
     if not isinstance(counted, dict) or not all(isinstance(n, int) for n in counted.values()):
@@ -101,13 +92,13 @@ def _subgraph(name: str, graph: Subgraph) -> str:
     return f"{name}: {'; '.join(map(_input, graph.inputs))} -> {computed}"
 
 
-def _input(given: GraphInput) -> str:
-    if given.source != FEATURES:
-        filler = f" from {given.source}"
+def _input(spec: GraphInput) -> str:
+    if spec.source != FEATURES:
+        filler = f" from {spec.source}"
     else:
-        more = len(given.features) - MOST_FEATURES
-        filler = " of " + ", ".join(given.features[:MOST_FEATURES]) + (f" and {more} more" if more > 0 else "")
-    return f"{given.name} {_shape(given.dims)} {given.dtype}{filler}"
+        more = len(spec.features) - MOST_FEATURES
+        filler = " of " + ", ".join(spec.features[:MOST_FEATURES]) + (f" and {more} more" if more > 0 else "")
+    return f"{spec.name} {_shape(spec.dims)} {spec.dtype}{filler}"
 
 
 def _shape(dims: Sequence[object]) -> str:

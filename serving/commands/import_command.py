@@ -56,13 +56,7 @@ def import_command(
 
 
 def draw(source: Path, out: Path | None, signature: str) -> None:
-    """Print how the graph of a package, or of a model before its import, is partitioned.
-
-    Args:
-        source: Folder of the package, or the model.
-        out: SVG file to draw the graph into; None for none.
-        signature: Signature of a SavedModel.
-    """
+    """Print the partition of the graph of a package, or of a model before its import, and draw it into an SVG file."""
     from freshet_serving.compiler.imports.report_svg import svg
     from freshet_serving.compiler.imports.report_text import lines, report_of
 
@@ -93,19 +87,11 @@ def _samples(path: Path | None) -> dict[str, Any] | None:
 
 
 def groups(values: list[str] | None, option: str) -> dict[str, tuple[str, ...]]:
-    """Parse NAME=A,B,... options to a dict of name -> (A, B, ...).
-
-    Args:
-        values: The options' values.
-        option: Name of the option, for error messages.
-
-    Raises:
-        BadInput: A value has another form.
-    """
-    found = {}
+    """Parse NAME=A,B,... values of an option to a dict of name -> (A, B, ...). Raises BadInput."""
+    parsed = {}
     for value in values or ():
         name, equals, members = value.partition("=")
         if not name or not equals or not members:
             raise BadInput(f"{option}: expected NAME=TENSOR,TENSOR, got {value[:80]!r}")
-        found[name] = tuple(part.strip() for part in members.split(","))
-    return found
+        parsed[name] = tuple(part.strip() for part in members.split(","))
+    return parsed

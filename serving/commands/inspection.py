@@ -99,11 +99,7 @@ def inspect(
 def check_signed(root: str, model: str | None, version: int | None, trust: list[Path]) -> None:
     """Print which key signed each version; exit with 1 at the first file or record that no trusted key has signed.
 
-    Args:
-        root: The repository.
-        model: The only model to check; None for all.
-        version: The only version to check; None for all.
-        trust: Public keys to trust.
+    None for `model` or `version` checks all.
     """
     repository = open_repository(root).with_keys(Keyring.of(trust=trust))
     for name in [model] if model is not None else [m for m in repository.models() if repository.versions(m)]:
@@ -121,18 +117,9 @@ def check_signed(root: str, model: str | None, version: int | None, trust: list[
 
 
 def describe_repository(root: str, model: str | None, version: int | None, verify: bool, as_json: bool = False) -> None:
-    """Describe one model, or all that can be read.
+    """Describe the newest or given version of one model, or of all that can be read.
 
-    Args:
-        root: The repository.
-        model: Name of the model; None for all.
-        version: Version number; None for the newest.
-        verify: Also verify the checksum of each file.
-        as_json: Write one JSON object in place of text.
-
-    Raises:
-        NotFound: There is no complete version.
-        BadInput: Names the models that cannot be read.
+    Raises NotFound if there is no complete version; BadInput names the models that cannot be read.
     """
     repository = open_repository(root)
     names = [model] if model is not None else [m for m in repository.models() if repository.versions(m)]
@@ -159,13 +146,8 @@ def describe_repository(root: str, model: str | None, version: int | None, verif
 def describe_deltas(root: str, model: str, version: int | None, trust: list[Path] | None = None) -> None:
     """Print a version's change log record by record, with verified deltas, and files that no record names.
 
-    Damage is reported at its place, and the rest is still listed. Writes nothing.
-
-    Args:
-        root: The repository.
-        model: Name of the model.
-        version: Version number; None for the newest.
-        trust: Public keys that records must be signed by; None for any.
+    Damage is reported at its place, and the rest is still listed; a record that no key of `trust` has signed is damage.
+    Writes nothing.
     """
     reader = open_repository(root).with_keys(Keyring.of(trust=trust or ())).version(model, version)
     change_log = ChangeLog(reader)
@@ -185,28 +167,29 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
         if record.kind == DELTA and history.gate is not None and record.step > history.gate.step and not mark:
             mark = "waits: held"
         # Nearly every record builds on the previous one.
-        usual = record.parent_step in (record.step - 1, record.step)
-        apart = "" if usual else f"on {record.version}.{record.parent_step}"
+        on_previous = record.parent_step in (record.step - 1, record.step)
+        parent = "" if on_previous else f"on {record.version}.{record.parent_step}"
         where = [str(record.number), record.kind, f"{record.version}.{record.step}"]
         signed = f"key {record.key}" if record.key else ""
         nbytes = f"{record.nbytes:,}" if record.nbytes else ""
         if record.kind == DELTA:
-            counts, wrong = _counts(lambda: change_log.read_delta(history.links[record.digest]))  # noqa: B023
+            counts, problem = _counts(lambda: change_log.read_delta(history.links[record.digest]))  # noqa: B023
         else:
-            counts, wrong = ["", "", "", "", _date(record.at)], ""
-        notes = escape("; ".join(part for part in (wrong, apart, mark, _set_aside(record), record.why, signed) if part))
+            counts, problem = ["", "", "", "", _date(record.at)], ""
+        remarks = (problem, parent, mark, _set_aside(record), record.why, signed)
+        notes = escape("; ".join(remark for remark in remarks if remark))
         table.add_row(*where, *counts, nbytes, notes)
     for bare in unrecorded_deltas(reader.folder):
         if f"{DELTAS}/{bare.path.name}" not in history.files:
             why = f"not served: step {bare.step} is used" if bare.step <= history.top else "no record yet"
-            counts, wrong = _counts(lambda: read_delta(bare.path))  # noqa: B023
+            counts, problem = _counts(lambda: read_delta(bare.path))  # noqa: B023
             where = ["", "file", f"{reader.manifest.version}.{bare.step}"]
-            notes = escape("; ".join(part for part in (wrong, why) if part))
+            notes = escape("; ".join(part for part in (problem, why) if part))
             table.add_row(*where, *counts, f"{bare.path.stat().st_size:,}", notes)
     console, at = output(), history.target
     console.print(table)
-    here = f"{reader.manifest.version}.{at.step}"
-    console.print(f"served: {here}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
+    served = f"{reader.manifest.version}.{at.step}"
+    console.print(f"served: {served}, digest {at.digest}; the next step is {history.top + 1}", highlight=False)
     if history.gate is not None:
         console.print(f"HELD: {history.held or 'no reason given'}", markup=False, highlight=False)
         console.print(
@@ -224,7 +207,7 @@ def describe_deltas(root: str, model: str, version: int | None, trust: list[Path
 
 
 def _taken(change_log: ChangeLog) -> Iterator[ChainRecord]:
-    """Yield the records that were accepted, read again."""
+    """Yield the accepted records, read again."""
     for record in change_log.records() if change_log.history.number else ():
         yield record
         if record.number >= change_log.history.number:
@@ -236,7 +219,7 @@ def _set_aside(record: ChainRecord) -> str:
 
 
 def _counts(read: Callable[[], Delta]) -> tuple[list[str], str]:
-    """Return a delta's counts and publication time, or else what is wrong with it."""
+    """Return a delta's counts and publication time, or else the problem with it."""
     try:
         delta = read()
     except (FreshetError, OSError) as error:
@@ -261,7 +244,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
     console = output()
     console.print(f"[bold]{model}[/bold] version {number} of {', '.join(map(str, repository.versions(model)))}")
     console.print(
-        f"  {escape(manifest.arch)}, created {_when(manifest.created_at)}, "
+        f"  {escape(manifest.arch)}, created {_date(manifest.created_at)} UTC, "
         f"{nbytes:,} bytes in {len(manifest.files)} files"
     )
     if manifest.key:
@@ -277,10 +260,7 @@ def _describe(repository: Repository, model: str, version: int | None, verify: b
         *([("entities", [_entity(manifest, e) for e in manifest.entities])] if manifest.entities else []),
         ("subgraphs", subgraph_lines(manifest)),
         *([("work", work)] if (work := work_lines(manifest)) else ()),
-        (
-            "executables",
-            [_executable(e) for e in manifest.executables],
-        ),
+        ("executables", [_executable(e) for e in manifest.executables]),
         ("choices", choice_lines(package_choices(manifest))),
     ):
         console.print(f"  {title}")
@@ -330,10 +310,6 @@ def _shape(spec: Input) -> str:
 def _row(spec: Output) -> str:
     dims = [spec.columns] if spec.dims is None else spec.dims
     return f"[{', '.join(['n', *map(str, dims)])}]"
-
-
-def _when(unix_s: float) -> str:
-    return f"{_date(unix_s)} UTC"
 
 
 def _date(unix_s: float) -> str:

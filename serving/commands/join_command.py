@@ -95,8 +95,8 @@ class CalibrationReporter:
 
     def __call__(self, model: str, sums: Mapping[str, ScoreSums]) -> None:
         trouble = ""
-        for generation, one in sums.items():
-            evidence = {"generation": generation, "scores": one.scores, "labels": one.labels, "rows": one.rows}
+        for generation, each in sums.items():
+            evidence = {"generation": generation, "scores": each.scores, "labels": each.labels, "rows": each.rows}
             try:
                 self._client.send_json("POST", f"/admin/models/{quoted(model)}/calibration", evidence)
             except NotReady as error:
@@ -111,12 +111,7 @@ class CalibrationReporter:
 
 
 def line(status: JoinStatus, unix_s: float) -> str:
-    """Describe the progress of a join in one line.
-
-    Args:
-        status: The join's status.
-        unix_s: The current Unix time.
-    """
+    """Describe the progress of a join in one line."""
     counts = status.counts
     progress = f"{counts.rows:,} rows, {counts.positives:,} positives, {counts.late:,} late, {status.waiting:,} wait"
     if math.isfinite(status.outcomes_s):
@@ -125,12 +120,7 @@ def line(status: JoinStatus, unix_s: float) -> str:
 
 
 def report(status: JoinStatus, out: Path) -> Table:
-    """Return a table with the counts of all outcomes and rows, and the newest windows.
-
-    Args:
-        status: The join's status.
-        out: Folder of the join's output.
-    """
+    """Return a table with the counts of all outcomes and rows, and the newest windows of the join's output folder."""
     from freshet_serving.models.streams.join_run import WINDOWS
     from freshet_serving.models.streams.join_windows import newest_lines
 

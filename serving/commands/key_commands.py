@@ -61,9 +61,9 @@ def keys_resign(
     if not numbers:
         store.version(model)
     for number in numbers:
-        made = re_sign(store, model, number, unsigned)
-        upto = f", and vouches for {made.vouched.number} records" if made.vouched else ""
-        print(f"{model} {number}: signed by key {made.key}, edition {made.edition}{upto}")
+        signed = re_sign(store, model, number, unsigned)
+        upto = f", and vouches for {signed.vouched.number} records" if signed.vouched else ""
+        print(f"{model} {number}: signed by key {signed.key}, edition {signed.edition}{upto}")
     store.re_sign_kept(model, unsigned)
 
 

@@ -47,21 +47,21 @@ def prune(
         store.version(model)
     total = 0
     for name in [model] if model is not None else store.models():
-        found = [
-            one
+        unneeded = [
+            path
             for folder in (store.root / name, store.root / name / WITHDRAWN, store.root / name / CANDIDATES)
-            for one in unfinished(folder, now_s)
+            for path in unfinished(folder, now_s)
         ]
         for number in store.versions(name):
             files = store.version(name, number)
             # Read the log as it is on disk: nothing is adopted, so that --dry-run writes nothing.
             change_log = ChangeLog(files)
             change_log.look()
-            found += prunable(files.storage, change_log.history, keep, now_s)
-        for one in found:
-            shown = Path(one.path).relative_to(store.root).as_posix()
-            print(f"{shown}: {one.why}, {one.nbytes:,} bytes")
-            total += one.nbytes
+            unneeded += prunable(files.storage, change_log.history, keep, now_s)
+        for each in unneeded:
+            shown = Path(each.path).relative_to(store.root).as_posix()
+            print(f"{shown}: {each.why}, {each.nbytes:,} bytes")
+            total += each.nbytes
             if not dry_run:
-                one.remove()
+                each.remove()
     print(f"{total:,} bytes {'would be' if dry_run else 'were'} freed")

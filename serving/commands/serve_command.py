@@ -47,15 +47,18 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
 
     Every option is also an environment variable, FRESHET_HTTP_PORT, and a key of the --config file, http_port.
     """
-    given = [key for key, kind in KINDS.items() if kind is list and options[key] is not None]
-    lists = {key: parsed(split_names, options[key], key) for key in given}
+    lists = {
+        key: parsed(split_names, options[key], key)
+        for key, kind in KINDS.items()
+        if kind is list and options[key] is not None
+    }
     settings = load_config({**options, **lists}, os.environ, config)
     log_to_stderr(settings.log_level, settings.log_format)
     enable_faulthandler()
     from freshet_serving.serving.process_layout import Layout, may_have_workers
     from freshet_serving.serving.server import Server
 
-    resort = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
+    watchdog = ShutdownWatchdog(settings.drain_s + settings.shutdown_timeout_s + END_S)
     fork_server = None
     with contextlib.ExitStack() as stack:
         if may_have_workers(settings):
@@ -82,10 +85,10 @@ def serve(config: str | None, help_all: bool = False, **options: Any) -> None:
             version=package_version(),
             layout=layout,
             fork_server=fork_server,
-            shutdown_watchdog=resort,
+            shutdown_watchdog=watchdog,
             start_s=process_start_s(),
         ).run()
-    resort.ended()
+    watchdog.ended()
     raise typer.Exit(code)
 
 
@@ -102,15 +105,12 @@ def package_version() -> str:
 def _signature() -> Signature:
     """Return the signature from which typer builds the command line.
 
-    An option that is not given is None, because it may be set in the environment or the file.
+    Every option defaults to None: it may be set in the environment or the file.
     """
     parameters = []
     for field, option in OPTIONS:
         default, kind = default_of(field), str if KINDS[field.name] is list else KINDS[field.name]
-        shown = typer.Option(
-            help=_help(option.help, default, option.facts),
-            rich_help_panel=option.heading,
-        )
+        shown = typer.Option(help=_help(option.help, default, option.facts), rich_help_panel=option.heading)
         parameters.append(
             Parameter(field.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, shown])
         )

@@ -33,14 +33,7 @@ SHOWN_MOVED = 5
 
 @dataclass(frozen=True, slots=True)
 class TableAnalysis:
-    """Analysis of one generation's tables.
-
-    Attributes:
-        title: Model and generation.
-        notes: Remarks on what was analysed.
-        summaries: A summary of each table.
-        changes: Changes of each table since an older generation.
-    """
+    """Analysis of one generation's tables: the model and generation as title, and remarks on what was analysed."""
 
     title: str
     notes: list[str]
@@ -49,48 +42,30 @@ class TableAnalysis:
 
 
 def inspect_tables(root: str, model: str, generation: str, since: str, html: Path | None) -> None:
-    """Print the analysis of a generation's tables, and write it as HTML.
+    """Print the analysis of a generation's tables, "" for the newest, and write it as HTML.
 
     Args:
-        root: The repository.
-        model: Name of the model.
-        generation: The generation; "" for the newest.
         since: The older generation to compare with. "" for step 0 of its version; for a step 0, the newest generation
             of the previous version.
-        html: File to write; None for none.
-
-    Raises:
-        BadInput: An argument is invalid.
-        NotFound: The generation does not exist.
-        Corrupt: A file is damaged.
     """
     if html is not None and html.is_dir():
         raise BadInput("--out: expected a file, got a folder")
     console = output()
     with progress_bars(console) as reporter:
-        found = analyse_tables(root, model, generation, since, reporter)
-    _print(console, found)
+        analysis = analyse_tables(root, model, generation, since, reporter)
+    _print(console, analysis)
     if html is not None:
         with atomic_file(html) as file:
-            file.write(page(found.title, found.notes, found.summaries, found.changes).encode())
+            file.write(page(analysis.title, analysis.notes, analysis.summaries, analysis.changes).encode())
         console.print(f"written to {html}", highlight=False, markup=False)
 
 
 def analyse_tables(root: str, model: str, generation: str, since: str, reporter: Reporter) -> TableAnalysis:
-    """Analyse a generation's tables.
-
-    Args:
-        root: The repository.
-        model: Name of the model.
-        generation: The generation; "" for the newest.
-        since: The older generation to compare with, as for inspect_tables().
-        reporter: Shows the progress.
-    """
     repository = open_repository(root)
     newer = _contents(repository, model, Generation.parse(generation) if generation else None)
-    here = Generation(newer.base.manifest.version, newer.link.step)
-    checkpoint = None if generation else _checkpoint(Path(root), model, here.version)
-    older = _older(repository, model, here, since)
+    analysed = Generation(newer.base.manifest.version, newer.link.step)
+    checkpoint = None if generation else _checkpoint(Path(root), model, analysed.version)
+    older = _older(repository, model, analysed, since)
     notes, summaries, changes = [_of(checkpoint)], [], []
     entries = newer.base.manifest.embeddings
     transforms = {t.name for t in newer.base.manifest.transforms if t.op in HASHES}
@@ -108,41 +83,40 @@ def analyse_tables(root: str, model: str, generation: str, since: str, reporter:
         notes.append("nothing to compare with: this is the first generation")
     else:
         before = {t.name: RowLayers.of(older, t.name) for t in older.base.manifest.embeddings}
-        there = Generation(older.base.manifest.version, older.link.step)
-        notes.append(f"rows that moved: since {there}")
+        compared = Generation(older.base.manifest.version, older.link.step)
+        notes.append(f"rows that moved: since {compared}")
         seeds = {t.name: t.hash_seed for t in older.base.manifest.tables}
         both = [t for t in entries if t.name in before and before[t.name].dim == t.dim]
         # Under different seeds, one string has different keys.
         if apart := [t.name for t in both if seeds[t.name] != t.hash_seed]:
-            notes.append(f"not compared because {there} hashes their strings with another seed: {', '.join(apart)}")
+            notes.append(f"not compared because {compared} hashes their strings with another seed: {', '.join(apart)}")
             both = [t for t in both if t.name not in apart]
         reporter.begin("changes", sum(served[t.name].most_rows + before[t.name].most_rows for t in both))
         changes = [changed_rows(served[t.name], before[t.name], reporter.advance) for t in both]
-    return TableAnalysis(f"{model} {here}", notes, summaries, changes)
+    return TableAnalysis(f"{model} {analysed}", notes, summaries, changes)
 
 
-def _contents(repository: Repository, model: str, wanted: Generation | None) -> VersionContents:
-    version = repository.version(model, wanted.version if wanted else None)
+def _contents(repository: Repository, model: str, generation: Generation | None) -> VersionContents:
+    version = repository.version(model, generation.version if generation else None)
     change_log = ChangeLog.of(version)
     link = change_log.history.head
-    if wanted is not None:
-        if wanted.step < change_log.history.base.step:
+    if generation is not None:
+        if generation.step < change_log.history.base.step:
             change_log.reach_back()
-        found = change_log.history.on_line(wanted.step)
-        if found is None:
-            raise NotFound(
-                f"generation {wanted}: not a generation of {model!r}; the newest is {wanted.version}.{link.step}"
-            )
-        link = found
+        generation_link = change_log.history.on_line(generation.step)
+        if generation_link is None:
+            newest = f"{generation.version}.{link.step}"
+            raise NotFound(f"generation {generation}: not a generation of {model!r}; the newest is {newest}")
+        link = generation_link
     return VersionContents(version, change_log, link)
 
 
-def _older(repository: Repository, model: str, here: Generation, since: str) -> VersionContents | None:
+def _older(repository: Repository, model: str, analysed: Generation, since: str) -> VersionContents | None:
     if since:
         return _contents(repository, model, Generation.parse(since))
-    if here.step:
-        return _contents(repository, model, Generation(here.version, 0))
-    before = [number for number in repository.versions(model) if number < here.version]
+    if analysed.step:
+        return _contents(repository, model, Generation(analysed.version, 0))
+    before = [number for number in repository.versions(model) if number < analysed.version]
     if not before:
         return None
     change_log = ChangeLog.of(repository.version(model, before[-1]))
@@ -151,8 +125,8 @@ def _older(repository: Repository, model: str, here: Generation, since: str) -> 
 
 def _checkpoint(root: Path, model: str, version: int) -> MappedCheckpoint | None:
     """Return the trainer's newest checkpoint if it is in the repository and belongs to this version."""
-    found = map_newest(root / CHECKPOINTS / model)
-    return found if found is not None and found.state.version == version else None
+    checkpoint = map_newest(root / CHECKPOINTS / model)
+    return checkpoint if checkpoint is not None and checkpoint.state.version == version else None
 
 
 def _weigh(
@@ -178,22 +152,22 @@ def _of(checkpoint: MappedCheckpoint | None) -> str:
     )
 
 
-def _print(console: Console, found: TableAnalysis) -> None:
-    console.print(f"[bold]{escape(found.title)}[/bold]")
-    for note in found.notes:
+def _print(console: Console, analysis: TableAnalysis) -> None:
+    console.print(f"[bold]{escape(analysis.title)}[/bold]")
+    for note in analysis.notes:
         console.print(f"  {note}", markup=False, highlight=False)
     table = _table(SUMMARY_HEADS)
-    for s in found.summaries:
+    for s in analysis.summaries:
         table.add_row(*map(escape, summary_cells(s)))
     console.print(table)
     table = _table(("table", *SAVING_HEADS))
-    for s in found.summaries:
+    for s in analysis.summaries:
         for saving in s.savings():
             table.add_row(escape(s.name), *saving_cells(s, saving))
     if table.row_count:
         console.print(table)
     table = _table(("table", "came", "went", "moved", "furthest: id", "by"))
-    for c in found.changes:
+    for c in analysis.changes:
         first = [f"{c.born:,}", f"{c.gone:,}", f"{c.moved:,}"]
         far = [(str(key), f"{distance:.4g}") for key, distance, *_ in c.furthest[:SHOWN_MOVED]] or [("", "")]
         for i, cells in enumerate(far):

@@ -124,9 +124,9 @@ def train(
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Collect no garbage while the block imports, and never look at what it has imported.
+    """Collect no garbage while the block imports, nor later what it imported.
 
-    To look through all of TensorFlow's objects again and again took a second of a run over few rows.
+    Looking through TensorFlow's objects again and again took a second of a run over few rows.
     """
     gc.disable()
     try:
@@ -143,15 +143,7 @@ def _train(
     make_trainer: Callable[..., Any] | None,
     metrics: tuple[str, int],
 ) -> None:
-    """Train a model, publish it and print a summary.
-
-    Args:
-        config: The training file.
-        overrides: SECTION.KEY=VALUE settings.
-        start_options: How to start or resume.
-        make_trainer: Creates the trainer; None for the default.
-        metrics: Host and port that serve /metrics; port 0 for none.
-    """
+    """Train a model, publish it and print a summary; `metrics` is host and port of /metrics, port 0 for none."""
     from freshet_serving.models.config.retrieval_rules import learns_to_retrieve
     from freshet_serving.models.config.train_config import load_config
     from freshet_serving.models.runs.live_view import LiveView, live_view

@@ -31,9 +31,9 @@ def vectors(
     from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
     from freshet_serving.models.evaluation.item_vectors import write_vectors
 
-    wanted = Generation.parse(generation) if generation is not None else None
+    parsed = Generation.parse(generation) if generation is not None else None
     data = DataConfig(items, format_of(items), ())
     console = Console(highlight=False)
-    with progress_bars(console) as reporter, GenerationScorer(repository, model, wanted) as scorer:
+    with progress_bars(console) as reporter, GenerationScorer(repository, model, parsed) as scorer:
         written = write_vectors(scorer, data, output, id_name, out, reporter)
         console.print(f"{output} of {written:,} items by {model} {scorer.generation} in {out}", soft_wrap=True)

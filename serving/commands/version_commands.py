@@ -8,12 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from freshet_serving.serving.commands.completion import generations, models
-from freshet_serving.serving.commands.delta_commands import DEFAULT_ADMIN, AdminOption, send_rollback
+from freshet_serving.serving.commands.delta_commands import (
+    DEFAULT_ADMIN,
+    AdminOption,
+    GenerationArgument,
+    ModelArgument,
+    OnlyOption,
+    send_rollback,
+)
 
 version_app = typer.Typer(help="List, release and reject full versions.", no_args_is_help=True)
 
-ModelArgument = Annotated[str, typer.Argument(help="The model.", autocompletion=models)]
 RepositoryOption = Annotated[
     str,
     typer.Option(help="Folder of models, or a URL: act on it without a server. Servers follow with their next poll."),
@@ -71,20 +76,9 @@ def version_reject(
 
 def rollback(
     model: ModelArgument,
-    generation: Annotated[
-        str | None,
-        typer.Argument(
-            help="Generation to go back to, such as 3.16, or a version, such as 3. [what was served before]",
-            autocompletion=generations,
-        ),
-    ] = None,
+    generation: GenerationArgument = None,
     reason: ReasonOption = "",
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="Take back one part, `model` or `entities`, with a delta; the other part stays as it is. [both]"
-        ),
-    ] = None,
+    only: OnlyOption = None,
     admin: AdminOption = DEFAULT_ADMIN,
 ) -> None:
     """Goes back to an earlier generation or version on every server of the repository."""
@@ -92,12 +86,7 @@ def rollback(
 
 
 def version_line(model: str, entry: Mapping[str, Any]) -> str:
-    """Return one version as `freshet version list` prints it.
-
-    Args:
-        model: Name of the model.
-        entry: The version, as the admin port describes it.
-    """
+    """Return a version, as the admin port describes it, in one line."""
     from freshet_serving.processor.errors import printable
 
     served = str(entry.get("generation") or "")
@@ -117,7 +106,7 @@ def version_line(model: str, entry: Mapping[str, Any]) -> str:
     gate = entry["gate"] if isinstance(entry["gate"], Mapping) else {}
     reasons = [f"gate: {reason}" for reason in _listed(gate.get("reasons"))]
     reported = [f"reported: {reason}" for reason in _listed(gate.get("reported"))]
-    return printable(": ".join([line, *(str(one) for one in (entry["reason"], *reasons, *reported) if one)]))
+    return printable(": ".join([line, *(str(why) for why in (entry["reason"], *reasons, *reported) if why)]))
 
 
 def _listed(raw: Any) -> list[Any]:

@@ -1,11 +1,14 @@
 """Serve the connections in a listener's queue when its port ends, instead of resetting them.
 
 Closing a listening socket resets the connections in its queue and those whose handshake is in progress, although their
-clients see an open connection and may have sent a request. So a listener ends in three steps:
+clients may have sent a request. So a listener ends in three steps:
 
 1. refuse_new_connections(): the kernel drops every new SYN. The client's TCP sends it again a second later, and is
-refused then because the listener is closed. 2. Queued connections are accepted and served, and so are those whose
-handshake completes within HANDSHAKE_S. 3. The listener is closed.
+refused then because the listener is closed.
+
+2. Queued connections are accepted and served, and so are those whose handshake completes within HANDSHAKE_S.
+
+3. The listener is closed.
 
 Rejected: listen(fd, 0) (a full queue drops the last packet of a handshake, whose client believes that it is connected);
 shutdown() of the listener (it resets the queue as close() does); TCP_MIGRATE_REQ (another process must listen).

@@ -50,8 +50,8 @@ def model_metadata(manifest: Manifest, model: str, versions: Iterable[int]) -> d
 def _splits(manifest: Manifest) -> dict[str, list[str]]:
     """Return the row_splits to list behind an input, by its name: its own, or its sequence's behind the last column."""
     lists = list_tensors(manifest)
-    own = {name: [manifest.own_name(name) + ROW_SPLITS] for name in lists.own if name not in lists.sequence}
-    return own | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
+    single = {name: [manifest.own_name(name) + ROW_SPLITS] for name in lists.own if name not in lists.sequence}
+    return single | {columns[-1]: [name + ROW_SPLITS] for name, columns in lists.columns.items()}
 
 
 def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
@@ -86,12 +86,7 @@ def model_config(manifest: Manifest, model: str) -> dict[str, Any]:
 
 
 def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], ready: bool) -> list[dict[str, str]]:
-    """Return Triton's repository index.
-
-    Args:
-        models: Name and known versions of each model.
-        ready: Whether to list only the versions that answer.
-    """
+    """Return Triton's repository index of models and their versions; if `ready`, of those that answer alone."""
     index = []
     for model, versions in models:
         for status in versions:
@@ -103,20 +98,18 @@ def repository_index(models: Iterable[tuple[str, Iterable[VersionStatus]]], read
 
 
 def signatures(manifest: Manifest) -> dict[str, Any]:
-    """Return TensorFlow's SignatureDefMap of a model, with tensors named like its inputs and outputs."""
     inputs = {manifest.own_name(i.name): _tensor_info(i.name, declared(i).dt, _dims(i)) for i in manifest.inputs}
-    found = {}
+    definitions = {}
     for signature in manifest.signatures or [ServingSignature(DEFAULT_SIGNATURE)]:
         outputs = {
             name: _tensor_info(o.name, declared(o).dt, [-1, *dims_of(o)])
             for name, o in manifest.replies(signature.name).items()
         }
-        found[signature.name] = {"inputs": inputs, "outputs": outputs, "method_name": signature.method}
-    return {"signature_def": found}
+        definitions[signature.name] = {"inputs": inputs, "outputs": outputs, "method_name": signature.method}
+    return {"signature_def": definitions}
 
 
 def version_status(versions: Iterable[VersionStatus]) -> dict[str, Any]:
-    """Return TensorFlow Serving's GetModelStatusResponse."""
     statuses = [
         {
             "version": str(v.version),

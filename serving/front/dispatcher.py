@@ -6,18 +6,18 @@ one loop share one Dispatcher.
 With session threads, a turn of the loop that reads a thousand sockets takes as long as a deadline, and replies would
 wait for its end. So replies are also delivered within the turn, once LONG_TURN_S have passed since the last delivery.
 
-CompletionQueue passes replies from session threads to the event loop: one wake-up of the loop for all replies that are
-queued.
-
-Invariant: a thread that appends to the queue while no wake-up is pending schedules one; the loop clears the flag before
-it empties the queue. So no reply is left behind, and at worst a wake-up finds an empty queue.
+CompletionQueue passes replies from session threads to the event loop, with one wake-up of the loop for all that are
+queued. Invariant: a thread that appends to the queue while no wake-up is pending schedules one; the loop clears the
+flag before it empties the queue. So no reply is left behind, and at worst a wake-up finds an empty queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,11 +28,15 @@ from freshet_serving.serving.front.offload_executor import Finish, OffloadExecut
 from freshet_serving.serving.telemetry.triton_statistics import AnswerCounts
 
 if TYPE_CHECKING:
-    from freshet_serving.serving.front.queries import PredictionEngine
-import logging
-from collections import deque
+    from freshet_serving.processor.sessions.predictor import Predictor
 
 log = logging.getLogger("freshet.http")
+
+# About the time it takes to read a hundred small requests.
+LONG_TURN_S = 0.005
+# Lookups of features that wait for an online store at the same time.
+LOOKUPS = 8
+T = TypeVar("T")
 
 
 class CompletionQueue:
@@ -44,12 +48,7 @@ class CompletionQueue:
         self._pending = False
 
     def post(self, finish: Callable[[Any], None], result: Any) -> None:
-        """Post a result: `finish(result)` is called on the loop, soon. Never blocks, never raises.
-
-        Args:
-            finish: Receives the result.
-            result: Its argument.
-        """
+        """Have `finish(result)` called on the loop, soon. Never blocks, never raises."""
         self._queue.append((finish, result))
         if not self._pending:
             self._pending = True
@@ -71,20 +70,8 @@ class CompletionQueue:
                 log.exception("could not deliver a reply")
 
 
-T = TypeVar("T")
-
-# About the time it takes to read a hundred small requests.
-LONG_TURN_S = 0.005
-# Lookups of features that wait for an online store at the same time.
-LOOKUPS = 8
-
-
 class Dispatcher:
-    """Submits one event loop's requests to the processor; one loop at a time uses it.
-
-    Attributes:
-        served: Counts of the requests that its protocols have answered.
-    """
+    """Submits one event loop's requests to the processor; one loop at a time uses it."""
 
     def __init__(self) -> None:
         self.served = AnswerCounts()
@@ -97,15 +84,8 @@ class Dispatcher:
         self._lookup_executor: OffloadExecutor | None = None
         self._caught_up_s = 0.0
 
-    def deliver(self, processor: PredictionEngine, finish: Finish) -> Done:
-        """Return the callback for Predictor.submit(): `finish` is then called once, later, on the running loop.
-
-        The callback may be called from any thread.
-
-        Args:
-            processor: The processor that computes.
-            finish: Receives the result.
-        """
+    def deliver(self, processor: Predictor, finish: Finish) -> Done:
+        """Return a callback that any thread may call: `finish` is then called once, later, on the running loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._connect(loop, processor)
@@ -125,33 +105,19 @@ class Dispatcher:
             self._completions.deliver()
 
     def offload(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop.
-
-        Args:
-            nbytes: Bytes that it reads; 0 if it reads none.
-            finish: Receives its error.
-        """
+        """Run work with OffloadExecutor.submit; deliver() must have been called on the running loop."""
         assert self._offload_executor is not None, "deliver() created it"
         self._offload_executor.submit(work, nbytes, finish)
 
     def look_up(self, work: Work, finish: Finish) -> None:
-        """Run work that waits for an online store; deliver() must have been called on the running loop.
-
-        Args:
-            finish: Receives its error.
-        """
+        """Run work that waits for an online store; as offload()."""
         assert self._lookup_executor is not None, "deliver() created it"
         self._lookup_executor.submit(work, 0, finish)
 
-    async def run_in_thread(self, processor: PredictionEngine, function: Callable[[], T], nbytes: int) -> T:
-        """Call a function on another thread and return its result, or raise its error.
+    async def run_in_thread(self, processor: Predictor, function: Callable[[], T], nbytes: int) -> T:
+        """Call a function that reads `nbytes` bytes on another thread; return its result, or raise its error.
 
-        Args:
-            processor: The processor that computes.
-            nbytes: Bytes that it reads.
-
-        Raises:
-            Overloaded: Too much work is queued.
+        Raises Overloaded if too much work is queued.
         """
         future: asyncio.Future[T | FreshetError] = asyncio.get_running_loop().create_future()
 
@@ -172,8 +138,7 @@ class Dispatcher:
             if executor is not None:
                 executor.close()
 
-    def _connect(self, loop: asyncio.AbstractEventLoop, processor: PredictionEngine) -> None:
-        """Deliver replies on this loop, computed on it or by session threads."""
+    def _connect(self, loop: asyncio.AbstractEventLoop, processor: Predictor) -> None:
         thread = threading.get_ident()
 
         def wake(delay_s: float) -> None:

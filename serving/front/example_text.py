@@ -17,19 +17,15 @@ MOST_ROWS, MOST_VALUES, MAX_CHARS = 3, 24, 1 << 15
 
 
 def texts(columns: Mapping[str, Column | str], specs: Sequence[Input]) -> dict[str, str]:
-    """Return each input's first rows as JSON text; {} if the text is too long to show.
-
-    Args:
-        columns: Columns by input, or text that is already formatted.
-    """
-    found = {}
+    """Return each input's first rows as JSON text; {} if the text is too long to show. A text stays as it is."""
+    by_input = {}
     for spec in specs:
         if spec.name not in columns:
             # A key that the model does not read may be left out of a request.
             continue
         column = columns[spec.name]
-        found[spec.name] = column if isinstance(column, str) else text_of(column, spec)
-    return found if sum(map(len, found.values())) <= MAX_CHARS else {}
+        by_input[spec.name] = column if isinstance(column, str) else text_of(column, spec)
+    return by_input if sum(map(len, by_input.values())) <= MAX_CHARS else {}
 
 
 def text_of(column: Column, spec: Input) -> str:
@@ -49,12 +45,7 @@ def text_of(column: Column, spec: Input) -> str:
 
 
 def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input], most_nbytes: int) -> str:
-    """Return looked-up inputs as one line of JSON in ASCII; null for those whose values are too long to return.
-
-    Args:
-        columns: The columns that were looked up; None for one whose values are not kept.
-        most_nbytes: Bytes of all values together.
-    """
+    """Return looked-up inputs as one line of JSON in ASCII; null for a column that is None or too long."""
     parts = []
     for spec in specs:
         if spec.name not in columns:
@@ -80,12 +71,10 @@ def looked_up_text(columns: Mapping[str, Column | None], specs: Sequence[Input],
 
 
 def _sent(values: NDArray[Any] | Strings, spec: Input) -> list[Any]:
-    """Return flat values as a request sends them."""
     return values.tolist() if isinstance(values, Strings) else spec.as_sent(values).tolist()
 
 
 def _numbered(values: list[Any]) -> list[Any]:
-    """Return values with None for a float that is missing: it is NaN, which JSON has no number for."""
     return [None if value != value else value for value in values]
 
 
@@ -104,5 +93,4 @@ def _letters(value: bytes) -> Any:
 
 
 def _short(value: float) -> float:
-    """Return a float32 with its shortest exact digits."""
     return float(np.format_float_positional(np.float32(value), unique=True)) if np.isfinite(value) else 0.0

@@ -19,12 +19,12 @@ What is counted for a request, and where:
     one in TIMED_EVERY                      Counts.phase, "parse" (submit) and, if a reply was encoded, "encode" (end)
     traced                                  Trace: model (select_replica), parsed (submit), computed (finish), end (end)
 
-In addition the ports count every request of any kind that they answer (Counts.observe, access log), and an observer of
-the predictor records requests (serving.extensions.recorder). If the client disconnects, the prediction is finished as
-usual over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
+The ports also count every request of any kind that they answer (Counts.observe, access log), and an observer of the
+predictor records requests (serving.extensions.recorder). If the client disconnects, the prediction is finished as usual
+over HTTP; over gRPC its coroutine is cancelled and finishes nothing.
 
-Costs: one object for each request and its bound method as the callback; no task, no closure. Neither the
-body nor the inputs are kept until the reply.
+Costs: one object for each request and its bound method as the callback; no task, no closure. Neither the body nor the
+inputs are kept until the reply.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ from freshet_serving.serving.telemetry.metrics import PortMetrics
 
 if TYPE_CHECKING:
     from freshet_serving.processor.features.user_calls import UserCall
+    from freshet_serving.processor.sessions.predictor import Predictor
     from freshet_serving.serving.telemetry.tracing import Tracer
 
 OK = 200
@@ -88,23 +89,21 @@ DecodedRequest = tuple[Mapping[str, Column], float | None]
 
 
 class ServingContext:
-    """State that the exchanges of one event loop share, over all of its ports."""
+    """State that the exchanges of one event loop share, over all of its ports.
+
+    Args:
+        tracer: Traces requests; None for no tracing.
+        guard: Checks the scope of a request that wants looked-up features; None for no check.
+    """
 
     def __init__(
         self,
-        lifecycle: Availability[queries.PredictionEngine],
+        lifecycle: Availability[Predictor],
         metrics: PortMetrics,
         options: FrontendOptions,
         tracer: Tracer | None = None,
         guard: AccessGuard | None = None,
     ) -> None:
-        """Create the shared state.
-
-        Args:
-            lifecycle: Says whether the processor is available.
-            tracer: Traces requests; None for no tracing.
-            guard: Checks the scope of a request that wants looked-up features; None for no check.
-        """
         self.lifecycle, self.metrics, self.options = lifecycle, metrics, options
         self.dispatcher, self.tracer, self.guard = Dispatcher(), tracer, guard
         self.default_timeout_s = options.default_timeout_s
@@ -112,14 +111,11 @@ class ServingContext:
         self.begun = 0
 
     def left_s(self, announced_s: float | None, unread_s: float) -> float | None:
-        """Return the seconds that a request which is read now may still take; None for no limit.
+        """Return the seconds that a request which is read now may still take; None for no limit. Raises Expired.
 
         Args:
             announced_s: Its own timeout in seconds, as far as it is known; None for the default.
             unread_s: Seconds that it had waited here before it was read.
-
-        Raises:
-            Expired: None are left.
         """
         timeout_s = self.default_timeout_s if announced_s is None else announced_s
         if timeout_s is None:
@@ -138,12 +134,6 @@ class Exchange(ABC):
     )  # fmt: skip
 
     def __init__(self, shared: ServingContext, protocol: str, headers: Headers) -> None:
-        """Start the exchange of a request that has arrived.
-
-        Args:
-            shared: State of the event loop.
-            protocol: The protocol's name in metrics.
-        """
         self.shared, self._protocol, self.headers = shared, protocol, headers
         # Kept for the reply only where inputs may be filled in: the inputs of a long request are tens of megabytes.
         self.request: PredictRequest | None = None
@@ -163,27 +153,13 @@ class Exchange(ABC):
 
     @abstractmethod
     def read(self, source: Any, manifest: Manifest) -> DecodedRequest:
-        """Decode the request within self.limits.
+        """Decode what submit() was given within self.limits; raise FreshetError.
 
         Called on another thread if offload_nbytes() is above 0.
-
-        Args:
-            source: The argument of submit().
-            manifest: Describes the inputs.
-
-        Raises:
-            FreshetError: The request is invalid.
         """
 
     def offload_nbytes(self, source: Any) -> int:
-        """Return how many bytes to read on another thread; 0 to read on the loop.
-
-        Args:
-            source: The argument of submit().
-
-        Raises:
-            FreshetError: The request is invalid.
-        """
+        """Return how many bytes to read on another thread; 0 to read on the loop. Raises FreshetError."""
         return 0
 
     def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
@@ -202,7 +178,6 @@ class Exchange(ABC):
         """Select the replica that answers, and refuse a request that would be answered too late.
 
         Args:
-            who: The requested model, and its version or label.
             servable: Whether the client expects TensorFlow Serving's error messages.
             timeout_s: The request's timeout, as far as it is known before the body is read; None for the default.
             unread_s: Seconds that the request had waited here before it was read.
@@ -262,9 +237,6 @@ class Exchange(ABC):
 
         Args:
             source_box: The only reference to what read() decodes, so that a long body is freed once it is decoded.
-            deliver: Called once, with the reply.
-            done: Called once, later, on the loop that the request came from.
-            waited_s: Seconds that it waited.
         """
         remaining_s = self.remaining_s(self._announced_s, waited_s)
         if remaining_s is not None and remaining_s <= 0:
@@ -293,12 +265,6 @@ class Exchange(ABC):
         self._processor.submit(request, deliver, self._replica)
 
     def _decode(self, source: Any, waited_s: float = 0.0) -> PredictRequest:
-        """Read the request.
-
-        Args:
-            source: What read() decodes.
-            waited_s: Seconds it waited for another thread.
-        """
         spec, headers, guard = self._who, self.headers, self.shared.guard
         if RETURN_FEATURES in headers and guard is not None:
             guard.authorize(FEATURES, headers.get(b"authorization"))
@@ -318,11 +284,7 @@ class Exchange(ABC):
         )  # fmt: skip
 
     def feature_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the headers about items' vectors and features that were looked up, as far as the reply needs them.
-
-        Raises:
-            TooLarge: Rows with unknown keys are too many for a header.
-        """
+        """Return the headers about items' vectors and features that were looked up, as far as the reply needs them."""
         headers, request = self.row_headers(reply), self.request
         if reply.item_generation is not None:
             headers += ((ITEM_GENERATION, str(reply.item_generation).encode()),)
@@ -345,11 +307,7 @@ class Exchange(ABC):
         return headers
 
     def row_headers(self, reply: PredictReply) -> tuple[tuple[bytes, bytes], ...]:
-        """Return x-unknown-rows, x-dropped-rows and x-unfilled, as far as the reply needs them.
-
-        Raises:
-            TooLarge: The rows are too many for a header.
-        """
+        """Return x-unknown-rows, x-dropped-rows and x-unfilled, as far as the reply needs them; raises TooLarge."""
         if reply.unfilled:
             return ((UNFILLED, b"%d" % reply.unfilled),)
         if not reply.unknown_rows and not reply.dropped_rows:
@@ -364,7 +322,6 @@ class Exchange(ABC):
             self.trace.parsed_s = time.monotonic()
 
     def finish(self, result: PredictReply | FreshetError) -> None:
-        """Count the result; a reply is about to be encoded."""
         shared, now_s = self.shared, time.perf_counter()
         if isinstance(result, FreshetError):
             shared.dispatcher.served.failed(self._who.model, self._replica.manifest.version, now_s - self.began_s)
@@ -379,23 +336,13 @@ class Exchange(ABC):
             self.trace.computed(result.generation, result.timing)
 
     def declared(self, reply: PredictReply, signature: str = "", asked: Collection[str] = ()) -> PredictReply:
-        """Return the reply with the outputs of a signature, in the shapes and types that the model declared.
-
-        Args:
-            reply: What was computed.
-            signature: Name of the signature; "" for the default one.
-            asked: Names of the outputs that the request asks for.
-        """
+        """Return the reply with the `asked` outputs of a signature, in the shapes and types that the model declared."""
         if self._reads.plain:
             return reply
         return reply._replace(outputs=as_declared(reply.outputs, self._reads, signature, asked))
 
     def end(self, status: int) -> None:
-        """End the exchange when its answer is about to be written.
-
-        Args:
-            status: HTTP status code; OK for an encoded reply.
-        """
+        """End the exchange when its answer is about to be written; `status` is OK for an encoded reply."""
         if self._timed and status == OK:
             self.shared.metrics.phase(self._protocol, "encode", time.perf_counter() - self._encoding_s)
         if self.trace is not None:

@@ -6,9 +6,9 @@ Requests of the data ports come from anywhere, so changes are refused unless the
 requires a token, they must carry the same one. A client names a version, never a path: a configuration's base_path must
 be the model's existing folder.
 
-Order of a new configuration: all of it is checked before anything changes; then versions are loaded, labels set, and
-only then versions unloaded, so that every model has an answering version throughout. Its version policy becomes the
-model's (processor.versions.policy) and decides later which new versions are loaded.
+A new configuration is checked as a whole before anything changes; then versions are loaded, labels set, and only then
+versions unloaded, so that every model has an answering version throughout. Its version policy becomes the model's
+(processor.versions.policy) and decides later which new versions are loaded.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ class ModelControlAuthorizer:
         self._token = token.encode()
 
     def authorize(self, authorization: bytes | None) -> None:
-        """Check a client's permission.
-
-        Raises:
-            Forbidden: Model control is turned off.
-            Unauthenticated: The token is missing or wrong.
-        """
+        """Raise Forbidden if model control is turned off, Unauthenticated if the token is missing or wrong."""
         if not self.open:
             raise Forbidden("model control: disabled on this port; --model-control explicit enables it")
         scheme, _, token = (authorization or b"").partition(b" ")
@@ -61,16 +56,12 @@ class ModelControlAuthorizer:
 
 
 def no_model_control(operation: str, arguments: Document) -> Document:
-    """Refuse every operation: the ControlHandler of a process without models to load.
-
-    Raises:
-        Forbidden: Always.
-    """
+    """Raise Forbidden: the ControlHandler of a process without models to load."""
     raise Forbidden(f"{operation}: not supported by this server")
 
 
 class ModelControl:
-    """The ControlHandler of the process that owns the models."""
+    """The ControlHandler of the process that owns the models; `groups` are sections of the configuration."""
 
     def __init__(
         self,
@@ -79,72 +70,50 @@ class ModelControl:
         repository: Callable[[], Repository],
         groups: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Create the handler.
-
-        Args:
-            host: Returns the models; raises NotReady before there are any.
-            served: Returns the answer counts of all processes.
-            repository: Returns the model repository.
-            groups: Sections of the session groups in the configuration.
-        """
         self._host, self._served, self._repository = host, served, repository
         self._group_of = {m: name for name, group in groups.items() for m in group.get("models") or [name]}
-        self._acts: dict[str, Callable[[Document], Document]] = {
-            "load": self._load,
-            "unload": self._unload,
-            "reload": self._reload,
-            "statistics": self._statistics,
-        }
+        self._acts = {"load": self._load, "unload": self._unload, "reload": self._reload}
 
     def __call__(self, operation: str, arguments: Document) -> Document:
-        """Perform an operation and log it.
-
-        Args:
-            operation: load, unload, reload or statistics.
-        """
+        """Perform an operation, load, unload, reload or statistics, and log it."""
         if operation == "statistics":
             return self._statistics(arguments)
         try:
-            done = self._acts[operation](arguments)
+            self._acts[operation](arguments)
         except FreshetError as error:
             log.warning("%s: refused: %s", operation, show(str(error)))
             raise
         log.info("%s %s: done", operation, show(str(arguments.get("model", ""))))
-        return done
+        return {}
 
-    def _load(self, arguments: Document) -> Document:
-        """Load the newest version of a model."""
+    def _load(self, arguments: Document) -> None:
         model = arguments["model"]
         self._host().status(model)
         versions = self._versions(model)
         if not versions:
             raise NotFound(f"model {model[:64]!r} has no version in the repository")
         self._host().load(model, max(versions), by_hand=False)
-        return {}
 
-    def _unload(self, arguments: Document) -> Document:
-        """Unload all versions of a model."""
+    def _unload(self, arguments: Document) -> None:
         host, model = self._host(), arguments["model"]
         for version in _available(host, model):
             host.unload(model, version)
-        return {}
 
-    def _reload(self, arguments: Document) -> Document:
+    def _reload(self, arguments: Document) -> None:
         """Apply a configuration: {"models": [{name, base_path, policy, count, versions, labels}]}."""
-        host, wanted = self._host(), {}
-        policies = {}
+        host, chosen, policies = self._host(), {}, {}
         for config in arguments["models"]:
             name = config["name"]
-            if name in wanted:
+            if name in chosen:
                 raise BadInput(f"model_config_list: {show(name)} occurs more than once")
             host.status(name)
             self._check_path(name, config["base_path"])
-            wanted[name] = _chosen(config, self._versions(name))
+            chosen[name] = _chosen(config, self._versions(name))
             policies[name] = _policy(config)
         for config in arguments["models"]:
             name = config["name"]
             served = _available(host, name)
-            for version in wanted[name]:
+            for version in chosen[name]:
                 if version not in served:
                     host.load(name, version, by_hand=False)
             for label, version in config["labels"].items():
@@ -152,9 +121,8 @@ class ModelControl:
             host.set_policy(name, {"versions": policies[name]})
         for name in host.models():
             for version in _available(host, name):
-                if version not in wanted.get(name, ()):
+                if version not in chosen.get(name, ()):
                     host.unload(name, version)
-        return {}
 
     def _statistics(self, arguments: Document) -> Document:
         """Return the statistics for {"model": name or "", "version": number or None}."""
@@ -190,16 +158,16 @@ def _policy(config: Document) -> str | list[int]:
     return VersionPolicy.parse(policy, "model_version_policy").spelled
 
 
-def _chosen(config: Document, known: list[int]) -> list[int]:
+def _chosen(config: Document, existing: list[int]) -> list[int]:
     """Return the versions that a policy selects, newest last; raise NotFound if there are none."""
     name, policy = config["name"], config["policy"]
     if policy == "specific":
-        missing = sorted(set(config["versions"]) - set(known))
+        missing = sorted(set(config["versions"]) - set(existing))
         if missing:
             raise NotFound(f"version {missing[0]} of model {name[:64]!r} is not in the repository")
         chosen = sorted(set(config["versions"]))
     else:
-        chosen = sorted(known) if policy == "all" else sorted(known)[-config["count"] :]
+        chosen = sorted(existing) if policy == "all" else sorted(existing)[-config["count"] :]
     if not chosen:
         raise NotFound(f"model {name[:64]!r} has no version to serve")
     for label, version in config["labels"].items():

@@ -1,15 +1,14 @@
 """Run work that would block an event loop on threads of its own.
 
-That is reading long requests, and binding requests of versions with a stage, which runs the stage.
-
-Parsing a long document needs the GIL nearly all the time, though it gives it up often (serving.codecs.json_slices); so
-one is read at a time, and waiting ones cost only their bytes. Stages run in parallel, without the GIL.
+That is reading long requests, and binding requests of versions with a stage, which runs the stage. Parsing a long
+document needs the GIL nearly all the time, though it gives it up often (serving.codecs.json_slices); so one is read at
+a time, and waiting ones cost only their bytes. Stages run in parallel, without the GIL.
 
 Invariants: finish() is called on the event loop, through its wake-ups, with the error of work that fails; successful
 work has arranged its answer itself. At most MAX_WAITING requests, and MAX_WAITING_NBYTES with them, are queued.
 
-What needs no queue is run by in_thread(), with its failure, whatever it is, as the caller's result. A future cannot
-hold StopIteration: asyncio drops it with a line in the log, and whoever waits waits for ever.
+What needs no queue is run by in_thread(), with its failure as the caller's result. A future cannot hold StopIteration:
+asyncio drops it with a line in the log, and whoever waits waits for ever.
 """
 
 from __future__ import annotations
@@ -39,14 +38,9 @@ T = TypeVar("T")
 
 
 class OffloadExecutor:
-    """Threads for the long work of one event loop."""
+    """Threads for the long work of one event loop; `post` calls a function with a result on the loop."""
 
     def __init__(self, post: Callable[[Finish, Any], None], threads: int = THREADS) -> None:
-        """Start without threads.
-
-        Args:
-            post: Calls a function with a result on the loop (serving.front.dispatcher).
-        """
         self._post = post
         self._threads = ThreadPoolExecutor(threads, "freshet-reading")
         self._reading = threading.Lock()
@@ -56,10 +50,7 @@ class OffloadExecutor:
         self._queued: set[int] = set()
 
     def submit(self, work: Work, nbytes: int, finish: Finish) -> None:
-        """Run work on another thread; its error goes to finish().
-
-        Args:
-            nbytes: Bytes that it reads; 0 for work that does not read.
+        """Run work on another thread; its error goes to finish(). Work that does not read has `nbytes` 0.
 
         Raises:
             Overloaded: The queue is full (load shedding).
@@ -69,8 +60,8 @@ class OffloadExecutor:
         if len(waiting) >= MAX_WAITING:
             raise Overloaded(f"queue: expected at most {MAX_WAITING} requests waiting to be read, got {len(waiting)}")
         if waiting and sum(waiting) + nbytes > MAX_WAITING_NBYTES:
-            wanted = f"expected at most {MAX_WAITING_NBYTES} bytes of requests waiting to be read"
-            raise Overloaded(f"queue: {wanted}, got {sum(waiting)} and {nbytes} more")
+            expected = f"expected at most {MAX_WAITING_NBYTES} bytes of requests waiting to be read"
+            raise Overloaded(f"queue: {expected}, got {sum(waiting)} and {nbytes} more")
         self._waiting[id(work)] = nbytes
         self._queued.add(id(work))
         try:
@@ -135,14 +126,7 @@ def _done(work: Work, waited_s: float) -> FreshetError | None:
 
 
 async def in_thread(executor: Executor | None, function: Callable[[], T]) -> T:
-    """Run a function in a thread and return its result.
-
-    Args:
-        executor: Has the thread; the loop's default if None.
-
-    Raises:
-        RuntimeError: In place of a StopIteration.
-    """
+    """Run a function in a thread of the executor, by default the loop's; a StopIteration becomes a RuntimeError."""
 
     def run() -> T:
         try:

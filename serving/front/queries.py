@@ -7,60 +7,21 @@ is a number stands for that version, because some load generators send a version
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from freshet_serving.processor.errors import BadInput, NotFound, UnknownModel, UnknownVersion
-from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import Manifest
-from freshet_serving.processor.sessions.answerer import Answerer
-from freshet_serving.processor.sessions.group import Post, Wake
-from freshet_serving.processor.sessions.request import Done, PredictRequest
-from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.routes import AVAILABLE, VersionStatus
 from freshet_serving.serving.codecs.wire import show
 from freshet_serving.serving.front import catalog
 from freshet_serving.serving.front.model_control import ModelControlAuthorizer
 from freshet_serving.serving.front.shared_memory import Regions
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.predictor import Predictor
+
 T = TypeVar("T")
-
-
-class PredictionEngine(Protocol):
-    """The predictor's interface for the data ports."""
-
-    def models(self) -> list[str]: ...
-
-    def status(self, model: str) -> list[VersionStatus]: ...
-
-    def manifest(
-        self, model: str, version: int | None = None, label: str | None = None
-    ) -> tuple[Manifest, Generation]: ...
-
-    def limits(self, model: str) -> RequestLimits: ...
-
-    def answerer(self, attribute: str, subject: str = "") -> Answerer: ...
-
-    def check_room(self, model: str, timeout_s: float | None, waited_s: float = 0.0, sender: str = "") -> None: ...
-
-    def select_replica(
-        self,
-        model: str,
-        version: int | None,
-        label: str | None,
-        timeout_s: float | None,
-        key: bytes | None = None,
-        waited_s: float = 0.0,
-        sender: str = "",
-    ) -> Replica: ...
-
-    def fill_from_memory(self, request: PredictRequest, replica: Replica) -> bool: ...
-
-    def submit(self, request: PredictRequest, done: Done, replica: Replica | None = None) -> None: ...
-
-    def set_owner(self, wake: Wake, post: Post) -> bool: ...
-
-    def run_once(self) -> None: ...
 
 
 class ModelSpec(Protocol):
@@ -76,39 +37,10 @@ class ModelSpec(Protocol):
     def label(self) -> str | None: ...
 
 
-def servable(who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
-    """Call find(model, version, label, *more) for TensorFlow Serving's clients.
-
-    Args:
-        who: The requested model, and its version or label.
-        find: The function.
-        more: Its further arguments.
-
-    Returns:
-        Its result.
-
-    Raises:
-        NotFound: The model or version does not exist, in TensorFlow Serving's words.
-        BadInput: The label is not set, in TensorFlow Serving's words.
-    """
-    try:
-        return find(who.model, who.version, who.label, *more)
-    except NotFound as error:
-        return found_by_number(error, who, find, *more)
-
-
 def found_by_number(error: NotFound, who: ModelSpec, find: Callable[..., T], *more: Any) -> T:
-    """Call find() again with a label that is a number as the version, as servable() does.
+    """Call find(), which raised `error`, again with a label that is a number as the version.
 
-    Args:
-        error: What find() raised for the request as it is.
-        who: The requested model, and its version or label.
-        find: The function.
-        more: Its further arguments.
-
-    Raises:
-        NotFound: The model or version does not exist, in TensorFlow Serving's words.
-        BadInput: The label is not set, in TensorFlow Serving's words.
+    Raises NotFound, or BadInput for a label that is not set, in TensorFlow Serving's words.
     """
     label = who.label
     if label is None:
@@ -134,25 +66,16 @@ def _instead(spec: ModelSpec, error: NotFound) -> str:
     return f"; {spec.model[:64]} has {error.known}" if isinstance(error, UnknownVersion) and error.known else ""
 
 
-def servable_manifest(processor: PredictionEngine, who: ModelSpec) -> tuple[Manifest, Generation]:
-    """Call Predictor.manifest for TensorFlow Serving's clients.
+def servable_manifest(processor: Predictor, who: ModelSpec) -> tuple[Manifest, Generation]:
+    """Call Predictor.manifest for TensorFlow Serving's clients; raises as found_by_number()."""
+    try:
+        return processor.manifest(who.model, who.version, who.label)
+    except NotFound as error:
+        return found_by_number(error, who, processor.manifest)
 
-    Args:
-        who: The requested model, and its version or label.
-    """
-    return servable(who, processor.manifest)
 
-
-def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[VersionStatus]:
-    """Return the status of the requested versions.
-
-    Args:
-        who: The requested model, and its version or label.
-
-    Raises:
-        NotFound: They do not exist.
-        BadInput: The label is not set.
-    """
+def servable_status(processor: Predictor, who: ModelSpec) -> list[VersionStatus]:
+    """Return the status of the requested versions; raise NotFound, or BadInput for a label that is not set."""
     try:
         statuses = processor.status(who.model)
     except NotFound as error:
@@ -164,27 +87,15 @@ def servable_status(processor: PredictionEngine, who: ModelSpec) -> list[Version
     return versions
 
 
-def model_metadata(processor: PredictionEngine, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
-    """Return KServe's metadata of a model, and the generation that would answer.
-
-    Args:
-        version: The requested version; None for any.
-
-    Raises:
-        NotFound: It does not exist.
-        NotReady: It is not ready.
-    """
+def model_metadata(processor: Predictor, model: str, version: int | None) -> tuple[dict[str, Any], Generation]:
+    """Return KServe's metadata of a model, and the generation that would answer; raise NotFound or NotReady."""
     manifest, generation = processor.manifest(model, version)
     versions = [s.version for s in processor.status(model) if s.state == AVAILABLE]
     return catalog.model_metadata(manifest, model, versions), generation
 
 
 def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> list[str]:
-    """Return KServe's extensions that this server serves with its current options.
-
-    Args:
-        regions: Shared memory, if it is served.
-    """
+    """Return KServe's extensions that this server serves with its current options."""
     named = [*catalog.EXTENSIONS]
     if authorizer.open:
         named.append(catalog.MODEL_CONTROL)
@@ -194,7 +105,6 @@ def extensions(authorizer: ModelControlAuthorizer, regions: Regions | None) -> l
 
 
 def check_load(parameters: Any) -> None:
-    """Raise BadInput if a load or unload has parameters that are not served."""
     for name in parameters or {}:
         if name != "unload_dependents":
             raise BadInput(f"parameters: {show(str(name))} is not supported")

@@ -1,12 +1,12 @@
 """Limit what clients may hold of a process: bytes of request bodies, and descriptors.
 
-Bodies: bodies that arrive in pieces are refused (503) once all of them together hold the limit. None waits for another
-to finish, so halves of bodies cannot block each other, and each has its own deadline. A body that arrives with its head
-in one read is small; it may exceed the limit by SPARE_NBYTES, so that a client that fills the memory with incomplete
-bodies does not keep out the others.
+Bodies that arrive in pieces are refused (503) once all of them together hold the limit. None waits for another to
+finish, so halves of bodies cannot block each other, and each has its own deadline. A body that arrives with its head in
+one read may exceed the limit by SPARE_NBYTES, so that a client that fills the memory with incomplete bodies does not
+keep out the others.
 
-Descriptors: a client's connection is one. The ports share the process's descriptors, except those reserved for the
-server's own files: deltas, mapped memory, logs, the channels between processes.
+A client's connection is a descriptor. The ports share the process's descriptors, except those reserved for the server's
+own files: deltas, mapped memory, logs, the channels between processes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ MIN_FILES, FILES_SHARE = 128, 4
 
 
 class BodyMemoryFull(Overloaded):
-    """There is no memory for another body."""
-
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
@@ -39,25 +37,18 @@ class BodyMemory:
         self.nbytes, self._max_nbytes = 0, max_nbytes
 
     def check(self, spare_nbytes: int = 0) -> None:
-        """Raise BodyMemoryFull if more than the limit is held.
-
-        Args:
-            spare_nbytes: Bytes allowed above the limit.
-        """
+        """Raise BodyMemoryFull if more than the limit and `spare_nbytes` are held."""
         if self.nbytes > self._max_nbytes + spare_nbytes:
             raise BodyMemoryFull("body: the server's memory for request bodies is full; try again later")
 
 
 class ConnectionLimits(NamedTuple):
-    """Limits of connections for each kind of port of a process."""
-
     http: int
     rpc: int
     admin: int
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
-        """Divide this many descriptors of a process among its ports."""
         free = max(descriptors - max(MIN_FILES, descriptors // FILES_SHARE), descriptors // FILES_SHARE)
         return cls(free * 5 // 8, free // 4, min(free // 8, MAX_ADMIN_CONNECTIONS))
 
@@ -68,7 +59,6 @@ class ConnectionLimits(NamedTuple):
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may have at most."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, MAX_DESCRIPTORS)
 

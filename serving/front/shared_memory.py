@@ -6,21 +6,15 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from freshet_serving.processor.ports import missing
-from freshet_serving.serving.codecs.kserve_header import RegionSpan
+from freshet_serving.serving.codecs.kserve_header import SharedMemory
 from freshet_serving.serving.ports import SERVER
 
 
-class Regions(Protocol):
+class Regions(SharedMemory, Protocol):
     """Registered regions, by name. One event loop registers them; its other threads read them too."""
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
-        """Register a region.
-
-        Args:
-            name: Name of the region.
-            key: Name of the shared memory object.
-            offset: Offset of the region in bytes.
-            nbytes: Size of the region in bytes.
+        """Register a region of `nbytes` bytes at an offset of the shared memory object `key`.
 
         Raises:
             BadInput: An argument is invalid, or the name is in use.
@@ -35,26 +29,6 @@ class Regions(Protocol):
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """Return the status of one region, or without a name of all; raise NotFound for an unknown name."""
-        ...
-
-    def read(self, span: RegionSpan) -> bytes:
-        """Read a span of a region.
-
-        Raises:
-            BadInput: The span is not inside a registered region.
-            TooLarge: The span exceeds max_body_bytes.
-        """
-        ...
-
-    def write(self, span: RegionSpan, data: bytes) -> None:
-        """Write into a span of a region.
-
-        Args:
-            data: The bytes; no longer than the span.
-
-        Raises:
-            BadInput: The region is not registered, too small or not writable.
-        """
         ...
 
 

@@ -3,12 +3,11 @@
 Protocols: TensorFlow Serving REST, KServe v2 and DeepRec's messages; also health and metrics.
 
 Life of a predict request: path -> manifest -> codec -> Predictor.submit -> codec -> reply; serving.front.exchange
-documents what is counted on the way. Everything but the prediction runs on the event loop, with two exceptions that are
-read and submitted elsewhere (serving.front.offload_executor): long bodies, compressed or not, and requests for a
-version with a stage. With inline compute the prediction also runs on the loop: the requests read in one turn of the
-loop are computed at its end, batch by batch, and sockets are served between two batches. Otherwise it runs on a
-session's thread, which returns the reply through Wakeups. A client that disconnects costs only its own prediction:
-sends to it are dropped below ASGI.
+documents what is counted. All but the prediction runs on the event loop, except that long bodies and requests for a
+version with a stage are read and submitted elsewhere (serving.front.offload_executor). With inline compute the
+prediction runs on the loop, too: the requests read in one turn are computed at its end, and sockets are served between
+two batches. Otherwise it runs on a session's thread, which returns the reply through Wakeups. A client that disconnects
+costs only its own prediction: sends to it are dropped below ASGI.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ Answer = tuple[int, bytes, RawHeaders]
 
 @lru_cache(maxsize=1024)
 def generation_headers(version: int, step: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """Return the headers x-model-version and x-model-generation."""
     return (
         (b"x-model-version", b"%d" % version),
         (b"x-model-generation", str(Generation(version, step)).encode()),
@@ -107,10 +105,7 @@ def generation_headers(version: int, step: int) -> tuple[tuple[bytes, bytes], tu
 
 
 def internal_error(headers: Headers) -> Answer:
-    """Return the reply to a request that failed through no fault of its own, while its exception is being handled.
-
-    A shortage gets its own reply; any other exception is logged here and answered 500.
-    """
+    """Return the reply to a request whose exception is being handled: a shortage's own, or 500, logged."""
     error = sys.exception()
     if error is not None and (short := shortage(error)) is not None:
         return error_reply(short)
@@ -123,9 +118,6 @@ class HttpExchange(Exchange):
     """A predict request of the HTTP port.
 
     Attributes:
-        dialect: Decodes the request and encodes the reply.
-        regions: Shared-memory regions, if they are served.
-        answered: Called once with the answer.
         options: The dialect's options, set when the request is decoded.
         whole: The body without its content coding, once it is known.
     """
@@ -139,11 +131,7 @@ class HttpExchange(Exchange):
     whole: Body | None
 
     def offload_nbytes(self, source: Body) -> int:
-        """Return how many bytes to decode off the event loop; 0 to decode on the loop.
-
-        Args:
-            source: The body as sent.
-        """
+        """Return how many bytes to decode off the event loop; 0 to decode on the loop."""
         self.whole = whole = source
         if CONTENT_ENCODING in self.headers:
             try:
@@ -158,12 +146,6 @@ class HttpExchange(Exchange):
         return len(whole) if looked_at else 0
 
     def read(self, source: Body, manifest: Manifest) -> DecodedRequest:
-        """Decode the request.
-
-        Args:
-            source: The body as sent.
-            manifest: Describes the inputs.
-        """
         body = self.whole
         if body is None:
             options = self.shared.options
@@ -174,7 +156,6 @@ class HttpExchange(Exchange):
         return inputs, self.options.timeout_s
 
     def computed(self, result: PredictReply | FreshetError) -> None:
-        """Encode and send the answer from the result of the prediction."""
         self.finish(result)
         answer: Answer
         if isinstance(result, FreshetError):
@@ -216,7 +197,7 @@ class DataApp:
 
         Args:
             control: Performs control operations that clients may request of the whole server.
-            regions: Shared memory, if it is served.
+            regions: Shared memory; None if it is not served.
             access: The access log; None for no log.
             guarded: Whether a guard checks API keys before requests reach the application.
         """
@@ -302,17 +283,12 @@ class DataApp:
         answered: Callable[[Answer], None],
         unread_s: Callable[[], float] = float,
     ) -> None:
-        """Decode and submit one predict request.
-
-        Both the ASGI route and the protocol below ASGI (serving.http.protocol) go through here.
+        """Decode and submit one predict request, of the ASGI route or of the protocol below ASGI; raises FreshetError.
 
         Args:
             body: Its whole body, as sent.
             answered: Called once, later, on the running event loop.
-            unread_s: Measures how many seconds the request waited before it was read; called only if it has a deadline.
-
-        Raises:
-            FreshetError: The request cannot be submitted.
+            unread_s: Measures how long the request waited before it was read; called only if it has a deadline.
         """
         dialect = DIALECTS[route.action]
         if not route.model:
@@ -334,7 +310,7 @@ class DataApp:
     def _named_by_body(
         self, dialect: Dialect, route: Route, headers: Headers, body: Body
     ) -> tuple[Route, Headers, Body]:
-        """Return the request of a path without a model, with the model that its body names and the body inflated."""
+        """Inflate the body and set the route's model to the one that the body names."""
         assert dialect.model_of is not None, "its path names no model"
         advice = f"; longer ones name the model in their path, /v1/models/MODEL{dialect.suffix}"
         short = SizeLimit(MAX_AT_ONCE_NBYTES, advice=advice)
@@ -343,7 +319,6 @@ class DataApp:
         return replace(route, model=model), {n: v for n, v in headers.items() if n != CONTENT_ENCODING}, body
 
     def _select(self, exchange: HttpExchange, route: Route, timeout_s: float | None, unread_s: float) -> None:
-        """Select the replica; note whether requests of its route are refused."""
         try:
             exchange.select_replica(route, exchange.dialect.servable, timeout_s, unread_s)
         except (Expired, Overloaded):
@@ -356,12 +331,8 @@ class DataApp:
     def refusal(self, head: Head, unread_s: Callable[[], float]) -> Answer | None:
         """Return the answer to a request of the route `shed` if start() would refuse it as well; None to start() it.
 
-        In overload most requests are refused, and the time that refusals take is lost for answers. This one needs
-        neither an exchange nor the body, and takes a quarter less time.
-
-        Args:
-            head: Its head; its body has arrived.
-            unread_s: Measures how many seconds it waited before it was read.
+        In overload most requests are refused. This takes a quarter less time than start(): it needs neither exchange
+        nor body.
         """
         context = self.serving_context
         context.dispatcher.catch_up()
@@ -377,11 +348,7 @@ class DataApp:
         return None
 
     def validate_prefix(self, route: Route, headers: Headers, text: bytes) -> None:
-        """Raise the error that the beginning of a body already shows; see Dialect.
-
-        Args:
-            text: The beginning of the body.
-        """
+        """Raise the error that the beginning of a body already shows; see Dialect."""
         validate_prefix = DIALECTS[route.action].validate_prefix
         # A request for the best items has other inputs: it is checked when it is complete.
         if validate_prefix is not None and TOP_ITEMS not in headers:

@@ -25,8 +25,6 @@ class Disconnected(Exception):
 
 
 class MethodNotAllowed(FreshetError):
-    """A request with a method that its route does not allow."""
-
     http_status = 405
     grpc_code = "UNIMPLEMENTED"
 
@@ -43,13 +41,7 @@ class WrongVerb(MethodNotAllowed):
 
 
 async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> bytes:
-    """Read the whole body.
-
-    Raises:
-        TooLarge: As soon as the body is known to exceed the limit.
-        BadInput: Its length is not the declared one.
-        Disconnected: The client disconnected.
-    """
+    """Read the whole body; raise TooLarge as soon as it exceeds the limit, BadInput if its declared length is wrong."""
     declared = header_int(headers, b"content-length", MAX_LENGTH_HEADER)
     bound.check(declared or 0)
     # Memory use is the body's size, however small its pieces are.
@@ -68,13 +60,6 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write one complete reply, adding its content-length.
-
-    Args:
-        status: HTTP status code.
-        body: The reply's body.
-        headers: The reply's headers.
-    """
     await send(
         {
             "type": "http.response.start",
@@ -86,7 +71,6 @@ async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[by
 
 
 def error_reply(error: FreshetError) -> tuple[int, bytes, RawHeaders]:
-    """Return status, body and headers of the reply to a FreshetError."""
     headers = [JSON_TYPE]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))

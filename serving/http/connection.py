@@ -7,22 +7,21 @@
      closed          408, 431   408, 413, 503                closed
 
 Invariants
-- One request is in flight. Bytes after it stay unparsed, at most one read of them: reading pauses until the reply is
-  written and until the client reads it.
+- One request is in flight. Bytes after it stay unparsed, at most one read of them: reading pauses until the client has
+  read the reply.
 - The end of a message is determined here and nowhere else (serving.http.http_head, request_body). Bytes that are not a
-  request are answered 4xx and end the connection, so that nothing after them is parsed as another request.
+  request are answered 4xx and end the connection: nothing after them is parsed as another request.
 - Incomplete requests are bounded in bytes and in time; the clock of a body stops while the application does not read
-  it. The memory of a body is accounted for (serving.front.resource_limits) from its first byte to its answer.
-- A reply is written at most once, and only to an open connection. How connections end, and which reply is the last:
-  serving.http.connection_draining.
+  it. A body's memory is accounted for (serving.front.resource_limits) from its first byte to its answer.
+- A reply is written at most once, and only to an open connection. How connections end: connection_draining.
 - A client that half-closes its connection gets the answers to its complete requests.
 
 Costs: no task and no timer for each request (DeadlineTimer); each byte of a head is scanned a few times, however small
 the pieces it arrives in.
 
 Rejected: uvicorn's own protocol over llhttp. It stops at `Upgrade`, accepts any number of pipelined requests, waits
-without limit for a head or a body, and resets connections when it refuses a request in the middle of its body.
-uvicorn's Server, its request-response cycle and its flow control are reused.
+without limit for a head or a body, and resets connections when it refuses a request within its body. uvicorn's Server,
+request-response cycle and flow control are reused.
 """
 
 from __future__ import annotations
@@ -71,38 +70,30 @@ EMPTY_LINES = re.compile(rb"(?:\r\n){0,4}")
 
 
 class DeadlineTimer:
-    """A deadline on an event loop, kept by one timer.
+    """A deadline on an event loop, kept by one timer; expired() is called once when it has passed.
 
-    A timer that is set and cancelled with every request costs as much as parsing the request. This one stays set while
-    the deadline moves away from it; if it fires before the deadline, it is set again for the rest. Only a deadline
-    earlier than the timer resets it at once: the first piece of a head or a body that does not arrive whole.
+    To set and cancel a timer with every request costs as much as parsing the request. This one stays set while the
+    deadline moves away from it, and is set again for the rest when it fires. Only an earlier deadline resets it at
+    once: the first piece of a head or a body that does not arrive whole.
     """
 
     __slots__ = ("_deadline_s", "_expired", "_goes_off_s", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expired: Callable[[], None]) -> None:
-        """Create a timer without a deadline.
-
-        Args:
-            expired: Called once when the deadline has passed, and not again until there is another.
-        """
         self._loop, self._expired = loop, expired
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s = self._goes_off_s = math.inf
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline."""
         return self._deadline_s - self._loop.time()
 
     def wait(self, seconds: float) -> None:
-        """Set the deadline this many seconds from now."""
         self._deadline_s = deadline_s = self._loop.time() + seconds
         if deadline_s < self._goes_off_s:
             self._set(seconds)
 
     def end(self) -> None:
-        """Remove the deadline."""
         self._deadline_s = self._goes_off_s = math.inf
         if self._timer is not None:
             self._timer.cancel()
@@ -125,8 +116,6 @@ class DeadlineTimer:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One HTTP connection."""
-
     def __init__(
         self,
         config: Config,
@@ -137,11 +126,9 @@ class HttpConnection(asyncio.Protocol):
         bodies: BodyMemory,
         idle_s: float = KEEP_ALIVE_S,
     ) -> None:
-        """Take the arguments that uvicorn passes to its protocols.
+        """Take the arguments that uvicorn passes to its protocols, and those of ours.
 
         Args:
-            server_state: uvicorn's state, which lists the connections.
-            app_state: State of the application.
             bodies: Accounts for the memory of bodies on this event loop.
             idle_s: Seconds that it stays open without a request.
         """
@@ -163,7 +150,7 @@ class HttpConnection(asyncio.Protocol):
         self._body_nbytes = 0
         self._half_closed = self._advancing = False
         self._unsent_nbytes = math.inf
-        # Documented in serving.http.connection_draining.DrainableConnection.
+        # Set to let the connection end (serving.http.connection_draining).
         self.draining = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -235,7 +222,6 @@ class HttpConnection(asyncio.Protocol):
             self._expired()
 
     def on_response_complete(self) -> None:
-        """Account for a written reply and continue with the next request."""
         self.server_state.total_requests += 1
         self._forget_body()
         if self.transport.is_closing():
@@ -259,16 +245,12 @@ class HttpConnection(asyncio.Protocol):
     def _keeps(self) -> bool:
         """Return True if the connection stays open after the reply that is about to be written.
 
-        If a request is answered before its whole body has arrived, the connection closes: the rest of the body is not
-        read.
+        It closes if the body has not arrived as a whole: the rest is not read.
         """
         return self._head is None and self._keep_alive and not (self.draining and self._ends())
 
     def _ends(self) -> bool:
-        """Return True if nothing follows the request in flight.
-
-        On a draining connection, its reply is then the last.
-        """
+        """Return True if nothing follows the request in flight: on a draining connection, its reply is the last."""
         return not self._unread and not unread(self.transport)
 
     def _advance(self, data: bytes = b"", end: int = 0) -> None:
@@ -346,7 +328,6 @@ class HttpConnection(asyncio.Protocol):
             self._end_body()
 
     def _take_body(self) -> bool:
-        """Take the available part of the body; return True if it is complete."""
         unread = self._unread
         if self._chunks is not None:
             piece = bytearray()
@@ -402,7 +383,6 @@ class HttpConnection(asyncio.Protocol):
     # Handling of a request; a subclass handles further kinds.
 
     def _begin(self, head: RequestHead) -> None:
-        """Start a request whose head has arrived."""
         if head.method == b"CONNECT":
             raise HttpProtocolError("CONNECT: this server is not a proxy", 501)
         path, query = split_target(head.target)
@@ -442,7 +422,6 @@ class HttpConnection(asyncio.Protocol):
         tasks.add(task)
 
     def _add(self, piece: bytes | bytearray) -> None:
-        """Add a piece of the body."""
         cycle = self.cycle
         cycle.body += piece
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -450,7 +429,6 @@ class HttpConnection(asyncio.Protocol):
         cycle.message_event.set()
 
     def _complete(self) -> None:
-        """Complete the request after the last piece of its body."""
         cycle = self.cycle
         cycle.more_body = False
         cycle.message_event.set()
@@ -461,7 +439,6 @@ class HttpConnection(asyncio.Protocol):
             self._forget_body()
 
     def _refuse(self, error: FreshetError) -> None:
-        """Answer bytes that are not a valid request, and end the connection."""
         cycle, status, body, headers = self.cycle, *error_reply(error)
         answering = False
         if self._busy:
@@ -475,7 +452,6 @@ class HttpConnection(asyncio.Protocol):
         self.transport.close()
 
     def _expired(self) -> None:
-        """Handle the expiry of the client's time."""
         if self.transport.is_closing():
             # A closing connection has its own timeout (serving.http.connection_draining).
             return
@@ -501,7 +477,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """uvicorn's request-response cycle, which decides when the reply begins whether the connection stays open."""
+    """uvicorn's request-response cycle; decides when the reply begins whether the connection stays open."""
 
     def __init__(self, keeps: Callable[[], bool], **options: Any) -> None:
         super().__init__(**options)
@@ -523,12 +499,6 @@ def header_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def reply_head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
-    """Return the first lines of a reply; cached, because thousands of replies share them.
-
-    Args:
-        status: HTTP status code.
-        headers: The reply's headers.
-        keep_alive: Whether the connection stays open.
-    """
+    """Return the first lines of a reply; cached, because thousands of replies share them."""
     closing = b"" if keep_alive or CLOSE in headers else b"connection: close\r\n"
     return STATUS_LINE[status] + header_lines(headers) + closing

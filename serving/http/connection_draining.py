@@ -3,20 +3,17 @@
     serving ──▶ draining ──its last reply──▶ finished ──the client's FIN, or LINGER_S──▶ closed
                    └──idle for PATIENCE_S──▶┘
 
-serving    Requests are answered and the connection is kept.
 draining   Requests are answered. The first reply with nothing behind it is the last, and says `connection: close`.
-finished   Nothing more is written: a FIN follows the last byte. Bytes that still arrive are read and dropped.
+finished   A FIN follows the last byte. Bytes that still arrive are read and dropped.
 closed     The descriptor is closed.
 
-Connection draining begins at the end of a port (drain_connections), at a drain, and when a worker gives up some
-connections (DataPorts.drain_some), all by the one flag `draining`. A connection that ends for another reason (a
-client's own `connection: close`, a refused body, 75 s without a request) skips `draining` and is finished in the same
-way.
+The flag `draining` begins it, at the end of a port (drain_connections) or when a worker gives up some connections
+(DataPorts.drain_some). A connection that ends for another reason (a client's own `connection: close`, a refused body,
+75 s without a request) is finished in the same way.
 
 Invariants
 - Everything that a client sent before it could know of the end is answered. A reply is the last only if nothing unread
-  follows the request, here or in the kernel's buffer; an idle connection is finished only when it has been quiet for
-  PATIENCE_S and nothing is unread.
+  follows the request, here or in the kernel; an idle connection is finished only after PATIENCE_S without a byte.
 - No reset follows a reply. Closing a descriptor with unread bytes sends RST, on which the client's system discards what
   the client has not read yet. So we send FIN, read on, and close when the client has finished as well (lingering
   close).
@@ -24,11 +21,10 @@ Invariants
   is closed.
 
 One race remains, which HTTP/1.1 leaves to every server: a client that sends for the first time in PATIENCE_S while the
-FIN is on its way reads end of file instead of a reply. A client whose requests are less than PATIENCE_S apart always
-reads `connection: close` first, whatever its round trip.
+FIN is on its way reads end of file instead of a reply.
 
-Costs: nothing while a connection serves, except a wrapper around its transport whose methods are the transport's own;
-one check of the kernel's buffer for each reply of a draining connection.
+Costs: a wrapper whose methods are the transport's own, and one look into the kernel's buffer for each reply of a
+draining connection.
 
 Rejected: closing idle connections at once, as uvicorn does (8 to 12 of 12 busy ones were reset: between two requests
 each is idle); SO_LINGER (it waits until the sent bytes are acknowledged, and still resets if bytes are unread).
@@ -66,7 +62,7 @@ CLOSE = (b"connection", b"close")
 
 
 class LingeringTransport:
-    """A connection's transport whose close() performs a lingering close (see the module's docstring)."""
+    """A connection's transport whose close() performs a lingering close."""
 
     __slots__ = (
         "_dropping", "_heard_nbytes", "_stalled_s", "_timer", "_transport", "_unsent_nbytes", "_waited_s", "abort",
@@ -84,11 +80,7 @@ class LingeringTransport:
         self.write: Callable[[bytes], None] = transport.write
 
     def close(self, finished: bool = False) -> None:
-        """Send all written bytes and FIN; close when the client has finished too, or after LINGER_S.
-
-        Args:
-            finished: Whether the client has already finished.
-        """
+        """Send all written bytes and FIN; close when the client has finished too (`finished`), or after LINGER_S."""
         if self.is_closing():
             return
         self.is_closing, self.write = _true, _drop
@@ -124,13 +116,7 @@ class LingeringTransport:
 
 
 class _LingeringProtocol(asyncio.Protocol):
-    """A finished connection: received bytes are dropped, within bounds.
-
-    Args:
-        protocol: The connection's protocol until now.
-        lost: Called when the connection has ended, before that protocol's connection_lost().
-        abort: Aborts the connection.
-    """
+    """A finished connection: received bytes are dropped, within bounds; lost() is called at its end."""
 
     def __init__(self, protocol: asyncio.BaseProtocol, lost: Callable[[], None], abort: Callable[[], None]) -> None:
         self._protocol, self._lost, self._abort = protocol, lost, abort
@@ -150,29 +136,21 @@ class _LingeringProtocol(asyncio.Protocol):
 
 
 class DrainableConnection(Protocol):
-    """A connection as connection draining needs it.
-
-    Attributes:
-        draining: Set to let the connection end; see the module's docstring.
-        transport: The connection's transport.
-    """
+    """A connection as connection draining needs it; `draining` is set to let it end."""
 
     draining: bool
     transport: Any
 
     @property
-    def idle(self) -> bool:
-        """True if everything received is answered, not counting bytes in the kernel's buffer."""
+    def idle(self) -> bool: ...
 
-    def give_up(self) -> None:
-        """Answer the request in flight at once; requests of the application are tasks, and are cancelled instead."""
+    def give_up(self) -> None: ...
 
 
 async def drain_connections(state: ServerState, timeout_s: float, hurried: Callable[[], bool]) -> None:
     """Drain every connection; return when none is left.
 
     Args:
-        state: uvicorn's state, with connections and tasks.
         timeout_s: Time for requests in flight.
         hurried: Once it returns True, all connections have been or are being aborted.
     """
@@ -209,10 +187,7 @@ async def drain_connections(state: ServerState, timeout_s: float, hurried: Calla
 
 
 def _send_fin(transport: asyncio.Transport) -> None:
-    """Send FIN at once on a connection with nothing to write.
-
-    The loop would send it in its next turn, when bytes may have arrived that nothing has checked for.
-    """
+    """Send FIN now on a connection with nothing to write: in the loop's next turn, unchecked bytes may be there."""
     if transport.get_extra_info("ssl_object") is not None:
         # A close_notify must go first, and close() writes it.
         return

@@ -1,7 +1,7 @@
 """Define the dialects of a predict request over HTTP: path, decoder and encoder of each.
 
-DIALECTS is the port's only knowledge of them: routes (serving.http.paths), the routes served below ASGI
-(serving.http.protocol), OpenAPI (serving.http.openapi) and metrics are made from it.
+Routes (serving.http.paths), the routes served below ASGI (serving.http.protocol), OpenAPI (serving.http.openapi) and
+metrics are made from DIALECTS.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from freshet_serving.serving.ports import SERVER
 
 
 class Dialect(NamedTuple):
-    """A dialect: the form in which one kind of client sends predict requests.
+    """The form in which one kind of client sends predict requests.
 
     Attributes:
         name: Action of its routes, and the last word of their paths.
         protocol: Its name in metrics.
         servable: True for TensorFlow Serving's paths, /v1/models/{model}:name; False for KServe's,
             /v2/models/{model}/name.
-        summary: Its summary in OpenAPI.
         body: Request schemas by media type, for OpenAPI.
         reply: Reply schemas by media type, for OpenAPI.
         decode: (body, headers, manifest, limits, regions) -> the inputs, and options with a timeout_s; raises BadInput,
@@ -40,8 +39,7 @@ class Dialect(NamedTuple):
         parsed: (nbytes, headers) -> how many bytes of a body of this size decode() parses.
         validate_prefix: (text, manifest, limits): raises decode()'s errors from the part of a body that it parses,
             before the rest has arrived.
-        bound: (headers, limits) -> size limit of a body with these headers, as sent and inflated; raises BadInput,
-            TooLarge.
+        bound: (headers, limits) -> size limit of the body, as sent and inflated; raises BadInput, TooLarge.
         signature: The signature that options name; "" for the default one.
         asked: The outputs that options name, () for all; None for a dialect that cannot name any.
         model_of: (body, limits) -> the model that a body names, of dialects that have a path without a model; raises
@@ -65,7 +63,7 @@ class Dialect(NamedTuple):
 
     @property
     def suffix(self) -> str:
-        """Suffix that the dialect's paths add to the model's path."""
+        """The end of its paths, after the model's."""
         return f":{self.name}" if self.servable else f"/{self.name}"
 
 
@@ -128,12 +126,6 @@ def _rerank() -> Dialect:
     )
 
 
-def _encode_kserve(
-    reply: PredictReply, options: kserve.InferOptions, regions: Regions | None
-) -> tuple[bytes, RawHeaders]:
-    return kserve.encode(reply.outputs, options, reply.model, reply.generation.version, regions)
-
-
 DIALECTS = {
     dialect.name: dialect
     for dialect in (
@@ -160,7 +152,9 @@ DIALECTS = {
             json_of(named("InferRequest")) | {"application/octet-stream": BINARY},
             json_of(named("InferReply")) | {"application/octet-stream": BINARY},
             kserve.decode,
-            _encode_kserve,
+            lambda reply, options, regions: kserve.encode(
+                reply.outputs, options, reply.model, reply.generation.version, regions
+            ),
             kserve.parsed_nbytes,
             kserve.validate_prefix,
             kserve.body_limit,

@@ -1,13 +1,10 @@
 """Check API keys on a connection of the HTTP port: the guard sees every request once its head is read.
 
-The class is chosen when a port is made; a port without API keys uses PredictProtocol, which checks nothing.
-
 Invariants
-- The guard checks a request once, before a byte of its body is kept and before the application sees it. A request with
-  a cached head is checked too: the cache stores what the head says, not whether its sender is authorized.
-- A permit taken for a request is released when its reply is written, when its task ends, or when its client disconnects
-  before the request was complete. If the client disconnects while its request is computed, the permit is held until
-  then.
+- The guard checks a request once, before a byte of its body is kept and before the application sees it, whether its
+  head is cached or not: the cache does not store who may send it.
+- A permit is released when its reply is written, when its task ends, or when its client disconnects before the request
+  was complete. If the client disconnects while its request is computed, the permit is held until then.
 - A refused request keeps its connection if its body is short enough to be read and dropped: a client over its rate
   limit should retry later, without connecting anew.
 """
@@ -44,8 +41,6 @@ class RejectedRequest(InFlightRequest):
 
 
 class GuardedProtocol(PredictProtocol):
-    """One connection of a guarded HTTP port."""
-
     def __init__(self, *args: Any, guard: AccessGuard, **options: Any) -> None:
         super().__init__(*args, **options)
         self._guard = guard

@@ -1,21 +1,18 @@
 """Parse the head of a request: request line, fields, and the length of the body (RFC 9110, RFC 9112).
 
-The parser is strict because a proxy in front of this server may parse differently, and then one may read a body where
-the other reads a request (request smuggling). A line ends in CR LF and nothing else, no field continues on a second
-line, nothing stands before a colon, a length is given once and in digits, and a body is chunked or has a length, never
-both. `Upgrade` is an ordinary field: a server that does not switch protocols ignores it.
+The parser is strict against request smuggling: where a proxy parses differently, one of the two may read a body where
+the other reads a request. A line ends in CR LF and nothing else, no field continues on a second line, nothing stands
+before a colon, a length is given once and in digits, and a body is chunked or has a length, never both. `Upgrade` is an
+ordinary field.
 
-Costs: two patterns over the bytes of a whole head, each a single pass without backtracking (possessive), so the cost is
-linear in the length of the head.
+Costs: two patterns over the bytes of a whole head, without backtracking (possessive): linear in its length.
 
-Rejected: an incremental parser (llhttp). It stops at `Upgrade` and leaves the body to another protocol; it does not
-report where in a segment a message ended; names and values that arrive byte by byte cost the square of their length.
+Rejected: an incremental parser (llhttp). It stops at `Upgrade`; it does not report where in a segment a message ended;
+names and values that arrive byte by byte cost the square of their length.
 
-HeadCache keeps parsed heads of predict requests by their bytes. A client sends the same request line and headers with
-every request of one size, so the parsed result is kept. A head is kept only if the parser has read it as the whole head
-of one message that began on a message boundary: the same bytes on a boundary mean the same again. The cache is bounded
-in number and in bytes. A head that differs in every request (it contains a trace id) costs a look-up and the parser,
-and is not kept.
+HeadCache keeps parsed heads of predict requests by their bytes, because a client sends the same head with every request
+of one size. A head is kept only if the parser has read it as the whole head of one message on a message boundary: the
+same bytes on a boundary mean the same again. A head that differs in every request (it contains a trace id) is not kept.
 """
 
 from __future__ import annotations
@@ -57,14 +54,10 @@ class HttpProtocolError(FreshetError):
 
 
 class RequestHead(NamedTuple):
-    """A parsed head.
+    """A parsed head; `fields` are names (lower case) and values, in order, and `headers` the same by name.
 
     Attributes:
-        method: The request's method.
-        target: The request's target.
         version: "1.0" or "1.1".
-        fields: Names (lower case) and values, in order.
-        headers: The same by name.
         keep_alive: Whether the client keeps the connection open.
         expects: Whether the client waits for 100 (Continue).
         nbytes: Length of the body; None for a chunked one.
@@ -81,11 +74,7 @@ class RequestHead(NamedTuple):
 
 
 def read_head(head: bytes) -> RequestHead:
-    """Parse a whole head, from the request line to the empty line.
-
-    Raises:
-        HttpProtocolError: The bytes are no valid head.
-    """
+    """Parse a whole head, from the request line to the empty line; raise HttpProtocolError if it is none."""
     line = LINE.match(head)
     if line is None:
         first, _, _ = head.partition(b"\r")
@@ -131,11 +120,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def check_trailers(lines: bytes) -> None:
-    """Raise HttpProtocolError unless the lines are header fields; their content is ignored.
-
-    Args:
-        lines: The lines after the last chunk, without the empty one.
-    """
+    """Raise HttpProtocolError unless the lines after the last chunk are header fields; their content is ignored."""
     count = lines.count(b"\r\n")
     if count > MAX_FIELDS:
         raise HttpProtocolError(f"trailers: expected at most {MAX_FIELDS}, got {count}", 431)
@@ -162,12 +147,7 @@ def _body_nbytes(headers: dict[bytes, bytes], minor: bytes) -> int | None:
 
 
 class Head(NamedTuple):
-    """A parsed head. Requests share it, so `headers` must not be modified.
-
-    Attributes:
-        headers: Its headers by lower-case name.
-        nbytes: Length of its body.
-    """
+    """A cached head. Requests share it, so `headers` must not be modified; `nbytes` is the body's."""
 
     route: Route
     headers: Headers
@@ -175,8 +155,6 @@ class Head(NamedTuple):
 
 
 class HeadCache:
-    """The cached heads of all connections of one event loop."""
-
     def __init__(self) -> None:
         self._kept: dict[bytes, Head] = {}
 
@@ -187,11 +165,7 @@ class HeadCache:
         return None if head is None or head.nbytes != len(data) - end else (head, data[end:])
 
     def keep(self, data: bytes, route: Route, headers: Headers) -> None:
-        """Cache the head of a request that the parser has read as all of `data`, on a connection that stays open.
-
-        Args:
-            data: The request, from message boundary to message boundary.
-        """
+        """Cache the head of a request that the parser has read as all of `data`, on a connection that stays open."""
         end = data.find(END, 0, MAX_KEPT_NBYTES) + len(END)
         if not UNLIKE.isdisjoint(headers):
             return

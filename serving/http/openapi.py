@@ -1,7 +1,7 @@
 """Describe the data port in OpenAPI: every route of serving.http.paths, predict routes from serving.http.dialects.
 
-The admin port's document comes from FastAPI, at /admin/openapi.json. Inputs differ between models, so the schemas are
-those of the protocols; the inputs that a model expects are in its metadata.
+Inputs differ between models, so the schemas are those of the protocols; a model's metadata has its inputs. The admin
+port's document comes from FastAPI, at /admin/openapi.json.
 """
 
 from __future__ import annotations
@@ -55,13 +55,7 @@ REFUSALS = {
 
 
 class RouteOperation(NamedTuple):
-    """The operation of a route, for OpenAPI.
-
-    Attributes:
-        action: The route's action, as in serving.http.paths.Route.
-        reply: Reply schemas by media type.
-        body: Request schemas by media type; None without a body.
-    """
+    """The operation of a route; `reply` and `body` are schemas by media type, and `body` is None for a GET."""
 
     action: str
     summary: str
@@ -70,7 +64,6 @@ class RouteOperation(NamedTuple):
 
 
 def _operations() -> dict[str, RouteOperation]:
-    """Return the operation of each path."""
     alive = json_of(object_of("live", live={"type": "boolean"}))
     health = json_of(object_of("ready", ready={"type": "boolean"}))
     empty = json_of(ANY_OBJECT)
@@ -135,7 +128,6 @@ OPERATIONS = _operations()
 
 @lru_cache(maxsize=1)
 def document(version: str) -> bytes:
-    """Return the document as JSON, for this version of the server."""
     return dump_json(
         {
             "openapi": "3.1.0",

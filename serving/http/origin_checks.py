@@ -1,10 +1,8 @@
-"""Refuse requests that a browser sends for another site's page.
+"""Refuse requests that a browser sends for another site's page: on the admin port, and changes through the data port.
 
-The admin port, and changes through the data port, follow the same rule.
-
-A page can make its reader's browser send requests to any host that the browser reaches, as plain forms do, but it sees
-no reply. If the owner of a name points it at this machine after the page was loaded (DNS rebinding), the page sees
-replies too. It cannot stop the browser from naming the page's origin, nor forge the host name of the request.
+A page can make its reader's browser send requests to any host that the browser reaches, but it sees no reply. If the
+owner of a name points it at this machine after the page was loaded (DNS rebinding), it sees replies too. It cannot stop
+the browser from naming the page's origin, nor forge the host name of the request.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ DECIDING = frozenset((b"host", b"origin", b"sec-fetch-site", b"authorization"))
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if `host` is localhost or a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -40,10 +37,7 @@ def from_browser(headers: Headers) -> bool:
 def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return why a request that repeats a header on which access depends is refused; "" for any other request.
 
-    Of two Origins, a proxy may use the first and this server the last.
-
-    Args:
-        headers: The request's headers as they came, names in lower case.
+    Of two Origins, a proxy may use the first and this server the last. Names are in lower case.
     """
     deciding = [name for name, _ in headers if name in DECIDING]
     for name in set(deciding):
@@ -55,8 +49,7 @@ def repeated_refusal(headers: Iterable[tuple[bytes, bytes]]) -> str:
 def cross_site_refusal(headers: Headers, changes: bool) -> str:
     """Return why a request sent for another site's page is refused; "" for any other.
 
-    Args:
-        changes: Whether the request changes anything; a page of another site cannot see the replies to reads.
+    One that changes nothing is refused by its Origin alone: the page cannot see the reply.
     """
     host, origin = headers.get(b"host", b"").lower(), headers.get(b"origin")
     if origin is not None and origin.lower() not in (b"http://" + host, b"https://" + host):
@@ -66,14 +59,10 @@ def cross_site_refusal(headers: Headers, changes: bool) -> str:
     return ""
 
 
-def rebinding_refusal(headers: Headers, own: str = "") -> str:
-    """Return why a request is refused whose Host may be another party's name for this machine.
+def rebinding_refusal(headers: Headers, own_name: str = "") -> str:
+    """Return why a request is refused whose Host is neither `own_name` nor a loopback name; "" for any other.
 
-    Args:
-        own: The server's own name.
-
-    Returns:
-        The reason, or "" if Host is `own` or a loopback name.
+    Such a Host may be another party's name for this machine.
     """
     host = headers.get(b"host", b"").decode("latin-1").lower()
     try:
@@ -81,6 +70,6 @@ def rebinding_refusal(headers: Headers, own: str = "") -> str:
         name = None if "@" in host else urlsplit(f"//{host}").hostname
     except ValueError:
         name = None
-    if name is None or not (is_loopback(name) or name == own):
+    if name is None or not (is_loopback(name) or name == own_name):
         return "host: expected this server's own name"
     return ""

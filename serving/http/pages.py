@@ -1,6 +1,6 @@
 """Serve documents for people: a data port's root, and the page that renders a port's OpenAPI document.
 
-The page is one file for both ports and self-contained: no script, font or style from another host.
+The page is one self-contained file for both ports: no script, font or style from another host.
 """
 
 from __future__ import annotations
@@ -39,9 +39,4 @@ def reference(openapi_url: str) -> str:
 
 
 def root(version: str, ready: bool) -> dict[str, Any]:
-    """Return a data port's name, state and main routes.
-
-    Args:
-        version: The server's version.
-    """
     return {"name": "freshet", "version": version, "status": "alive", "what": WHAT, "ready": ready, "where": WHERE}

@@ -56,8 +56,6 @@ class Route:
     Attributes:
         action: A dialect's name (serving.http.dialects); status | metadata (v1); model | model_ready | config | stats |
             index | load | unload | shm_... (v2); up | live | ready | server | metrics | openapi | root | docs.
-        version: Number of the version, if given.
-        label: Label of the version, if given.
         region: Name of the shared-memory region.
     """
 
@@ -74,16 +72,7 @@ class Route:
 
 @lru_cache(maxsize=1024)
 def parse(path: bytes, method: str | None = None) -> Route:
-    """Return the route of a raw path without its query.
-
-    Args:
-        path: The path as sent.
-        method: The request's method, for the error message.
-
-    Raises:
-        NotFound: There is no such route.
-        BadInput: There is no such route below /v1, as TensorFlow Serving answers it.
-    """
+    """Return the route of a raw path without its query; raise NotFound, or BadInput below /v1."""
     if len(path) > MAX_PATH_NBYTES:
         raise BadInput(f"path: expected at most {MAX_PATH_NBYTES} bytes, got {len(path)}")
     if path in PLAIN:

@@ -1,8 +1,8 @@
 """Run one listening port, or only its connections: a uvicorn server whose owner starts and ends it.
 
-A port has a limit of connections (serving.front.resource_limits). At the limit nothing is accepted: new connections
-wait in the listener's queue, and connections that have waited PRESSED_S for their clients, for a request or the rest of
-one, are closed to make room. Nothing is accepted either while the process has no free descriptor.
+A port has a limit of connections (serving.front.resource_limits). At the limit, or while the process has no free
+descriptor, new connections wait in the listener's queue; to make room, connections that have waited PRESSED_S for a
+request or the rest of one are closed.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class HttpPort(uvicorn.Server):
         """Configure the port.
 
         Args:
-            app: The ASGI application.
-            listener: A bound and listening socket; None if connections come by adopt().
+            listener: Bound and listening; None if connections come by adopt().
             shutdown_timeout_s: Time for requests in flight at the end.
             http: Makes connections.
             most: Limit of connections; None for the limit of an HTTP port of this process.
@@ -106,10 +105,7 @@ class HttpPort(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the listener and the connections without losing requests, instead of uvicorn's way.
-
-        The procedures: serving.front.backlog, serving.http.connection_draining.
-        """
+        """End the listener (serving.front.backlog), then the connections (serving.http.connection_draining)."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
             refuse_new_connections(self._listener)
@@ -154,11 +150,9 @@ class HttpPort(uvicorn.Server):
             self._handshakes.end()
 
     def end(self) -> None:
-        """Stop accepting and finish requests in flight."""
         self.should_exit = True
 
     def abort(self) -> None:
-        """Stop without waiting for requests in flight."""
         self.should_exit = self.force_exit = True
         if self._handshakes is not None:
             self._handshakes.abort()
@@ -166,7 +160,6 @@ class HttpPort(uvicorn.Server):
             connection.transport.abort()
 
     def _accept(self) -> None:
-        """Accept waiting connections as long as there is room."""
         assert self._listener is not None, "it is readable"
         for _ in range(ACCEPTS_A_TURN):
             if len(self.server_state.connections) + len(self._adopting) >= self._most:
@@ -232,8 +225,7 @@ class HttpPort(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket that does not block: `::` is every address of both families, `0.0.0.0` of IPv4.
 
-    Raises:
-        BadInput: The address is in use or unusable.
+    Raises BadInput if the address is in use or unusable, as reserve() does.
     """
     try:
         family, address = _resolve(host, port)
@@ -245,17 +237,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
-    """Reserve a port for processes that listen by SO_REUSEPORT, on the addresses that listen() takes for this host.
-
-    Args:
-        host: Host name or address.
-        port: Port number; 0 for a free one.
+    """Reserve a port, or a free one for 0, on listen()'s addresses, for processes that listen by SO_REUSEPORT.
 
     Returns:
         What keeps the port until it is closed, and the address in gRPC's notation.
-
-    Raises:
-        BadInput: The address is in use or unusable.
     """
     with contextlib.ExitStack() as sockets:
         try:
@@ -282,7 +267,6 @@ def reserve(host: str, port: int) -> tuple[contextlib.ExitStack, str]:
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Return family and address of a host; raises OSError."""
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return addresses[0][0], addresses[0][4]
 
@@ -292,7 +276,6 @@ def _is_dual(address: tuple[Any, ...]) -> bool:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop of the kind that every port runs on."""
     import uvloop
 
     return uvloop.new_event_loop()

@@ -1,8 +1,7 @@
 """Answer predict requests below ASGI, without task, scope or event queue, for the routes with nearly all traffic.
 
-This connection (serving.http.connection) collects, decodes, submits and answers POSTs to a predict route in its own
-callbacks, with one transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves
-every route, predict routes included.
+POSTs to a predict route are collected, decoded, submitted and answered in the connection's own callbacks, with one
+transport.write. Other requests (another route, HTTP/1.0) go to the ASGI application, which serves every route.
 
 A request that arrives whole in one read and whose head is cached (serving.http.http_head) is not parsed; in
 overload it is refused by its head alone.
@@ -13,6 +12,7 @@ Invariants: one request is in flight on a connection, whichever way it takes; an
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import time
@@ -37,13 +37,6 @@ from freshet_serving.serving.request_headers import MAX_REQUEST_ID_NBYTES, REQUE
 TCP_INFO_NBYTES = 56
 LAST_DATA_RECEIVED, LAST_DATA_RECEIVED_AT = struct.Struct("=I"), 52
 PREDICT_SUFFIXES = tuple(dialect.suffix.encode() for dialect in DIALECTS.values())
-
-
-class _NullEvent:
-    """A cycle's event, set when its connection ends; no task waits for it here."""
-
-    def set(self) -> None:
-        pass
 
 
 class InFlightRequest:
@@ -71,7 +64,8 @@ class InFlightRequest:
         "start_s",
     )  # fmt: skip
 
-    message_event = _NullEvent()
+    # No task waits for it here.
+    message_event = asyncio.Event()
 
     body: bytes | bytearray | BodyBuffer
     bound: SizeLimit
@@ -86,8 +80,6 @@ class InFlightRequest:
 
 
 class PredictProtocol(HttpConnection):
-    """One connection of the HTTP port."""
-
     def __init__(self, *args: Any, data_app: DataApp, **options: Any) -> None:
         super().__init__(*args, bodies=data_app.bodies, **options)
         self._app = data_app
@@ -183,10 +175,7 @@ class PredictProtocol(HttpConnection):
             self._answer(pending, internal_error(pending.headers))
 
     def _unread_s(self) -> float:
-        """Return how many seconds the last bytes read had waited in the kernel.
-
-        Resolution is about 4 ms; 0 if the system does not report it.
-        """
+        """Return how long the last bytes read waited in the kernel, to about 4 ms; 0 if the system cannot tell."""
         try:
             tcp_info = self.transport.get_extra_info("socket").getsockopt(
                 socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_NBYTES
@@ -219,7 +208,6 @@ class PredictProtocol(HttpConnection):
             pending.disconnected = True
 
     def _predict_route(self, head: RequestHead) -> Route | None:
-        """Return the route if this request can be answered here."""
         if not head.target.endswith(PREDICT_SUFFIXES) or head.method != b"POST" or head.version != "1.1":
             return None
         try:

@@ -1,18 +1,16 @@
 """Collect the body of a request: in memory that grows by pages once it is long, and decoded where it comes in chunks.
 
-Costs of BodyBuffer: the received part of a long body is never copied: growth moves pages (mremap). A declared length
-reserves addresses but no memory. Above HUGE_NBYTES, huge pages are used if the system has them: for 60 MB the kernel
-spends 30 ms on small pages, during which the loop holds the GIL, and 3 ms on huge ones. Below that size, huge pages
-could be nearly empty.
+The received part of a long body is never copied: growth moves pages (mremap). A declared length reserves addresses but
+no memory. Above HUGE_NBYTES, huge pages are used if the system has them: for 60 MB the kernel spends 30 ms on small
+pages, while the loop holds the GIL, and 3 ms on huge ones.
 
 Rejected: a bytearray of any length. Its allocator may copy everything received at each growth, which is by an eighth:
 with bodies of 60 MB that took two thirds of an event loop's time.
 
 ChunkedBody is strict like the head's parser (serving.http.http_head): a chunk's size is hexadecimal digits, followed by
-CR LF or by an extension and CR LF; its data ends in CR LF; trailers are header fields. Extensions and trailers are
-ignored, within bounds. A chunk costs about a microsecond whatever its size, so at most CHUNKS_A_TURN are decoded at
-once. The framing of a body (everything that is not data) may be at most MAX_FRAMING_NBYTES and an eighth of the body's
-data.
+CR LF or by an extension and CR LF; its data ends in CR LF; trailers are header fields. A chunk costs about a
+microsecond whatever its size, so at most CHUNKS_A_TURN are decoded at once, and the framing (all that is not data) may
+be at most MAX_FRAMING_NBYTES and an eighth of the data.
 """
 
 from __future__ import annotations
@@ -34,16 +32,11 @@ SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t -~\x80-\xff]*+)?\r\n")
 
 
 class BodyBuffer:
-    """The received bytes of one body."""
+    """The received bytes of one body; `declared_nbytes` is its full length if the client has declared it."""
 
     __slots__ = ("_declared_nbytes", "_nbytes", "_short", "_whole")
 
     def __init__(self, first: bytes | bytearray, declared_nbytes: int | None) -> None:
-        """Start a buffer.
-
-        Args:
-            declared_nbytes: Full length of the body if the client has declared it.
-        """
         self._short: bytearray | None = bytearray(first)
         self._nbytes, self._declared_nbytes = len(first), declared_nbytes
         self._whole: mmap.mmap | None = None
@@ -52,7 +45,6 @@ class BodyBuffer:
         return self._nbytes
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Append the next piece."""
         at = self._nbytes
         self._nbytes = nbytes = at + len(piece)
         if self._short is not None:
@@ -83,11 +75,7 @@ class BodyBuffer:
 
 
 class ChunkedBody:
-    """One chunked body.
-
-    Attributes:
-        more: Whether the last take() left bytes that it could have decoded.
-    """
+    """One chunked body; `more` says whether the last take() left bytes that it could have decoded."""
 
     def __init__(self) -> None:
         self.more = False
@@ -98,16 +86,9 @@ class ChunkedBody:
         self._searched = 0
 
     def take(self, unread: bytearray, body: bytearray) -> bool:
-        """Move decoded data from the beginning of `unread` to the end of `body`.
+        """Move decoded data from the beginning of `unread` to the end of `body`; return True if the body is complete.
 
-        Args:
-            unread: Received bytes; decoded ones are removed.
-
-        Returns:
-            True if the body is complete.
-
-        Raises:
-            HttpProtocolError: The bytes are no chunked body, or its chunks are too small.
+        Raises HttpProtocolError if the bytes are no chunked body, or its chunks are too small.
         """
         at, self.more = 0, False
         for _ in range(CHUNKS_A_TURN):
@@ -146,7 +127,6 @@ class ChunkedBody:
         return self._last and self._take_trailers(unread)
 
     def _check_size_line(self, unread: bytearray) -> None:
-        """Raise HttpProtocolError for bytes that cannot become a chunk's size line."""
         line = unread[:MAX_SIZE_LINE_NBYTES]
         if not self.more and (b"\n" in line or len(line) == MAX_SIZE_LINE_NBYTES):
             raise HttpProtocolError("chunk: expected its size in hexadecimal digits, ended by CR LF")

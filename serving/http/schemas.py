@@ -13,12 +13,7 @@ ANY_OBJECT: Schema = {"type": "object"}
 
 
 def object_of(required: str, /, **properties: Schema) -> Schema:
-    """Return the schema of an object.
-
-    Args:
-        required: Names of the required properties, separated by spaces.
-        properties: Schema of each property.
-    """
+    """Return the schema of an object; `required` names properties, separated by spaces."""
     return {"type": "object", "properties": properties, "required": required.split()}
 
 

@@ -5,15 +5,14 @@
                      ▼
                   aborted
 
-A handshake costs a signature: 0.3 to 1 ms of a core with RSA, and another with a client's certificate. On the loop, all
-requests would wait behind the handshakes of new clients. The library releases the GIL while it computes, so with
-handshakes on a thread, requests wait at most for a core.
+A handshake costs 0.3 to 1 ms of a core with RSA, and as much again with a client's certificate. On the loop, all
+requests would wait behind it; on a thread they wait at most for a core, as the library releases the GIL.
 
 Invariants
 - A session belongs to the thread during a step of its handshake, and to the loop otherwise: bytes that arrive meanwhile
   are buffered, beyond MAX_EARLY_NBYTES in the kernel. The application sees no connection before its handshake is done.
 - At most MOST_HANDSHAKES are in progress: above that, the oldest is aborted, so that clients that connect and send
-  nothing cannot keep others out. Each has HANDSHAKE_S.
+  nothing cannot keep others out.
 - The bytes of one read of the socket reach the protocol in one call, as without TLS.
 - The last message is a close_notify, then FIN: a client can tell a complete reply from a truncated one.
 
@@ -45,12 +44,6 @@ READ_NBYTES = 256 << 10
 
 
 class Handshakes:
-    """The handshakes of one port.
-
-    Args:
-        certificates: Returns the newest certificates.
-    """
-
     def __init__(self, certificates: CertificateSource) -> None:
         self._certificates = certificates
         self._thread: ThreadPoolExecutor = standing_pool(1, "freshet-handshakes")
@@ -58,14 +51,7 @@ class Handshakes:
         self._waiting: dict[TlsTransport, None] = {}
 
     async def accept(self, protocol: Callable[[], asyncio.Protocol], connection: socket.socket) -> None:
-        """Run the handshake of a connection and give it to a protocol.
-
-        Args:
-            protocol: Makes the protocol once the handshake is done.
-
-        Raises:
-            OSError: The handshake failed.
-        """
+        """Run the handshake of a connection, then give it to a new protocol; raise OSError if it failed."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         transport = TlsTransport(self._certificates().context, protocol, opened, self._thread)
@@ -88,21 +74,15 @@ class Handshakes:
         asyncio.get_running_loop().call_later(LAST_HANDSHAKE_S, self.abort)
 
     def abort(self) -> None:
-        """Abort all handshakes."""
         for transport in list(self._waiting):
             transport.abort()
 
     def close(self) -> None:
-        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """One connection: the protocol of its socket, and the transport of the HTTP connection on it.
-
-    Attributes:
-        begun: Whether the client has sent anything.
-    """
+    """The protocol of a socket, and the transport of the HTTP connection on it."""
 
     def __init__(
         self,
@@ -244,7 +224,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             raw.write(data)
 
     def _finish(self) -> None:
-        """Send close_notify."""
         if self._finished or self._protocol is None or self._raw is None:
             return
         self._finished = True

@@ -31,23 +31,16 @@ class RefusedSources:
     def __init__(
         self, repository: Path, models: Sequence[str], host: Host, now_s: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare to watch a repository.
-
-        Args:
-            models: The only models to report; empty for all.
-            host: Receives the status of each source.
-            now_s: Clock in seconds.
-        """
-        self._folder, self._wanted, self._host, self._now_s = repository, frozenset(models), host, now_s
+        """Prepare to watch a repository; `models` are the only ones to report, empty for all."""
+        self._folder, self._models, self._host, self._now_s = repository, frozenset(models), host, now_s
         self._next_s = 0.0
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
 
     def announce(self) -> list[str]:
         """Return no model: readiness waits for none of them."""
         return []
 
     def poll(self) -> list[str]:
-        """Return a line for each new source."""
         now_s = self._now_s()
         if now_s < self._next_s:
             return []
@@ -57,14 +50,14 @@ class RefusedSources:
             sources = {
                 (model, version): path
                 for model in repository.models()
-                if not self._wanted or model in self._wanted
+                if not self._models or model in self._models
                 for version, path in repository.sources(model).items()
             }
         except (OSError, FreshetError):
             # The processor's own poll reports a repository that cannot be read.
             return []
-        new = {key: path for key, path in sources.items() if key not in self._told}
-        self._told = set(sources)
+        new = {key: path for key, path in sources.items() if key not in self._reported}
+        self._reported = set(sources)
         return [self._refuse(*key, path) for key, path in sorted(new.items())]
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from freshet_serving.processor.versions.changes import report
 
@@ -17,14 +16,6 @@ log = logging.getLogger("freshet.watcher")
 
 MAX_BACKOFF_S = 5.0
 STOP_WAIT_S = 10.0
-
-
-class Stop(Protocol):
-    """The part of threading.Event that the watcher uses."""
-
-    def wait(self, timeout: float) -> bool: ...
-
-    def set(self) -> None: ...
 
 
 class Watcher:
@@ -35,16 +26,14 @@ class Watcher:
         poll: Callable[[], list[str]],
         interval_s: float,
         changed: Callable[[list[str]], None] = lambda lines: None,
-        stop: Stop | None = None,
+        stop: threading.Event | None = None,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare the thread.
 
         Args:
             poll: Polls once and returns lines about what changed.
-            interval_s: Seconds between polls.
             changed: Called with the lines of a poll that found something.
-            stop: Event that stops the thread.
             begin: Called first, on the watcher's thread.
         """
         self._poll = poll

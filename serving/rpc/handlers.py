@@ -1,9 +1,9 @@
 """Build the handlers of the gRPC port: messages, predictions, errors as statuses, deadlines, metrics.
 
-Handlers receive and return bytes. The codecs of the two hot methods read their own messages, the protobuf runtime reads
-all others. An error's status has the code that corresponds to its HTTP status, and its message; metrics, access log and
-traces use HTTP status codes only. The trailing metadata of a prediction names the generation that answered, like HTTP's
-headers; a request refused by load shedding gets a time to retry; x-request-id is returned with every reply.
+Handlers receive and return bytes. The codecs of the two hot methods read their own messages, the protobuf runtime all
+others. An error's status has the code that corresponds to its HTTP status; metrics, access log and traces use HTTP
+status codes only. The trailing metadata of a prediction names the generation that answered; a request refused by load
+shedding gets a time to retry; x-request-id is returned with every reply.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ MAX_CONTROL_NBYTES = 1 << 20
 
 @lru_cache(maxsize=1024)
 def generation_metadata(generation: Generation) -> Metadata:
-    """Return x-model-version and x-model-generation."""
     return ("x-model-version", str(generation.version)), ("x-model-generation", str(generation))
 
 
@@ -86,17 +85,7 @@ def echo_of(headers: Headers) -> Metadata:
 
 
 def parse(kind: str, data: bytes, limits: RequestLimits | None = None) -> Any:
-    """Parse a message.
-
-    Args:
-        kind: Full name of the message type.
-        data: The serialized message.
-        limits: Limits of a prediction; None for other messages.
-
-    Raises:
-        BadInput: It is not such a message.
-        TooLarge: It exceeds the limits.
-    """
+    """Parse a message of the type `kind`; with `limits` it is a prediction."""
     if limits is not None:
         _tree(kind).check_limits(data, limits)
     elif len(data) > MAX_CONTROL_NBYTES:
@@ -113,19 +102,12 @@ def _tree(kind: str) -> MessageTree:
 
 
 class Unimplemented(FreshetError):
-    """A method that this server does not serve."""
-
     http_status = 501
     grpc_code = "UNIMPLEMENTED"
 
 
 class RpcCall:
-    """A call that is no prediction, while it is answered.
-
-    Attributes:
-        context: The call's gRPC context.
-        headers: The call's headers, from headers_of().
-    """
+    """A call that is no prediction, while it is answered; `headers` are those of headers_of()."""
 
     __slots__ = ("began_s", "context", "headers")
     model = ""
@@ -139,12 +121,7 @@ class RpcCall:
 
 
 class RpcExchange(Exchange):
-    """The exchange of a prediction's call, or of one prediction of a stream.
-
-    Attributes:
-        context: The call's gRPC context.
-        model: The model's name; "" until a replica is selected.
-    """
+    """The exchange of a prediction's call, or of one of a stream; `model` is "" until a replica is selected."""
 
     __slots__ = ("_nbytes", "_parsed", "context", "model")
 
@@ -155,19 +132,7 @@ class RpcExchange(Exchange):
         self._nbytes, self._parsed = 0, False
 
     async def opened(self, data: bytes, open_: Callable[[], T], templates: Templates[Any] | None = None) -> T:
-        """Read the message with open_(), on another thread if it is long.
-
-        Args:
-            data: The message.
-            open_: Reads it.
-            templates: Cache of known messages, which need no parsing.
-
-        Returns:
-            The result of open_().
-
-        Raises:
-            FreshetError: The message is invalid.
-        """
+        """Return the result of open_(), which reads the message; a long one without a template on another thread."""
         self._nbytes = len(data)
         if len(data) <= MAX_AT_ONCE_NBYTES or (templates is not None and templates.find(data) is not None):
             return open_()
@@ -179,40 +144,22 @@ class RpcExchange(Exchange):
         return self._nbytes if self._nbytes > MAX_AT_ONCE_NBYTES and (self._parsed or self.computes_inputs) else 0
 
     def read(self, source: Callable[[Manifest, RequestLimits], DecodedRequest], manifest: Manifest) -> DecodedRequest:
-        """Decode the request.
-
-        Args:
-            source: The request's codec.
-            manifest: Describes the inputs.
-        """
         return source(manifest, self.limits)
 
     def remaining_s(self, own_s: float | None, waited_s: float = 0.0) -> float | None:
         """Return the shortest of the default timeout, the request's own, and the call's deadline.
 
         The call's deadline continues while the request waits and is read, so only the other two are reduced.
-
-        Args:
-            own_s: The request's own timeout in seconds.
-            waited_s: Seconds since it arrived.
         """
-        given = [s - waited_s for s in (self.shared.default_timeout_s, own_s) if s is not None]
+        limits_s = [s - waited_s for s in (self.shared.default_timeout_s, own_s) if s is not None]
         if (left_s := self.context.time_remaining()) is not None:
-            given.append(left_s)
-        return min(given) if given else None
+            limits_s.append(left_s)
+        return min(limits_s) if limits_s else None
 
     async def predict(
         self, who: queries.ModelSpec, source: Callable[[Manifest, RequestLimits], DecodedRequest], servable: bool
     ) -> PredictReply:
-        """Select a replica, submit the request, and return what it computes; declared() makes a reply of it.
-
-        Args:
-            who: The requested model, and its version or label.
-            servable: Whether the client expects TensorFlow Serving's error messages.
-
-        Raises:
-            FreshetError: The request is refused or failed.
-        """
+        """Select a replica, submit the request, and return what it computes; declared() makes a reply of it."""
         self.model = self.select_replica(who, servable, self.remaining_s(None)).model
         future: asyncio.Future[PredictReply | FreshetError] = asyncio.get_running_loop().create_future()
 
@@ -229,11 +176,7 @@ class RpcExchange(Exchange):
         return result
 
     def trailing_metadata(self, reply: PredictReply) -> Metadata:
-        """Return the trailing metadata of a reply: its generation, the digest if asked for, features looked up.
-
-        Raises:
-            TooLarge: Rows with unknown keys are too many for metadata.
-        """
+        """Return the trailing metadata of a reply: its generation, the digest if asked for, features looked up."""
         digest = (("x-model-digest", reply.generation.digest),) if MODEL_DIGEST in self.headers else ()
         features = tuple([(name.decode(), value.decode()) for name, value in self.feature_headers(reply)])
         return generation_metadata(reply.generation) + digest + features
@@ -243,14 +186,12 @@ C = TypeVar("C", RpcCall, RpcExchange)
 
 
 class HandlerFactory:
-    """Turns functions into handlers.
+    """Turns functions into handlers; a method's name is for the access log, and determines its scope.
 
     A cancelled call no longer counts as in flight, although its prediction may still be computed.
 
     Args:
-        serving_context: State that predictions share.
         protocol: The service's name in metrics.
-        answering: The calls of all services that are being answered.
         access: The access log; None for no log.
         guard: Checks each call before it is answered; None for no check.
     """
@@ -268,12 +209,7 @@ class HandlerFactory:
         self.answering = answering
 
     def guarded(self, name: str, function: Callable[[bytes, C], Awaitable[T]]) -> Callable[[bytes, C], Awaitable[T]]:
-        """Wrap a function so that the guard checks its calls first; without a guard, return it unchanged.
-
-        Args:
-            name: Name of the method, which determines the scope.
-            function: Answers a call.
-        """
+        """Wrap a function so that the guard checks its calls first; without a guard, return it unchanged."""
         if self._guard is None:
             return function
         guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
@@ -290,13 +226,7 @@ class HandlerFactory:
     def _opened(
         self, name: str, function: Callable[[S, Any], AsyncIterator[bytes]], each: bool
     ) -> Callable[[S, Any], AsyncIterator[bytes]]:
-        """Wrap the function of a stream likewise.
-
-        Args:
-            name: Name of the method, which determines the scope.
-            function: Answers a stream.
-            each: Whether each request of the stream is checked separately.
-        """
+        """Wrap the function of a stream likewise; with `each`, its requests are checked separately."""
         if self._guard is None:
             return function
         guard, scope = self._guard, RPC_SCOPES.get(name, ADMIN_WRITE)
@@ -315,12 +245,7 @@ class HandlerFactory:
         return asked
 
     def raw(self, name: str, function: Callable[[bytes, RpcExchange], Awaitable[Answer]]) -> grpc.RpcMethodHandler:
-        """Return a handler of predictions, from a function of bytes to bytes.
-
-        Args:
-            name: Name of the method, for the access log.
-            function: Answers a call.
-        """
+        """Return a handler of predictions, from a function of bytes to bytes."""
         return self._handler(name, function, self.begin)
 
     def _handler(
@@ -363,13 +288,7 @@ class HandlerFactory:
     def stream(
         self, name: str, function: Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]], each: bool = False
     ) -> grpc.RpcMethodHandler:
-        """Return a handler of a function from a stream of bytes to a stream of bytes.
-
-        Args:
-            name: Name of the method, for the access log.
-            function: Answers a stream.
-            each: Whether the function has each request checked by the guard separately.
-        """
+        """Return a handler of a function of a stream of bytes; with `each` it has the guard check each request."""
         opened = self._opened(name, function, each)
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
@@ -379,12 +298,7 @@ class HandlerFactory:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def server_stream(self, name: str, function: Callable[[bytes, Any], AsyncIterator[bytes]]) -> grpc.RpcMethodHandler:
-        """Return a handler of a function from bytes to a stream of bytes.
-
-        Args:
-            name: Name of the method, for the access log.
-            function: Answers a call.
-        """
+        """Return a handler of a function from bytes to a stream of bytes."""
         opened = self._opened(name, function, each=False)
 
         async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
@@ -412,13 +326,7 @@ class HandlerFactory:
             self._observe(call, name, code, nbytes)
 
     def unary(self, name: str, kind: str, function: Callable[[Any, Any], Awaitable[Any]]) -> grpc.RpcMethodHandler:
-        """Return a handler of a function from a message of this kind to a message.
-
-        Args:
-            name: Name of the method, for the access log.
-            kind: Full name of the request's message type.
-            function: Answers a call.
-        """
+        """Return a handler of a function from a message of the type `kind` to a message."""
 
         async def answer(data: bytes, call: RpcCall) -> Answer:
             reply = await function(parse(kind, data), call.context)
@@ -427,12 +335,7 @@ class HandlerFactory:
         return self._handler(name, answer, RpcCall)
 
     def unimplemented(self, name: str, why: str) -> grpc.RpcMethodHandler:
-        """Return a handler of a method that clients call but that is not served.
-
-        Args:
-            name: Name of the method, for the access log.
-            why: The error message, with the alternative.
-        """
+        """Return a handler of a method that clients call but that is not served; `why` names the alternative."""
 
         async def answer(data: bytes, call: RpcCall) -> Answer:
             raise Unimplemented(why)

@@ -1,19 +1,17 @@
 """Close idle connections of the gRPC port when connections run short, so that new clients get in.
 
-gRPC has a fixed limit of connections and refuses those above it. Its timeout for idle ones is fixed too, at ten
-minutes, because clients keep a connection for the next call. So when at most an eighth of the connections is left,
-connections idle for PRESSED_S are closed, as over HTTP (serving.http.port): the longest idle first, by GOAWAY, and by
-shutdown if it is still open TOLD_S later.
+gRPC refuses connections above a fixed limit, and its timeout for idle ones is fixed at ten minutes. So when at most an
+eighth of the connections is left, connections idle for PRESSED_S are closed, as over HTTP (serving.http.port): the
+longest idle first, by GOAWAY, and by shutdown if it is still open TOLD_S later.
 
 Invariants
 - A connection is idle while none of its calls is being answered and nothing has arrived from its client. A call whose
-  message is incomplete is not being answered: it waits for its client. Nor is a stream between two requests.
+  message is incomplete is not being answered; nor is a stream between two requests.
 - No more connections are closed than necessary; one from which something arrives is left alone.
 - The loop does not wait: another thread makes the checks, for at most a tenth of its time. A check costs one listing of
   the process's descriptors if there are fewer of these than the port may have connections.
 
-gRPC cannot prefer one new client to another, count connections by client, or let new clients wait for room instead of
-refusing them. A client that sends a byte now and then is not idle.
+gRPC cannot prefer one new client to another, count connections by client, or let new clients wait for room.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from freshet_serving.serving.front.offload_executor import in_thread
 from freshet_serving.serving.rpc.port_sockets import (
@@ -64,18 +62,11 @@ class ActiveCalls:
 
     def ports(self) -> set[int]:
         """Return the TCP ports of the clients, whatever their addresses."""
-        found = set()
+        ports = set()
         for context in self._contexts.values():
             with contextlib.suppress(ValueError):
-                found.add(int(context.peer().rpartition(":")[2]))
-        return found
-
-
-class IdleConnection(NamedTuple):
-    """An idle connection, by its socket's inode."""
-
-    idle_s: float
-    inode: int
+                ports.add(int(context.peer().rpartition(":")[2]))
+        return ports
 
 
 class IdleReaper:
@@ -89,7 +80,7 @@ class IdleReaper:
 
     def __init__(self, answering: ActiveCalls, most: int, tls: bool = False) -> None:
         self._answering, self._tls = answering, tls
-        self._wanted = most - max(1, most // 8)
+        self._max_kept = most - max(1, most // 8)
         # Time of GOAWAY for each connection, by inode.
         self._told_s: dict[int, float] = {}
 
@@ -100,27 +91,23 @@ class IdleReaper:
             await asyncio.sleep(rest_s)
             began_s = time.monotonic()
             try:
-                if await in_thread(None, descriptors) > self._wanted:
+                if await in_thread(None, descriptors) > self._max_kept:
                     await in_thread(None, partial(self.reap, port, self._answering.ports()))
             except Exception:
                 log.exception("could not check for idle connections")
             rest_s = max(LOOK_S, REST * (time.monotonic() - began_s))
 
     def reap(self, port: int, answering: Iterable[int] = ()) -> None:
-        """Make room once.
-
-        Args:
-            answering: TCP ports of clients that wait for an answer.
-        """
+        """Make room once; `answering` are the TCP ports of clients that wait for an answer."""
         busy, idle, count = set(answering), [], 0
         for each in sockets_of(port):
             with each, contextlib.suppress(OSError, struct.error):
                 each.getpeername()  # raises for the listener, and for the socket that reserves the port
                 count += 1
-                if (found := _idle(each, busy)) is not None:
-                    idle.append(found)
+                if (connection := _idle(each, busy)) is not None:
+                    idle.append(connection)
         idle.sort(reverse=True)
-        leaving = {one.inode for one in idle[: max(0, count - self._wanted)]}
+        leaving = {inode for _, inode in idle[: max(0, count - self._max_kept)]}
         # A connection that was sent GOAWAY and has become active or gone is forgotten, and may get another GOAWAY
         # later.
         self._told_s = {inode: told_s for inode, told_s in self._told_s.items() if inode in leaving}
@@ -141,9 +128,9 @@ class IdleReaper:
         self._told_s[inode] = now_s
 
 
-def _idle(each: socket.socket, busy: set[int]) -> IdleConnection | None:
-    """Return a connection that has been idle for PRESSED_S, unless its client waits for an answer."""
+def _idle(each: socket.socket, busy: set[int]) -> tuple[float, int] | None:
+    """Return (seconds idle, inode) of a connection idle for PRESSED_S, unless its client waits for an answer."""
     if each.getpeername()[1] in busy or unread_nbytes(each):
         return None
-    silent = idle_s(each)
-    return IdleConnection(silent, os.fstat(each.fileno()).st_ino) if silent >= PRESSED_S else None
+    silent_s = idle_s(each)
+    return (silent_s, os.fstat(each.fileno()).st_ino) if silent_s >= PRESSED_S else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import ParseDict
 
@@ -21,7 +21,6 @@ from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import OK, DecodedRequest
 from freshet_serving.serving.front.model_control import ControlHandler, ModelControlAuthorizer
 from freshet_serving.serving.front.offload_executor import in_thread
-from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.front.shared_memory import Regions
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import (
@@ -34,6 +33,9 @@ from freshet_serving.serving.rpc.handlers import (
     generation_metadata,
     headers_of,
 )
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.predictor import Predictor
 
 PACKAGE = "inference."
 SERVICE = f"{PACKAGE}GRPCInferenceService"
@@ -57,11 +59,9 @@ MEMORY_OFF = {f"SystemSharedMemory{act}": _OFF for act in ("Status", "Register",
 
 
 class Inference:
-    """KServe's service: its methods, as handlers in `services`."""
-
     def __init__(
         self,
-        lifecycle: Availability[PredictionEngine],
+        lifecycle: Availability[Predictor],
         handlers_of: Callable[[str], HandlerFactory],
         control: ControlHandler,
         authorizer: ModelControlAuthorizer,
@@ -73,7 +73,7 @@ class Inference:
         self._templates: Templates[kserve_rpc.InferParams] = Templates()
         self._calls = calls = handlers_of("kserve_grpc")
         self._answer_in_stream = calls.guarded("ModelStreamInfer", self._answer_marked)
-        unary = {
+        unary: dict[str, Callable[[Any, Any], Awaitable[Any]]] = {
             "ServerLive": self._live,
             "ServerReady": self._ready,
             "ModelReady": self._model_ready,
@@ -82,8 +82,8 @@ class Inference:
             "ModelConfig": self._config,
             "ModelStatistics": self._statistics,
             "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
+            "RepositoryModelLoad": partial(self._change, "Load"),
+            "RepositoryModelUnload": partial(self._change, "Unload"),
         }
         if regions is not None:
             unary |= {
@@ -126,7 +126,6 @@ class Inference:
         return reply, result, infer.params.final
 
     async def _answer_one(self, data: bytes, context: Any) -> tuple[bytes, Generation]:
-        """Answer one request of a stream."""
         with self._calls.answering.one(context):
             exchange = self._calls.begin(context)
             try:
@@ -210,18 +209,11 @@ class Inference:
         document = {"models": catalog.repository_index(models, request.ready)}
         return ParseDict(document, message(f"{PACKAGE}RepositoryIndexResponse")(), descriptor_pool=POOL)
 
-    async def _load(self, request: Any, context: Any) -> Any:
-        await self._change("load", request, context)
-        return message(f"{PACKAGE}RepositoryModelLoadResponse")()
-
-    async def _unload(self, request: Any, context: Any) -> Any:
-        await self._change("unload", request, context)
-        return message(f"{PACKAGE}RepositoryModelUnloadResponse")()
-
-    async def _change(self, operation: str, request: Any, context: Any) -> None:
+    async def _change(self, operation: str, request: Any, context: Any) -> Any:
         self._authorizer.authorize(headers_of(context).get(b"authorization"))
         queries.check_load(request.parameters)
-        await self._act(operation, {"model": request.model_name})
+        await self._act(operation.lower(), {"model": request.model_name})
+        return message(f"{PACKAGE}RepositoryModel{operation}Response")()
 
     async def _act(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Perform a control operation in the process that owns the models, off the loop."""
@@ -250,7 +242,6 @@ class Inference:
 
 
 def _in_stream(reply: bytes) -> bytes:
-    """Wrap a serialized ModelInferResponse in a ModelStreamInferResponse."""
     nbytes, length = len(reply), bytearray(b"\x12")
     while nbytes >= 0x80:
         length.append(nbytes & 0x7F | 0x80)

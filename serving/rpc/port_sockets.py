@@ -2,28 +2,26 @@
 
 Invariants
 - A descriptor is used through a duplicate: it cannot become another file between check and write.
-- send_goaway() writes a GOAWAY frame of 17 bytes (NO_ERROR, last stream 2^31 - 1) between two writes of gRPC: the
-  client finishes its calls and makes new ones on another connection. The kernel keeps the frame in one piece, and gRPC
-  writes whole frames: it leaves one unfinished only if the socket's buffer is full. So is_between_frames() requires
-  that nothing waits to be sent and at most an eighth of the buffer to be acknowledged.
+- send_goaway() writes a GOAWAY frame (NO_ERROR, last stream 2^31 - 1) between two writes of gRPC: the client finishes
+  its calls and makes new ones on another connection. The kernel keeps its 17 bytes in one piece, and gRPC leaves a
+  frame unfinished only if the socket's buffer is full. So is_between_frames() requires that nothing waits to be sent
+  and at most an eighth of the buffer to be acknowledged.
 - Nothing is written before gRPC's SETTINGS, the first frame of a connection.
 
-On systems other than Linux no sockets are found.
-
 send_goaway_to_all() tells all connections before the server stops (graceful shutdown). gRPC's own stop answers the
-calls that have begun, and sends GOAWAY as HTTP/2 prescribes: first one without a last stream, so that calls that cross
-it on the wire are still served. But from that moment it cancels new calls: those sent before their client could know of
-the end, and those not yet handed to Python, fail with CANCELLED, which no client retries. gRPC has no function to send
-GOAWAY first and stop later, so this module writes the frame itself, on each connection's socket:
+calls that have begun, but cancels those sent before their client could know of the end, and those not yet handed to
+Python; no client retries CANCELLED. So:
 
-1. New connections are refused (serving.front.backlog), so that a client that received GOAWAY does not come back. 2. A
-GOAWAY frame is written between two writes of gRPC, to every connection, and to those still in the listener's queue. 3.
-The server may be stopped TOLD_S after the last frame, once QUIET_LOOKS consecutive checks found nothing: an empty
+1. New connections are refused (serving.front.backlog), so that a client that received GOAWAY does not come back.
+
+2. A GOAWAY frame is written to every connection, and to those still in the listener's queue. One whose send buffer is
+never empty enough is left to gRPC's stop.
+
+3. The server may be stopped TOLD_S after the last frame, once QUIET_LOOKS consecutive checks found nothing: an empty
 queue, no connection without GOAWAY that has sent anything, nothing unread, no call begun. A check that runs late does
 not count: a load that delays this process delays gRPC's threads as well.
 
-A connection without SETTINGS has no call either. One whose send buffer is never empty enough is left to gRPC's stop. On
-systems other than Linux all are.
+On systems other than Linux no sockets are found.
 
 Rejected: stop() alone (it cancelled a call of 8 to 12 of 12 busy clients); grpc.max_connection_age_ms (it counts from a
 connection's beginning, and cannot be triggered); a proxy of our own in front of the port.
@@ -97,37 +95,30 @@ def counts_of(each: socket.socket) -> tuple[int, int]:
     return acked, received
 
 
-def _count(each: socket.socket, what: int) -> int:
+def _count(each: socket.socket, request: int) -> int:
     number = array.array("i", [0])
-    fcntl.ioctl(each.fileno(), what, number)
+    fcntl.ioctl(each.fileno(), request, number)
     return number[0]
 
 
 def send_goaway(each: socket.socket) -> None:
-    """Send GOAWAY: the client makes new calls on another connection."""
     each.send(FRAME, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def idle_s(each: socket.socket) -> float:
-    """Return the seconds since data last arrived from the client."""
     info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_NBYTES)
     (milliseconds,) = struct.unpack_from("@I", info, SILENT_OFFSET)
     return float(milliseconds) / 1e3
 
 
 def unread_nbytes(each: socket.socket) -> int:
-    """Return the bytes received that gRPC has not read."""
     return _count(each, termios.FIONREAD)
 
 
 async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) -> None:
     """Send GOAWAY to every client of the port, as far as this process serves it.
 
-    Returns when all clients have had time to read it and their calls have begun, or at end_s.
-
-    Args:
-        begun: Returns the number of calls that have begun so far.
-        end_s: Time limit, by the loop's clock.
+    Returns when all clients have had time to read it and their calls have begun (begun() counts them), or at end_s.
     """
     loop = asyncio.get_running_loop()
     notified: set[int] = set()
@@ -144,11 +135,7 @@ async def send_goaway_to_all(port: int, begun: Callable[[], int], end_s: float) 
 
 
 def _tell_all(port: int, notified: set[int]) -> bool:
-    """Refuse new connections, and send GOAWAY where it was not sent yet; return True if anything is in progress.
-
-    Args:
-        notified: Inodes of the sockets that were sent GOAWAY; extended.
-    """
+    """Refuse new connections, send GOAWAY to sockets whose inode is not `notified`; return True if any is busy."""
     busy = False
     for each in sockets_of(port):
         with each, contextlib.suppress(OSError, struct.error):

@@ -1,18 +1,16 @@
 """Run the gRPC port: a grpc.aio server on the HTTP port's event loop, so that one Dispatcher submits for both.
 
-HTTP/2 and its sockets are handled by gRPC on its own threads, without the GIL; only whole messages reach the loop.
+HTTP/2, TLS (at least 1.2, ALPN h2) and its sockets are handled by gRPC on its own threads, without the GIL; only whole
+messages reach the loop. Each handshake has the newest certificates.
 
 Several processes may share the port: each listens by SO_REUSEPORT, and the kernel distributes connections. Their parent
-reserves the port by a socket that is bound but never listens: it ensures that no other process has the port, and keeps
-it while processes come and go. A process that dies takes only its own connections with it.
+reserves the port by a socket that is bound but never listens. A process that dies takes only its own connections with
+it.
 
 Bounds: message size (max_body_bytes), metadata, streams of a connection, connections (serving.front.resource_limits),
 and the time a connection may take to begin, be idle (less when connections run short: serving.rpc.idle_reaper), or
 leave a ping unanswered. A client that pings more often than KEEPALIVE_MIN_MS gets GOAWAY and connects anew. The total
-size of all messages is not bounded: gRPC reads one for each call, and there may be as many calls as connections and
-streams allow.
-
-TLS is gRPC's own too, with handshakes on its threads: at least 1.2, ALPN h2, each with the newest certificates.
+size of all messages is not bounded: gRPC reads one for each call.
 
 Rejected: handing over accepted connections as the HTTP port does (gRPC takes no descriptors from Python); an event loop
 and thread of its own (measured in docs/reference/grpc.md).
@@ -55,8 +53,6 @@ PING_MS, PONG_MS = 120_000, 20_000
 
 
 class RpcPort:
-    """The gRPC port of one process."""
-
     def __init__(
         self,
         serving_context: ServingContext,
@@ -73,7 +69,7 @@ class RpcPort:
         Args:
             address: host:port, reserved.
             control: Performs control operations that clients may request of the whole server.
-            regions: Shared memory, if it is served.
+            regions: Shared memory; None if it is not served.
             access: The access log; None for no log.
             guard: Checks every call; None for no check.
             tls: Source of certificates; None to speak without TLS.
@@ -134,8 +130,7 @@ class RpcPort:
     async def stop(self, hurry: bool = False) -> None:
         """Stop accepting; return when the calls in flight are answered or out of time.
 
-        Args:
-            hurry: Whether to stop at once; also allowed while an earlier call waits.
+        With `hurry` it stops at once, also while an earlier call waits.
         """
         if self._server is None:
             return
@@ -153,19 +148,18 @@ class RpcPort:
 
 
 def _credentials(tls: CertificateSource) -> grpc.ServerCredentials:
-    """Return credentials that follow the newest certificates."""
-    given = tls()
+    current = tls()
 
     def newest() -> Any:
         """Return a new configuration, or None if unchanged; gRPC calls this for each handshake on its own thread."""
-        nonlocal given
+        nonlocal current
         certificates = tls()
-        if certificates is given:
+        if certificates is current:
             return None
-        given = certificates
+        current = certificates
         return _configuration(certificates)
 
-    return grpc.dynamic_ssl_server_credentials(_configuration(given), newest, bool(given.client_ca))
+    return grpc.dynamic_ssl_server_credentials(_configuration(current), newest, bool(current.client_ca))
 
 
 def _configuration(certificates: Certificates) -> Any:

@@ -1,7 +1,6 @@
 """Serve gRPC's own services: grpc.health.v1.Health, and grpc.reflection for grpcurl and similar tools.
 
-Health says whether the server is ready, as a whole and by service. Reflection has two versions of its service, which
-differ only in name.
+Health says whether the server is ready, as a whole and by service. The two versions of reflection differ only in name.
 """
 
 from __future__ import annotations
@@ -23,13 +22,7 @@ NOT_FOUND, UNIMPLEMENTED = 5, 12
 
 
 class Health:
-    """The service grpc.health.v1.Health.
-
-    Args:
-        lifecycle: Says whether the server is ready.
-        handlers_of: Makes a protocol's handlers.
-        names: Names of the services that it answers for, besides "" for all.
-    """
+    """The service grpc.health.v1.Health, for the services of these names and "" for all."""
 
     def __init__(
         self, lifecycle: Availability[object], handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]
@@ -55,7 +48,6 @@ class Health:
         return message(f"{PACKAGE}HealthCheckResponse")(status=self._status(request.service))
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Send the status now, and again after each change."""
         name, sent = parse(f"{PACKAGE}HealthCheckRequest", data).service, None
         while not (self._ended and sent == self._status(name)):
             status = self._status(name)
@@ -71,20 +63,15 @@ class Health:
 
 
 class Reflection:
-    """The reflection services.
-
-    Args:
-        handlers_of: Makes a protocol's handlers.
-        names: Names of the services that it lists besides itself.
-    """
+    """The reflection services, which list the services of these names and themselves."""
 
     def __init__(self, handlers_of: Callable[[str], HandlerFactory], names: Iterable[str]) -> None:
-        own = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
-        self._names = sorted([*names, *own])
+        services = [f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS]
+        self._names = sorted([*names, *services])
         calls = handlers_of("grpc")
         self.services: dict[str, Handlers] = {
             name: {"ServerReflectionInfo": calls.stream("ServerReflectionInfo", self._version(name.rpartition(".")[0]))}
-            for name in own
+            for name in services
         }
 
     def _version(self, package: str) -> Any:
@@ -119,7 +106,6 @@ class Reflection:
 
 
 def _with_imports(file: Any) -> list[bytes]:
-    """Return the serialized file and its imports, each once, itself first."""
     files = {file.name: file.serialized_pb}
     for imported in file.dependencies:
         for each in [imported, *imported.dependencies]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import ParseDict
 
@@ -20,7 +20,6 @@ from freshet_serving.serving.front import catalog, queries
 from freshet_serving.serving.front.exchange import DecodedRequest
 from freshet_serving.serving.front.model_control import MAX_MODELS, ControlHandler, Document, ModelControlAuthorizer
 from freshet_serving.serving.front.offload_executor import in_thread
-from freshet_serving.serving.front.queries import PredictionEngine
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.rpc.handlers import (
     Answer,
@@ -32,6 +31,9 @@ from freshet_serving.serving.rpc.handlers import (
     parse,
 )
 
+if TYPE_CHECKING:
+    from freshet_serving.processor.sessions.predictor import Predictor
+
 PACKAGE = "tensorflow.serving."
 # Each task gets a reply for every row.
 MAX_TASKS = 64
@@ -39,11 +41,9 @@ METHODS = {"tensorflow/serving/classify": "classify", "tensorflow/serving/regres
 
 
 class TensorFlowServing:
-    """TensorFlow Serving's two services: their methods, as handlers in `services`."""
-
     def __init__(
         self,
-        lifecycle: Availability[PredictionEngine],
+        lifecycle: Availability[Predictor],
         handlers_of: Callable[[str], HandlerFactory],
         control: ControlHandler,
         authorizer: ModelControlAuthorizer,
@@ -54,8 +54,8 @@ class TensorFlowServing:
         self.services: dict[str, Handlers] = {
             f"{PACKAGE}PredictionService": {
                 "Predict": calls.raw("Predict", self._predict),
-                "Classify": calls.raw("Classify", self._classify),
-                "Regress": calls.raw("Regress", self._regress),
+                "Classify": calls.raw("Classify", partial(self._examples, "Classification", _classify)),
+                "Regress": calls.raw("Regress", partial(self._examples, "Regression", _regress)),
                 "MultiInference": calls.raw("MultiInference", self._multi_inference),
                 "GetModelMetadata": calls.unary(
                     "GetModelMetadata", f"{PACKAGE}GetModelMetadataRequest", self._metadata
@@ -79,19 +79,16 @@ class TensorFlowServing:
         reply = tfs_rpc.encode(outputs, predict.params, result.generation.version, predict.scalar, predict.flat)
         return reply, exchange.trailing_metadata(result)
 
-    async def _classify(self, data: bytes, exchange: RpcExchange) -> Answer:
-        request = await self._opened(exchange, "ClassificationRequest", data)
-        reply = message(f"{PACKAGE}ClassificationResponse")()
+    async def _examples(
+        self, kind: str, fill: Callable[[PredictReply, Any], None], data: bytes, exchange: RpcExchange
+    ) -> Answer:
+        """Classify or regress: `fill` puts what was computed into the reply's result."""
+        request = await self._opened(exchange, f"{kind}Request", data)
+        reply = message(f"{PACKAGE}{kind}Response")()
         result = await self._infer([request.model_spec], request.input, exchange)
-        _classify(exchange.declared(result, request.model_spec.signature_name), reply.result)
-        return self._answer(request.model_spec, result, reply, exchange)
-
-    async def _regress(self, data: bytes, exchange: RpcExchange) -> Answer:
-        request = await self._opened(exchange, "RegressionRequest", data)
-        reply = message(f"{PACKAGE}RegressionResponse")()
-        result = await self._infer([request.model_spec], request.input, exchange)
-        _regress(exchange.declared(result, request.model_spec.signature_name), reply.result)
-        return self._answer(request.model_spec, result, reply, exchange)
+        fill(exchange.declared(result, request.model_spec.signature_name), reply.result)
+        self._set_spec(reply.model_spec, request.model_spec, result)
+        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     async def _multi_inference(self, data: bytes, exchange: RpcExchange) -> Answer:
         """Answer all tasks from one prediction: they must name the same model; each may name another signature."""
@@ -120,10 +117,9 @@ class TensorFlowServing:
         return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     async def _opened(self, exchange: RpcExchange, kind: str, data: bytes) -> Any:
-        """Read a message of examples."""
         return await exchange.opened(data, partial(parse, f"{PACKAGE}{kind}", data, exchange.shared.options))
 
-    async def _infer(self, specs: Sequence[Any], given: Any, exchange: RpcExchange) -> PredictReply:
+    async def _infer(self, specs: Sequence[Any], source: Any, exchange: RpcExchange) -> PredictReply:
         """Predict from examples once, for every ModelSpec: they name one model, and each a signature of it."""
         _check_name(specs[0])
 
@@ -131,13 +127,9 @@ class TensorFlowServing:
             for spec in specs:
                 manifest.replies(spec.signature_name)
             extent = RequestSize(limits)
-            return examples.columns(*examples.of_message(given, extent), manifest, extent), None
+            return examples.columns(*examples.of_message(source, extent), manifest, extent), None
 
         return await exchange.predict(tfs_rpc.predict_params(specs[0]), read, servable=True)
-
-    def _answer(self, params: Any, result: PredictReply, reply: Any, exchange: RpcExchange) -> Answer:
-        self._set_spec(reply.model_spec, params, result)
-        return reply.SerializeToString(), exchange.trailing_metadata(result)
 
     def _set_spec(self, spec: Any, params: Any, result: PredictReply) -> None:
         tfs_rpc.set_spec(spec, result.model, result.generation.version, params.signature_name or SIGNATURE)
@@ -187,7 +179,6 @@ def _check_name(spec: Any) -> None:
 
 
 def _config(config: Any) -> Document:
-    """Convert one ModelConfig for ModelControl."""
     policy = config.model_version_policy
     which = policy.WhichOneof("policy_choice") or "latest"
     return {

@@ -34,24 +34,12 @@ _RECORD = re.compile(r"chain/(\d+)\.json")
 
 
 class SampleReplay:
-    """A repository with the sample, and the thread that adds its deltas.
-
-    Example:
-        with SampleReplay() as replay:
-            replay.start(http_port)
-
-    Attributes:
-        repository: The folder.
-    """
+    """A context with a repository of the sample (`repository`), and the thread that adds its deltas."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         """Lay out the repository with the full version.
 
-        Args:
-            interval_s: Seconds between two deltas.
-
-        Raises:
-            BadInput: No temporary folder can be written to.
+        Raises BadInput if no temporary folder can be written to.
         """
         self._interval_s = interval_s
         self._ended = threading.Event()
@@ -76,11 +64,7 @@ class SampleReplay:
         self.close()
 
     def start(self, http_port: int) -> None:
-        """Start to add deltas, and log a request to try.
-
-        Args:
-            http_port: Where the server answers.
-        """
+        """Start to add deltas, and log a request to try at `http_port`."""
         body = json.dumps(json.loads(REQUEST.read_text())["body"])
         log.info(
             "a new delta every %g s; try: curl -i localhost:%d/v1/models/%s:predict -d '%s'",

@@ -11,11 +11,4 @@ tracing            traces of a sample of the requests
 otel               span export to an OpenTelemetry collector
 """
 
-__all__ = [
-    "logs",
-    "metrics",
-    "observers",
-    "tracing",
-    "triton_statistics",
-    "version_metrics",
-]
+__all__ = ["logs", "metrics", "observers", "tracing", "triton_statistics", "version_metrics"]

@@ -1,12 +1,12 @@
 """Log to standard error, as text or JSON lines, with rate limiting; and write the access log.
 
-`extra={"fields": {...}}` of a log call adds keys to a JSON line and nothing to a text line, so a message must be
-complete by itself.
+`extra={"fields": {...}}` of a log call adds keys to a JSON line, but not to a text line: a message must be complete by
+itself.
 
 Invariants
 - A record is one line of printable characters, whatever a client's path, a file name or an exception contains: line
-  ends, terminal escapes, and Unicode separators and direction marks are escaped as in a Python string. So log lines
-  cannot be forged, and no text can control a terminal.
+  ends, terminal escapes, Unicode separators and direction marks are escaped as in a Python string. So log lines cannot
+  be forged, and no text can control a terminal.
 - Warnings and errors from one place in the code are written BURST at once and then one every INTERVAL_S, so a flood
   costs little. The first suppressed one is written when its turn comes or when the log is closed, with the number of
   the others. Lower levels are never suppressed: outside input causes them only through the access log, which is opt-in,
@@ -146,7 +146,6 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             self.release()
 
     def close(self) -> None:
-        """Write all suppressed records and close the handler."""
         self.flush_suppressed(everything=True)
         super().close()
 
@@ -167,8 +166,8 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
     """Call `act` after a delay, on a new thread.
 
-    A threading.Timer is unsuitable: its start() waits for the thread to begin, but a caller that logs holds locks and
-    must not wait for a thread that may never begin.
+    Not threading.Timer: its start() waits for the thread to begin, but a caller that logs holds locks and must not wait
+    for a thread that may never begin.
     """
 
     def wait() -> None:
@@ -179,13 +178,7 @@ def _in_a_thread(delay_s: float, act: Callable[[], None]) -> None:
 
 
 def log_to_stderr(level: str, form: str, process: str = "") -> None:
-    """Log to standard error, including exceptions that end a thread.
-
-    Args:
-        level: Minimum level, such as "info".
-        form: "text" or "json".
-        process: Name of the process; "" if it is the only one.
-    """
+    """Log to standard error, including exceptions that end a thread; `process` is "" if it is the only one."""
     handler = RateLimitedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -206,8 +199,8 @@ def _thread_ended(ended: threading.ExceptHookArgs) -> None:
 def enable_faulthandler() -> None:
     """Make a process that dies of a signal first report the signal and its stack on standard error.
 
-    Such a signal is raised for a page of a mapped file that is gone, or an invalid address. The interpreter writes the
-    report in its own format, whatever the log's format.
+    Such a signal is raised for a page of a mapped file that is gone, or an invalid address. The report has the
+    interpreter's own format.
     """
     faulthandler.enable(STANDARD_ERROR, all_threads=False)
 
@@ -220,14 +213,6 @@ class AccessLog:
         self._log = logging.getLogger("freshet.access")
 
     def __call__(self, protocol: str, path: str, status: int, seconds: float, request_id: str, nbytes: int) -> None:
-        """Log a request if it belongs to the share.
-
-        Args:
-            status: Status code of the reply.
-            seconds: Duration.
-            request_id: The request's id; "" for none.
-            nbytes: Length of the reply.
-        """
         self._credit += self._share
         if self._credit < 1.0:
             return

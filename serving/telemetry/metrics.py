@@ -24,7 +24,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.watching import GroupStats, ModelStats, SessionStats
 from freshet_serving.serving.lifecycle import Availability
 from freshet_serving.serving.ports import SERVER
-from freshet_serving.serving.telemetry.version_metrics import buckets, version_families
+from freshet_serving.serving.telemetry.version_metrics import buckets, valued_families, version_families
 
 if TYPE_CHECKING:
     from freshet_serving.processor.tables.tier import TierStats
@@ -127,20 +127,13 @@ SESSION_COUNTERS: tuple[tuple[str, str, Callable[[SessionStats], float]], ...] =
 class _Series:
     """A histogram with a buffer of values that are not sorted into it yet.
 
-    Sorting values one at a time would cost three times as much. One thread appends to the end of `seconds`; the thread
-    that sorts removes from its beginning.
+    One thread appends to the end of `seconds`; the thread that sorts removes from its beginning.
     """
 
     __slots__ = ("_bounds_s", "_counts", "_lock", "_sum_s", "seconds")
 
     def __init__(self, bounds_s: Sequence[float], counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
-        """Create a histogram.
-
-        Args:
-            bounds_s: Upper bounds of the bins.
-            counts: Initial counts: one per bound, and one above them.
-            sum_s: Initial sum.
-        """
+        """Create a histogram, from counts by upper bound and above them, and their sum."""
         self.seconds: list[float] = []
         self._bounds_s = np.array(bounds_s)
         self._counts = np.array(counts or [0] * (len(bounds_s) + 1), np.int64)
@@ -159,10 +152,7 @@ class _Series:
 
 
 class Counts:
-    """Counters of the requests that one process has answered.
-
-    They are requests by protocol and status code, predictions by model, and times of parsing and encoding by protocol.
-    """
+    """Requests by protocol and status code, predictions by model, and times of parsing and encoding, of one process."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, int], _Series] = {}
@@ -171,26 +161,17 @@ class Counts:
         self._sources: list[Callable[[], Snapshot]] = []
 
     def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """Count one answered request.
-
-        Args:
-            code: Status code.
-            seconds: Duration.
-        """
+        """Count one answered request by its status code and duration."""
         series = self._series.get((protocol, code))
         if series is None:
             series = self._series[protocol, code] = _Series(BOUNDS_S)
-        noted = series.seconds
-        noted.append(seconds)
-        if len(noted) >= SORT_EVERY:
+        buffer = series.seconds
+        buffer.append(seconds)
+        if len(buffer) >= SORT_EVERY:
             series.sorted()
 
     def predicted(self, model: str, rows: int) -> None:
-        """Count one answered prediction.
-
-        Args:
-            model: Name of a model that exists, so that the number of labels stays bounded.
-        """
+        """Count one answered prediction of a model that exists, so that the number of labels stays bounded."""
         counts = self._predicted.get(model)
         if counts is None:
             counts = self._predicted[model] = [0, 0]
@@ -198,12 +179,7 @@ class Counts:
         counts[1] += rows
 
     def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """Count the parsing or encoding of one of the sampled requests.
-
-        Args:
-            name: "parse" or "encode".
-            seconds: Duration.
-        """
+        """Count the parsing ("parse") or encoding ("encode") of one of the sampled requests."""
         series = self._phases.get((protocol, name))
         if series is None:
             series = self._phases[protocol, name] = _Series(PHASE_BOUNDS_S)
@@ -217,11 +193,10 @@ class Counts:
             yield protocol, name, *series.sorted()
 
     def source(self, counted: Callable[[], Snapshot]) -> None:
-        """Add an owner of counters, by what returns its snapshot."""
+        """Add an owner of counters, by the function that returns its snapshot."""
         self._sources.append(counted)
 
     def counted(self) -> Snapshot:
-        """Return the counters of all owners in this process."""
         return merged(counted() for counted in self._sources)
 
     def series(self) -> Iterator[tuple[str, int, list[int], float]]:
@@ -235,10 +210,7 @@ class Counts:
             yield model, requests, rows
 
     def snapshot(self) -> dict[str, Any]:
-        """Return everything but counted() as JSON-compatible values.
-
-        Snapshots of several processes can be added number by number.
-        """
+        """Return all but counted() as JSON-compatible values; those of several processes can be added by number."""
         return {
             "series": {f"{protocol} {code}": [*counts, sum_s] for protocol, code, counts, sum_s in self.series()},
             "predicted": {model: [requests, rows] for model, requests, rows in self.predictions()},
@@ -247,7 +219,7 @@ class Counts:
 
     @classmethod
     def of(cls, snapshot: Mapping[str, Any]) -> Counts:
-        """Return the counts of a snapshot, or of a sum of snapshots; counters of others are added by source()."""
+        """Return the counts of a snapshot, or of a sum of snapshots, without counted()."""
         counts = cls()
         for key, (*numbers, sum_s) in snapshot.get("series", {}).items():
             protocol, code = key.split()
@@ -262,14 +234,11 @@ class Counts:
 class PortMetrics(Protocol):
     """The metrics that a process's data ports write to and serve at /metrics: Metrics, or a worker's counts."""
 
-    def observe(self, protocol: str, code: int, seconds: float) -> None:
-        """Count one answered request, as Counts.observe."""
+    def observe(self, protocol: str, code: int, seconds: float) -> None: ...
 
-    def predicted(self, model: str, rows: int) -> None:
-        """Count one answered prediction, as Counts.predicted."""
+    def predicted(self, model: str, rows: int) -> None: ...
 
-    def phase(self, protocol: str, name: str, seconds: float) -> None:
-        """Count one parsing or encoding, as Counts.phase."""
+    def phase(self, protocol: str, name: str, seconds: float) -> None: ...
 
     def scrape(self) -> bytes:
         """Return the text exposition of all processes."""
@@ -305,7 +274,6 @@ class Metrics(Collector):
         return {model: requests for model, requests, _ in self.counts().predictions()}
 
     def scrape(self) -> bytes:
-        """Return the metrics in Prometheus' text exposition format."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
@@ -333,7 +301,7 @@ class Metrics(Collector):
             processor = self._lifecycle.processor()
             stats, groups, versions = model_stats(processor), processor.group_stats(), version_stats(processor)
         except FreshetError:
-            # Models are loading, or the server has closed; the server's own counts are still useful.
+            # Models are loading, or the server has closed.
             return
         yield GaugeMetricFamily(
             "freshet_repository_reachable",
@@ -344,14 +312,7 @@ class Metrics(Collector):
         yield from _group_families(groups)
         yield from _catalogue_families(processor.catalogue)
         yield from judgement_families(processor.catalogue)
-        for kind, table in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
-            for name, text, value in table:
-                family = kind(name, text, labels=("model",))
-                for snapshot in stats:
-                    number = value(snapshot)
-                    if number is not None:
-                        family.add_metric((snapshot.model,), number)
-                yield family
+        yield from valued_families(COUNTERS, GAUGES, ("model",), [((model.model,), model) for model in stats])
         yield from _delta_families(stats)
         yield from _tier_families(stats)
         yield from version_families(versions)
@@ -434,23 +395,14 @@ def _delta_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
 
 
 def _tier_families(stats: Iterable[ModelStats]) -> Iterator[Metric]:
-    tiers = [(s.model, table, tally) for s in stats for table, tally in s.tiers.items()]
-    if not tiers:
-        return
-    for kind, values in ((CounterMetricFamily, TIER_COUNTERS), (GaugeMetricFamily, TIER_GAUGES)):
-        for name, text, value in values:
-            family = kind(name, text, labels=("model", "table"))
-            for model, table, tally in tiers:
-                family.add_metric((model, table), value(tally))
-            yield family
+    tiers = [((s.model, table), tally) for s in stats for table, tally in s.tiers.items()]
+    if tiers:
+        yield from valued_families(TIER_COUNTERS, TIER_GAUGES, ("model", "table"), tiers)
 
 
 def _group_families(groups: Mapping[str, GroupStats]) -> Iterator[Metric]:
-    for name, text, value in SESSION_COUNTERS:
-        family = CounterMetricFamily(name, text, labels=("group",))
-        for group, stats in groups.items():
-            family.add_metric((group,), value(stats.work))
-        yield family
+    work = [((group,), stats.work) for group, stats in groups.items()]
+    yield from valued_families(SESSION_COUNTERS, (), ("group",), work)
     sessions = GaugeMetricFamily("freshet_sessions", "Sessions.", labels=("group",))
     queue = GaugeMetricFamily("freshet_queue_rows", "Candidate rows waiting for a session.", labels=("group",))
     runs = CounterMetricFamily("freshet_session_runs", "Executable runs, by bucket.", labels=("group", "bucket"))
@@ -479,11 +431,7 @@ def _prediction_families(counts: Counts) -> Iterator[Metric]:
 
 
 def counter_families(counted: Iterable[tuple[Mapping[str, str], Snapshot]]) -> Iterator[Metric]:
-    """Yield the metric families of snapshots.
-
-    Args:
-        counted: Labels by name, the same names for all, and the snapshot that they distinguish.
-    """
+    """Yield the metric families of snapshots, each with the labels, of the same names for all, that distinguish it."""
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for labels, snapshot in counted:
         for slot, number in snapshot.items():

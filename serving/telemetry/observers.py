@@ -17,40 +17,23 @@ if TYPE_CHECKING:
 
 
 class Observers:
-    """The observers of one process.
-
-    Attributes:
-        access: The access log; None if it is off.
-        tracer: The tracer; None if it is off.
-    """
+    """The observers of one process; the access log and the tracer are None if they are off."""
 
     def __init__(self, options: FrontendOptions, slot: int) -> None:
-        """Create the access log and the tracer.
-
-        Args:
-            slot: Number of this process.
-
-        Raises:
-            BadInput: An option is invalid.
-        """
+        """Create the access log and the tracer of the process of this number. Raises BadInput."""
         self.access = AccessLog(options.access_log_share) if options.access_log_share else None
         self.tracer = _tracer(options.trace_endpoint, options.trace_share, slot)
         self._options, self._name = options, f"w{slot}"
         self._closers: list[Callable[[], None]] = []
 
     def count(self, counts: Counts) -> None:
-        """Add the tracer's counters to `counts`, if there is a tracer."""
         if self.tracer is not None:
             counts.source(self.tracer.counted)
 
     def observe(self, predictor: Predictor, counts: Counts) -> None:
-        """Have the requests of a predictor observed, as the options say.
+        """Have the requests of a predictor observed, and the observers' counters added to `counts`.
 
-        Args:
-            counts: Receives the observers' counters.
-
-        Raises:
-            BadInput: An option cannot be followed, such as a folder that cannot be written.
+        Raises BadInput if an option cannot be followed, such as a folder that cannot be written.
         """
         for create in SERVER.offers("observers").values():
             observer: Observer | None = create(self._options, self._name)

@@ -28,15 +28,7 @@ class OtlpExporter:
     """An Exporter (serving.telemetry.tracing) with one persistent connection. Used by one thread."""
 
     def __init__(self, endpoint: str, instance: str) -> None:
-        """Prepare the connection.
-
-        Args:
-            endpoint: Address of the collector, such as http://127.0.0.1:4318.
-            instance: Name of this process.
-
-        Raises:
-            BadInput: The address is invalid.
-        """
+        """Prepare the connection to an address such as http://127.0.0.1:4318. Raises BadInput if it is invalid."""
         address = urlsplit(endpoint)
         try:
             host, port = address.hostname, address.port
@@ -54,14 +46,9 @@ class OtlpExporter:
         self._resource = {"attributes": _attributes(facts)}
 
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
-        """Send spans in one request.
+        """Send spans in one request; the offset is Unix time minus monotonic time.
 
-        Args:
-            unix_offset_s: Unix time minus monotonic time.
-
-        Raises:
-            OSError: The collector cannot be reached, or refuses.
-            http.client.HTTPException: The reply is malformed.
+        Raises OSError if the collector cannot be reached or refuses, http.client.HTTPException for a malformed reply.
         """
         body = orjson.dumps(
             {
@@ -92,7 +79,7 @@ class OtlpExporter:
 
 def _span(span: TraceSpan, unix_offset_s: float) -> dict[str, Any]:
     """Return a span in OTLP's JSON form, in which ids are hexadecimal and 64-bit numbers are strings."""
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "traceId": f"{span.trace_id:032x}",
         "spanId": f"{span.span_id:016x}",
         "name": span.name,
@@ -101,14 +88,14 @@ def _span(span: TraceSpan, unix_offset_s: float) -> dict[str, Any]:
         "endTimeUnixNano": str(int((span.ended_s + unix_offset_s) * 1e9)),
     }
     if span.parent_id:
-        made["parentSpanId"] = f"{span.parent_id:016x}"
+        fields["parentSpanId"] = f"{span.parent_id:016x}"
     if span.attributes:
-        made["attributes"] = _attributes(span.attributes)
+        fields["attributes"] = _attributes(span.attributes)
     if span.links:
-        made["links"] = [{"traceId": f"{trace:032x}", "spanId": f"{of:016x}"} for trace, of in span.links]
+        fields["links"] = [{"traceId": f"{trace:032x}", "spanId": f"{of:016x}"} for trace, of in span.links]
     if span.failed:
-        made["status"] = ERROR
-    return made
+        fields["status"] = ERROR
+    return fields
 
 
 def _attributes(facts: Mapping[str, Value]) -> list[dict[str, Any]]:

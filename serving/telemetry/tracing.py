@@ -52,19 +52,14 @@ NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 class TraceSpan(NamedTuple):
-    """One finished span.
+    """One finished span, with monotonic times.
 
     Attributes:
-        name: Name of the span.
         trace_id: 128 bits.
         span_id: 64 bits.
         parent_id: 64 bits; 0 for none.
-        began_s: Monotonic time.
-        ended_s: Monotonic time.
-        attributes: Attributes by name.
         links: (trace_id, span_id) of linked spans.
         server: It is a server span; otherwise internal.
-        failed: Its status is an error.
     """
 
     name: str
@@ -80,14 +75,8 @@ class TraceSpan(NamedTuple):
 
 
 class Exporter(Protocol):
-    """A destination of spans."""
-
     def export(self, spans: Sequence[TraceSpan], unix_offset_s: float) -> None:
-        """Send spans; may block or raise.
-
-        Args:
-            unix_offset_s: Unix time minus monotonic time.
-        """
+        """Send spans; may block or raise. The offset is Unix time minus monotonic time."""
 
     def close(self) -> None: ...
 
@@ -116,15 +105,8 @@ class Trace:
 
 
 class Tracer:
-    """The tracer of one process."""
-
     def __init__(self, share: float, exporter: Exporter) -> None:
-        """Start the thread.
-
-        Args:
-            share: Share of the requests without a traceparent to trace.
-            exporter: Receives the spans.
-        """
+        """Start the thread that exports a share of the requests without a traceparent."""
         self._share, self._exporter = share, exporter
         # Number of requests until the next one without a traceparent is traced.
         self._left = self._skip()
@@ -160,11 +142,7 @@ class Tracer:
         return 1 if self._share >= 1 else 1 + int(math.log(1.0 - random.random()) / math.log1p(-self._share))
 
     def end(self, trace: Trace, status: int) -> None:
-        """Note that the request has been answered, and queue its trace.
-
-        Args:
-            status: Status code of the reply.
-        """
+        """Note that the request has been answered with this status code, and queue its trace."""
         trace.status, trace.ended_s = status, time.monotonic()
         if len(self._queue) >= MAX_QUEUED:
             self._counters.cells[DROPPED] += 1
@@ -186,7 +164,6 @@ class Tracer:
             log.warning("could not send %d traces: %s", len(traces), type(error).__name__)
 
     def counted(self) -> Snapshot:
-        """Return the tracer's counters, for /metrics."""
         return self._counters.snapshot()
 
     def close(self) -> None:
@@ -202,28 +179,24 @@ class Tracer:
 
 
 def spans_of(traces: Sequence[Trace], new_id: Callable[[], int] | None = None) -> list[TraceSpan]:
-    """Return the spans of finished traces, and of the batches that computed them.
-
-    Args:
-        new_id: Returns a random 64-bit id.
-    """
+    """Return the spans of finished traces, and of the batches that computed them."""
     new_id = new_id or _id
     spans: list[TraceSpan] = []
     batches: dict[int, tuple[int, int, list[Trace]]] = {}
     for trace in traces:
         if trace.timing is not None:
-            _, _, mine = batches.setdefault(id(trace.timing), (new_id() << 64 | new_id(), new_id(), []))
-            mine.append(trace)
+            _, _, batch_traces = batches.setdefault(id(trace.timing), (new_id() << 64 | new_id(), new_id(), []))
+            batch_traces.append(trace)
     for trace in traces:
         batch = batches.get(id(trace.timing))
         spans += _request_spans(trace, batch[:2] if batch else None, new_id)
-    for trace_id, span_id, mine in batches.values():
-        timing = mine[0].timing
+    for trace_id, span_id, batch_traces in batches.values():
+        timing = batch_traces[0].timing
         assert timing is not None, "a batch is one that has a timing"
         facts: dict[str, Value] = {
-            "freshet.model": mine[0].model, "freshet.requests": timing.requests, "freshet.rows": timing.rows,
+            "freshet.model": batch_traces[0].model, "freshet.requests": timing.requests, "freshet.rows": timing.rows,
         }  # fmt: skip
-        links = tuple((trace.trace_id, trace.span_id) for trace in mine)
+        links = tuple((trace.trace_id, trace.span_id) for trace in batch_traces)
         dense_s = timing.began_s + timing.sparse_s
         spans.append(TraceSpan("batch", trace_id, span_id, 0, timing.began_s, timing.ended_s, facts, links))
         spans.append(TraceSpan("sparse", trace_id, new_id(), span_id, timing.began_s, dense_s))

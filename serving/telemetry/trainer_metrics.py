@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from freshet_serving.serving.telemetry.version_metrics import valued_families
+
 if TYPE_CHECKING:
     from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 
@@ -50,17 +52,8 @@ GAUGES: tuple[tuple[str, str, Callable[[TrainerStanding], float]], ...] = (
 
 
 def trainer_families(standings: Mapping[str, TrainerStanding]) -> Iterator[Metric]:
-    """Yield the metric families of trainers.
-
-    Args:
-        standings: Standing of each trainer, by name of the model.
-    """
     trainers = sorted(standings.items())
-    for name, text, value in GAUGES:
-        family = GaugeMetricFamily(name, text, labels=("model",))
-        for model, standing in trainers:
-            family.add_metric((model,), value(standing))
-        yield family
+    yield from valued_families((), GAUGES, ("model",), [((model,), standing) for model, standing in trainers])
     states = GaugeMetricFamily("freshet_trainer_state", "1 for the state of the run.", labels=("model", "state"))
     figures = GaugeMetricFamily(
         "freshet_trainer_held_out", "Figures of the run's held-out rows.", labels=("model", "figure")

@@ -31,10 +31,9 @@ Snapshot = Mapping[str, Counts]
 
 
 class _InferenceStats:
-    """Statistics of one version, in seconds.
+    """Statistics of one version, in seconds: they are counted with every request, and converted when read.
 
-    They are converted only when read, because they are counted with every request. `batches`: by the bit length of the
-    number of rows minus one, [executions, input, infer and output seconds].
+    `batches`: by the bit length of the number of rows minus one, [executions, input, infer and output seconds].
     """
 
     __slots__ = ("batches", "fail_s", "failures", "infer_s", "input_s", "last_s", "output_s", "rows", "success_s",
@@ -46,7 +45,6 @@ class _InferenceStats:
         self.batches: dict[int, list[float]] = {}
 
     def counts(self, process: str) -> Counts:
-        """Return the statistics in the form of a snapshot."""
         spent = (self.input_s, self.infer_s, self.output_s)
         batches = {
             str(1 << bits): [batch[0], *(second * 1e9 for second in batch[1:])]
@@ -66,13 +64,7 @@ class AnswerCounts:
         self._unix_s, self._process = unix_s, secrets.token_hex(8)
 
     def succeeded(self, model: str, version: int, rows: int, seconds: float, timing: Timing | None = None) -> None:
-        """Count a successful request.
-
-        Args:
-            version: Version that answered.
-            seconds: Duration.
-            timing: Timing of its batch; None if it had several batches.
-        """
+        """Count a successful request; its batch's timing is None if it had several."""
         answered = self._of.get((model, version)) or self._new(model, version)
         answered.successes += 1
         answered.success_s += seconds
@@ -95,19 +87,12 @@ class AnswerCounts:
             batch[3] += share * left_s
 
     def failed(self, model: str, version: int, seconds: float) -> None:
-        """Count a failed request.
-
-        Args:
-            model: Name of a model that exists, so that the number of entries stays bounded.
-            version: A version of it that exists, for the same reason.
-            seconds: Duration.
-        """
+        """Count a failed request, of a model and version that exist, so that the number of entries stays bounded."""
         answered = self._of.get((model, version)) or self._new(model, version)
         answered.failures += 1
         answered.fail_s += seconds
 
     def snapshot(self) -> dict[str, Counts]:
-        """Return the counts as JSON-compatible values."""
         return {
             f"{model}/{version}": answered.counts(self._process)
             for (model, version), answered in self._of.copy().items()
@@ -119,12 +104,7 @@ class AnswerCounts:
 
 
 def document(model: str, version: int, snapshot: Snapshot, group: GroupStats) -> dict[str, Any]:
-    """Return one entry of model_stats.
-
-    Args:
-        snapshot: The counts, perhaps summed over processes.
-        group: Statistics of the model's session group.
-    """
+    """Return one entry of model_stats, from counts, perhaps summed over processes, and the model's session group."""
     counts, work = snapshot.get(f"{model}/{version}") or _nothing(), group.work
     answered = counts[SUCCESSES]
     return {

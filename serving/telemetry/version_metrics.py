@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from freshet_serving.processor.generation import CHAIN_STATES
 from freshet_serving.processor.watching import OBSTACLES, PHASES, ROW_BOUNDS, TIME_BOUNDS_S, VersionStats
 
+T = TypeVar("T")
 LABELS = ("model", "version")
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
@@ -28,21 +30,33 @@ GAUGES: tuple[tuple[str, str, Callable[[VersionStats], float]], ...] = (
 
 
 def buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
-    """Return a histogram in Prometheus' form: cumulative counts by upper bound.
-
-    Args:
-        counts: One per bound, and one above them.
-    """
+    """Return a histogram in Prometheus' form, cumulative counts by upper bound, from counts by bound and above them."""
     total = 0
-    cumulated: list[tuple[str, float]] = []
+    cumulative: list[tuple[str, float]] = []
     for bound, count in zip((*bounds, math.inf), counts):
         total += count
-        cumulated.append(("+Inf" if bound == math.inf else repr(float(bound)), total))
-    return cumulated
+        cumulative.append(("+Inf" if bound == math.inf else repr(float(bound)), total))
+    return cumulative
+
+
+def valued_families(
+    counters: Iterable[tuple[str, str, Callable[[T], float | None]]],
+    gauges: Iterable[tuple[str, str, Callable[[T], float | None]]],
+    labels: Sequence[str],
+    subjects: Sequence[tuple[tuple[str, ...], T]],
+) -> Iterator[Metric]:
+    """Yield the families of two tables of (name, help, value), from subjects by the values of their labels."""
+    for kind, table in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+        for name, text, value in table:
+            family = kind(name, text, labels=labels)
+            for label_values, subject in subjects:
+                number = value(subject)
+                if number is not None:
+                    family.add_metric(label_values, number)
+            yield family
 
 
 def version_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    """Yield all metric families of versions."""
     yield from _work_families(stats)
     yield from _chain_families(stats)
     yield from _table_families(stats)
@@ -54,12 +68,7 @@ def _of(stats: VersionStats) -> tuple[str, str]:
 
 
 def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
-    for kind, values in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
-        for name, text, value in values:
-            family = kind(name, text, labels=LABELS)
-            for version in stats:
-                family.add_metric(_of(version), value(version))
-            yield family
+    yield from valued_families(COUNTERS, GAUGES, LABELS, [(_of(version), version) for version in stats])
     labels = GaugeMetricFamily("freshet_version_label", "1 for each label of the version.", labels=(*LABELS, "label"))
     buckets_of = GaugeMetricFamily(
         "freshet_version_buckets", "Number of batch sizes, by precision.", labels=(*LABELS, "precision")
@@ -73,7 +82,7 @@ def _work_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
     for version in stats:
         for label in version.labels:
             labels.add_metric((*_of(version), label), 1)
-        precisions = Counter(what.split()[1].rstrip(":") for what in version.computes.values())
+        precisions = Counter(described.split()[1].rstrip(":") for described in version.computes.values())
         for precision, count in sorted(precisions.items()):
             buckets_of.add_metric((*_of(version), precision), count)
         for phase in PHASES:

@@ -1,14 +1,14 @@
 """Accept connections on the supervisor's event loop and hand each to a worker.
 
 If no worker can take a connection (none is up, all are busy reading, or all are at their connection limit), it waits
-here and later ones wait in the listener's queue: they are delayed, not refused. The same holds while this process has
-no free file descriptor; its workers continue to serve.
+here and later ones wait in the listener's queue: they are delayed, not refused. So it is while this process has no free
+file descriptor; its workers continue to serve.
 
-When many clients reconnect at once, the connection counts are briefly wrong: a worker that is computing notices only
-after its batch that its old connections have ended. All new connections would then go to the first worker that noticed,
-and stay there. So while the counts are uneven, a new connection waits a moment for them to settle.
+When many clients reconnect at once, a worker that is computing notices only after its batch that its old connections
+have ended. All new connections would go to the first worker that noticed, and stay there. So while the counts are
+uneven, a new connection waits a moment for them to settle.
 
-At shutdown, waiting connections are handed out first (serving.front.backlog), and only then are the workers ordered to
+At shutdown, waiting connections are handed out first (serving.front.backlog), and only then are the workers told to
 end. The channels keep this order, so the worker that received a connection serves it.
 """
 
@@ -62,31 +62,26 @@ class Acceptor:
         await in_thread(None, self._worker_pool.join)
 
     def opened(self) -> None:
-        """Have the workers answer predictions from now on."""
         assert self.host is not None, "the host is set before models are loaded"
         self.host.opened()
 
     async def drain(self) -> None:
-        """Have the workers report the server as unready."""
         if self.host is not None:
             await in_thread(None, self.host.drain)
 
     def drain_share(self, share: float) -> None:
-        """Have every worker close this share of its connections."""
         self._worker_pool.drain_share(share)
 
     def end(self) -> None:
-        """Stop accepting and have the workers finish requests in flight."""
         self._ending.set()
 
     def abort(self) -> None:
-        """End the workers without waiting for requests in flight."""
         self._ending.set()
         self._hurried.set()
         self._worker_pool.abort()
 
     async def _hand_out_rest(self) -> None:
-        """Return when no connection waits and none can arrive, or when no worker takes those that wait."""
+        """Return when no connection waits and none can arrive, or no worker takes those that wait."""
         refuse_new_connections(self._listener)
         loop = asyncio.get_running_loop()
         first_s, last_s = loop.time() + HANDSHAKE_S, loop.time() + LAST_HAND_S
@@ -98,7 +93,6 @@ class Acceptor:
             return
 
     def _waiting(self) -> bool:
-        """Return True if a connection has arrived that was not handed out."""
         queue = select.poll()
         queue.register(self._listener, select.POLLIN)
         return self._held is not None or bool(queue.poll(0))

@@ -20,11 +20,7 @@ PackedArray = list[Any]
 
 
 class ArrayPacker:
-    """Packs array handles for one message.
-
-    Attributes:
-        fds: File descriptors to send with the message; valid as long as the handles are.
-    """
+    """Packs array handles for one message; `fds` are to be sent with it, and are valid as long as the handles are."""
 
     def __init__(self) -> None:
         self.fds: list[int] = []
@@ -53,12 +49,7 @@ class ArrayUnpacker:
             os.close(fd)
 
     def unpack(self, packed: PackedArray) -> NDArray[Any]:
-        """Return the array, mapped onto the sender's memory.
-
-        Raises:
-            ValueError: It cannot be an array.
-            IndexError: The message has no such descriptor.
-        """
+        """Return the array, mapped onto the sender's memory. Raises ValueError or IndexError if it is invalid."""
         place, offset, dtype, shape, writable = packed
         mapped = self._mapped.get((place, writable))
         if mapped is None:

@@ -7,11 +7,10 @@ order:
     J    JSON, and the last of the descriptors
     M    the JSON in a memfd, which is the last of the descriptors and is sent alone: too large for a socket's buffer
 
-Invariants: the packets of one message are sent under one lock, so that messages of several threads do not mix. One
-thread receives. Sizes are bounded before anything is read. If the peer has gone or sends an invalid message,
-ChannelClosed is raised: between two processes of one program there is nothing to repair. A process at its descriptor
-limit still receives the JSON (DescriptorsExhausted): the kernel drops the descriptors that do not fit, and the others
-are closed.
+Invariants: the packets of one message are sent under one lock. One thread receives. Sizes are bounded before anything
+is read. If the peer has gone or sends an invalid message, ChannelClosed is raised: between two processes of one program
+there is nothing to repair. A process at its descriptor limit still receives the JSON (DescriptorsExhausted): the kernel
+drops the descriptors that do not fit, and the others are closed.
 
 Rejected: a stream with length prefixes (descriptors arrive attached to an arbitrary read), multiprocessing's
 connections (pickle).
@@ -49,11 +48,7 @@ class ChannelClosed(Exception):
 
 
 class DescriptorsExhausted(Exception):
-    """A message arrived without its descriptors: this process may open no more.
-
-    Attributes:
-        message: The JSON part of the message.
-    """
+    """A message arrived without its descriptors: this process may open no more. `message` is its JSON part."""
 
     def __init__(self, message: Message) -> None:
         super().__init__("no file descriptors are left")
@@ -64,11 +59,7 @@ class Channel:
     """One end of a channel between two processes. send() may be called from any thread, receive() from one."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Take over a socket.
-
-        Args:
-            sock: A blocking AF_UNIX SOCK_SEQPACKET socket; the channel owns it.
-        """
+        """Take over a blocking AF_UNIX SOCK_SEQPACKET socket."""
         self._sock = sock
         self._sending = threading.Lock()
         self._parts: list[int] = []
@@ -76,37 +67,24 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """Return a channel and the socket of its other end."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(here), there
+        this_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(this_end), other_end
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a message, waiting while the other end is slow.
+        """Send a JSON object and descriptors, which the caller still owns, waiting while the other end is slow.
 
-        Args:
-            message: A JSON object.
-            fds: Descriptors to send with it; the caller still owns its own.
-
-        Raises:
-            ChannelClosed: The other process has gone.
+        Raises ChannelClosed if the other process has gone.
         """
         with _enclosed(orjson.dumps(message), fds) as (data, enclosed):
             self._send(data, enclosed)
 
     def send_nowait(self, message: Message, fds: Sequence[int] = ()) -> bool:
-        """Send a message with few descriptors without waiting.
+        """Send a message with few descriptors, or return False if that would block.
 
-        Args:
-            message: A JSON object.
-
-        Returns:
-            False if sending would block.
-
-        Raises:
-            ChannelClosed: The other process has gone.
+        Raises ChannelClosed if the other process has gone.
         """
         if not self._sending.acquire(blocking=False):
             return False
@@ -122,19 +100,15 @@ class Channel:
         return True
 
     def receive(self, wait: bool = True) -> tuple[Message, list[int]] | None:
-        """Receive the next message and its descriptors, which the caller owns from then on.
+        """Receive the next message and its descriptors, which the caller owns; without `wait` None if there is none.
 
-        Args:
-            wait: Whether to block until there is a message; otherwise return None when there is none yet.
-
-        Raises:
-            ChannelClosed: The other process has gone or sent an invalid message.
-            DescriptorsExhausted: This process may open no more descriptors.
+        Raises ChannelClosed if the other process has gone or sent an invalid message, DescriptorsExhausted if this
+        process may open no more descriptors.
         """
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         while True:
             try:
-                data, extra, got, _ = self._sock.recvmsg(MAX_INLINE_NBYTES + 1, FDS_NBYTES, flags)
+                data, extra, got_flags, _ = self._sock.recvmsg(MAX_INLINE_NBYTES + 1, FDS_NBYTES, flags)
             except BlockingIOError:
                 return None
             except OSError:
@@ -145,10 +119,10 @@ class Channel:
             if not data:
                 self._drop_parts()
                 raise ChannelClosed("the other process has closed the channel")
-            if got & socket.MSG_TRUNC or len(self._parts) > MAX_MESSAGE_FDS:
+            if got_flags & socket.MSG_TRUNC or len(self._parts) > MAX_MESSAGE_FDS:
                 self._drop_parts()
                 raise ChannelClosed("the other process sent a message that is too large")
-            self._starved = self._starved or bool(got & socket.MSG_CTRUNC)
+            self._starved = self._starved or bool(got_flags & socket.MSG_CTRUNC)
             if self._starved and data[:1] != MEMFD:
                 # Frees descriptors for the memfd of the JSON that may still come.
                 self._drop_parts()
@@ -180,7 +154,6 @@ class Channel:
         self._sock.sendmsg([data], [(*RIGHTS, array("i", fds))] if fds else [], flags)
 
     def _whole(self, data: bytes) -> tuple[Message, list[int]]:
-        """Return the message that ends with this packet."""
         fds, self._parts = self._parts, []
         starved, self._starved = self._starved, False
         try:
@@ -209,7 +182,7 @@ class Channel:
 
 @contextlib.contextmanager
 def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence[int]]]:
-    """Yield the last packet of a message and its descriptors; JSON too large for a packet goes into a memfd."""
+    """Yield the last packet of a message and its descriptors; large JSON goes into a memfd."""
     if len(data) > MAX_MESSAGE_NBYTES or len(fds) >= MAX_MESSAGE_FDS:
         raise ValueError(f"message of {len(data)} bytes and {len(fds)} descriptors is too large")
     if len(data) <= MAX_INLINE_NBYTES:
@@ -225,11 +198,7 @@ def _enclosed(data: bytes, fds: Sequence[int]) -> Iterator[tuple[bytes, Sequence
 
 
 def refusal(name: str, message: str) -> FreshetError:
-    """Rebuild an error that the worker raised.
-
-    Returns:
-        An error of that class if it is one of processor.errors, else a FreshetError.
-    """
+    """Rebuild an error of processor.errors that the worker raised, else a FreshetError."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, FreshetError):
         return kind(message)

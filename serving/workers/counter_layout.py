@@ -23,22 +23,16 @@ PROCESS = ""
 
 
 def without_gauges(counted: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
-    """Return snapshots by key without the numbers that are true only while their process lives."""
+    """Return snapshots by key without the numbers that hold only while their process lives."""
     return {key: {slot: n for slot, n in snapshot.items() if not slot.gauge} for key, snapshot in counted.items()}
 
 
 class CounterWriter:
-    """Writes the counters of one worker, in the worker."""
-
     def __init__(self) -> None:
         self._sent: list[tuple[str, Slot]] | None = None
 
     def write(self, counted: Mapping[str, Snapshot]) -> dict[str, Any]:
-        """Return what a report has of the counters, JSON-able.
-
-        Args:
-            counted: Snapshots by key.
-        """
+        """Return the part of a report for the counters, JSON-able, from snapshots by key."""
         layout = [(key, slot) for key, snapshot in counted.items() for slot in snapshot]
         written: dict[str, Any] = {"numbers": [n for snapshot in counted.values() for n in snapshot.values()]}
         if layout != self._sent:
@@ -52,17 +46,11 @@ class CounterWriter:
 
 
 class CounterReader:
-    """Reads the counters of one worker, in the supervisor."""
-
     def __init__(self) -> None:
         self._layout: list[tuple[str, Slot]] = []
 
     def read(self, written: Mapping[str, Any]) -> dict[str, dict[Slot, int | float]]:
-        """Return the snapshots by key.
-
-        Args:
-            written: What CounterWriter.write() has returned, perhaps through JSON.
-        """
+        """Return the snapshots by key from what CounterWriter.write() has returned, perhaps through JSON."""
         if "layout" in written:
             self._layout = [(key, Slot(*slot)) for key, slot in written["layout"]]
         counted: dict[str, dict[Slot, int | float]] = {}

@@ -2,18 +2,17 @@
 
 Imports are most of a worker's start-up time and of its memory outside the tables. `freshet serve` imports everything
 once, forks the fork server, and only then starts threads and becomes the supervisor. A worker is a fork of the fork
-server: it is up within milliseconds and shares those pages with its siblings and the supervisor as long as they are not
-written. The replacement of a dead worker starts as fast. A fork server that is needed later (the first has died, or a
-program other than `freshet serve` runs a server) is a new process, which imports everything again.
+server: it is up within milliseconds and shares unwritten pages with its siblings and the supervisor. The replacement of
+a dead worker starts as fast. A fork server that is needed later (the first has died, or a program other than `freshet
+serve` runs a server) is a new process, which imports everything again.
 
 Invariants
-- The fork server has opened and started nothing beyond what imports do: no event loop, no server, no sessions. So is
-  the process that it is forked from: branch() is called before any thread is started.
+- The fork server, and the process that it is forked from, have opened and started nothing beyond what imports do: no
+  event loop, no server, no sessions. branch() is called before any thread is started.
 - A worker is the supervisor's own child although the fork server forks it: it forks twice, and the kernel gives the
   orphan to its nearest ancestor that adopts orphans. So the supervisor can wait for it and learns of its death for
   certain, and its pid is not reused before.
-- A fork server that has died is started again when the next worker is needed. Workers outlive it; without a supervisor
-  it ends.
+- A fork server that has died is started again with the next worker. Workers outlive it; without a supervisor it ends.
 
 Rejected: fork workers in the supervisor (it has threads); one interpreter a worker (2.4 s of a core and 60 MB each); a
 new process for the first fork server, which imports while the supervisor does (2 s of a second core at each start); the
@@ -113,20 +112,16 @@ class ForkServer:
         gc.freeze()
         with self._lock:
             _take_orphans_in()
-            self._channel, there = Channel.pair()
-            with there:
+            self._channel, other_end = Channel.pair()
+            with other_end:
                 pid = os.fork()
                 if not pid:
                     self._channel.disown()
-                    os._exit(_run_branch(there.fileno()))
+                    os._exit(_run_branch(other_end.fileno()))
             self._process = Child(pid)
 
     def fork(self, end: socket.socket) -> Child:
-        """Fork a worker that uses this end of a channel; the caller still closes its own copy.
-
-        Raises:
-            ChannelClosed: The fork server has gone.
-        """
+        """Fork a worker that uses this end of a channel; the caller closes its own copy. Raises ChannelClosed."""
         with self._lock:
             channel = self._running()
             try:
@@ -152,16 +147,16 @@ class ForkServer:
             raise ChannelClosed("the fork server is closed")
         if self._channel is None:
             _take_orphans_in()
-            self._channel, there = Channel.pair()
-            command = [sys.executable, "-P", "-m", "freshet_serving.serving.workers", str(there.fileno())]
+            self._channel, other_end = Channel.pair()
+            command = [sys.executable, "-P", "-m", "freshet_serving.serving.workers", str(other_end.fileno())]
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-            with there:
+            with other_end:
                 # Standard output is the supervisor's: its caller reads the ready line there.
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=2,
-                    pass_fds=(there.fileno(),),
+                    pass_fds=(other_end.fileno(),),
                     env={**os.environ, "PYTHONPATH": path},
                 )
         return self._channel
@@ -175,11 +170,7 @@ class ForkServer:
 
 
 def _run_branch(fd: int) -> int:
-    """Run the fork server in a fork of `freshet serve`, and return its exit code; so does each worker.
-
-    Args:
-        fd: Descriptor of its end of the channel.
-    """
+    """Run the fork server in a fork of `freshet serve`, and return its exit code; so does each worker."""
     code = 1
     try:
         # Standard output is the supervisor's: its caller reads the ready line there.
@@ -200,10 +191,7 @@ def _run_branch(fd: int) -> int:
 
 
 def ignore_signals() -> None:
-    """Ignore the signals that end a server: one to the process group or the service reaches the supervisor, too.
-
-    The supervisor decides when a worker ends.
-    """
+    """Ignore the signals that end a server: the supervisor, which they reach too, decides when a worker ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

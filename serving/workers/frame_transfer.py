@@ -1,8 +1,8 @@
 """Send a version's frames from its writer to the replica of another process.
 
 Every array gets a number when it is first seen. A worker holds exactly the arrays of the last frame that it has
-acknowledged, and the supervisor knows which; so a frame message contains the new arrays and names the others. A frame
-that was refused or interrupted leaves both sides as they were.
+acknowledged, and the supervisor knows which; so a frame message has the new arrays and names the others. A frame that
+was refused or interrupted leaves both sides as they were.
 
     open      manifest, control words, the files of executables, stage and warm-up: what a Replica is made from
     frame     its number; new arrays; per table and for the dense tensors, names -> numbers
@@ -59,8 +59,6 @@ class SharedArray:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingFrame:
-    """A frame with its arrays numbered."""
-
     frame: Frame
     tables: list[dict[str, int]]
     dense: dict[str, int]
@@ -76,16 +74,14 @@ class FrameSender:
     def __init__(self, package: VersionReader, control: ControlWords) -> None:
         """Read the files that a replica is made from.
 
-        A damaged file is left out: the worker's replica decides what replaces it.
-
-        Raises:
-            NotReady: A file cannot be read for now.
+        A damaged file is left out: the worker's replica decides what replaces it. Raises NotReady if one cannot be read
+        for now.
         """
         names, contents = [], []
-        wanted = sorted(executable_files(package.manifest))
-        wanted += [package.manifest.stage.file] if package.manifest.stage else []
-        wanted += [WARMUP] if WARMUP in package.manifest.files else []
-        for name in wanted:
+        files = sorted(executable_files(package.manifest))
+        files += [package.manifest.stage.file] if package.manifest.stage else []
+        files += [WARMUP] if WARMUP in package.manifest.files else []
+        for name in files:
             try:
                 contents.append(np.frombuffer(package.file(name), np.uint8))
             except NotReady:
@@ -98,71 +94,63 @@ class FrameSender:
         self._manifest = package.manifest
         self._files = dict(zip(names, share(contents, "executables")))
         (self._control,) = share([control.words], "control")
-        self._known: dict[int, SharedArray] = {}
+        self._shared: dict[int, SharedArray] = {}
         self._last = 0
 
     def opening(self, process: int) -> tuple[Message, list[int]]:
-        """Return the message, with its descriptors, from which a process makes its replica.
-
-        Args:
-            process: Index of the process, which owns the pins of that index.
-        """
-        parcel = ArrayPacker()
+        """Return the message and descriptors from which a process, by its index of pins, makes its replica."""
+        packer = ArrayPacker()
         message = {
             "manifest": self._manifest.to_json().decode(),
             "process": process,
-            "control": parcel.pack(self._control, writable=True),
-            "files": {name: parcel.pack(handle) for name, handle in self._files.items()},
+            "control": packer.pack(self._control, writable=True),
+            "files": {name: packer.pack(handle) for name, handle in self._files.items()},
         }
-        return message, parcel.fds
+        return message, packer.fds
 
     def number(self, frame: Frame) -> OutgoingFrame:
         """Assign numbers to a frame's arrays and make the new ones shareable."""
-        met = [(a, name in WRITTEN_BY_READERS) for arrays in frame.arrays for name, a in arrays.items()]
-        met += [(a, False) for a in frame.dense.values()]
-        new = {id(a): (a, writable) for a, writable in met if id(a) not in self._known}
+        arrays_of = [(a, name in WRITTEN_BY_READERS) for arrays in frame.arrays for name, a in arrays.items()]
+        arrays_of += [(a, False) for a in frame.dense.values()]
+        new = {id(a): (a, writable) for a, writable in arrays_of if id(a) not in self._shared}
         handles = share([a for a, _ in new.values()], "dense")
         for (array, writable), handle in zip(new.values(), handles):
             self._last += 1
-            self._known[id(array)] = SharedArray(array, self._last, handle, writable)
+            self._shared[id(array)] = SharedArray(array, self._last, handle, writable)
         tables = [self._numbers(arrays) for arrays in frame.arrays]
         return OutgoingFrame(frame, tables, self._numbers(frame.dense))
 
     def message(self, outgoing: OutgoingFrame, held: frozenset[int]) -> tuple[Message, list[int]]:
-        """Return the frame's message and descriptors for a worker that holds some arrays.
-
-        Args:
-            held: Numbers of the arrays that the worker holds.
-        """
-        parcel = ArrayPacker()
+        """Return the frame's message and descriptors for a worker that holds the arrays of these numbers."""
+        packer = ArrayPacker()
         named = outgoing.numbers - held
-        new = [(n.number, parcel.pack(n.handle, n.writable)) for n in self._known.values() if n.number in named]
+        new = [(n.number, packer.pack(n.handle, n.writable)) for n in self._shared.values() if n.number in named]
         message = {
             "frame": outgoing.frame.number,
             "new": new,
             "tables": outgoing.tables,
             "dense": outgoing.dense,
         }
-        return message, parcel.fds
+        return message, packer.fds
 
     def settle(self, outgoing: OutgoingFrame) -> None:
         """Drop all arrays but those of the frame that every worker now holds."""
         numbers = outgoing.numbers
-        self._known = {key: n for key, n in self._known.items() if n.number in numbers}
+        self._shared = {key: n for key, n in self._shared.items() if n.number in numbers}
 
     def _numbers(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-        return {name: self._known[id(array)].number for name, array in arrays.items()}
+        return {name: self._shared[id(array)].number for name, array in arrays.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPackage:
-    """A version's files as they were received: mapped, and read on demand."""
+    """A version's files as they were received, mapped."""
 
     manifest: Manifest
     files: Mapping[str, NDArray[Any]]
 
     def file(self, name: str) -> bytes:
-        """Return the content of a file; raise Corrupt unless it matches its checksum."""
+        """Return the content of a file. Raises Corrupt unless it matches its checksum."""
         data = self.files[name].tobytes() if name in self.files else b""
         if crc32(data) != self.manifest.files[name].crc32:
             raise Corrupt(f"{name}: does not match its checksum")
@@ -182,16 +170,14 @@ class FrameReceiver:
         lookups: InputLookups = NO_LOOKUPS,
         states: ProcessStates | None = None,
     ) -> None:
-        """Make the replica from the "open" message.
+        """Make the replica from the "open" message, as FrameSender.opening() builds it.
 
         Args:
-            message: As FrameSender.opening() builds it.
             unpacker: Maps the message's arrays.
             options_of: Returns the options of a model's session group.
-            clock: The replica's clock.
-            remote: Reader of tables in a remote store, if there is one.
-            lookups: What looks up inputs in this process.
-            states: What keeps users' parts in this process.
+            remote: Reader of tables in a remote store.
+            lookups: Looks up inputs in this process.
+            states: Keeps users' parts in this process.
         """
         files = {name: unpacker.unpack(packed) for name, packed in message["files"].items()}
         package = ReceivedPackage(Manifest.from_json(message["manifest"].encode()), files)
@@ -215,12 +201,7 @@ class FrameReceiver:
         self._dense: dict[str, NDArray[np.float32]] = {}
 
     def prepare(self, message: Message, unpacker: ArrayUnpacker) -> None:
-        """Prepare the replica for a frame; raise the reason if it cannot serve the frame.
-
-        Args:
-            message: As FrameSender.message() builds it.
-            unpacker: Maps the message's arrays.
-        """
+        """Prepare the replica for the frame of FrameSender.message(); raise the reason if it cannot serve the frame."""
         new: Iterable[tuple[int, PackedArray]] = message["new"]
         arrays = self._arrays | {number: unpacker.unpack(packed) for number, packed in new}
         numbers = message["dense"]
@@ -240,15 +221,14 @@ class FrameReceiver:
 
     def example(self) -> dict[str, str]:
         """Return an example request as JSON text; empty if there is none."""
-        found = self.replica.example()
-        return texts(found, self.replica.manifest.read_inputs) if found else {}
+        request = self.replica.example()
+        return texts(request, self.replica.manifest.read_inputs) if request else {}
 
     def kept(self) -> str:
         """Return the kept requests in base64."""
         return b64encode(self.replica.kept()).decode()
 
     def remember(self, message: Message) -> None:
-        """Keep requests of another version or process."""
         self.replica.remember(b64decode(message["requests"]))
 
     def score(self, message: Message) -> str | None:
@@ -257,7 +237,7 @@ class FrameReceiver:
         return None if scores is None else b64encode(dump_scores(scores)).decode()
 
     def preview(self, message: Message) -> list[Any] | None:
-        """Preview a frame before it is served; return the result as JSON lists, or None if there is none."""
+        """Preview a frame before it is served; return the result as JSON lists, or None."""
         generation = Generation(self.replica.manifest.version, message["step"], message["digest"])
         max_rows, max_s = message["rows"], message["seconds"]
         result = self.replica.preview(message["frame"], message["epoch"], generation, max_rows, max_s)

@@ -1,7 +1,7 @@
 """Run tasks with the same key in order and tasks of different keys in parallel, on a few threads.
 
-Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission, on any of the
-threads. A key costs nothing while it has no task.
+Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission. A key costs
+nothing while it has no task.
 
 All threads have begun before the first task: a task that waited for a thread which a shortage of memory forbids would
 never run, nor would any later task of its key.
@@ -23,13 +23,7 @@ class KeyedExecutor:
     """Runs tasks by key. Thread-safe."""
 
     def __init__(self, threads: int, name: str, aside: Callable[[], None] = lambda: None) -> None:
-        """Start two pools of threads, one for short and one for long tasks.
-
-        Args:
-            threads: Threads of each pool.
-            name: Prefix of the threads' names.
-            aside: Called first in each thread for long tasks.
-        """
+        """Start two pools of so many threads, for short and for long tasks; those for long tasks call `aside` first."""
         self._prompt = standing_pool(threads, name)
         self._long = standing_pool(threads, f"{name}-long", aside)
         self._lock = threading.Lock()
@@ -38,13 +32,7 @@ class KeyedExecutor:
         self._waiting: dict[Hashable, deque[tuple[Task, ThreadPoolExecutor]]] = {}
 
     def submit(self, key: Hashable, task: Task, long: bool = False) -> None:
-        """Run a task after all earlier tasks of the same key.
-
-        Args:
-            key: Tasks with equal keys run one after the other.
-            task: Must not raise.
-            long: Whether it runs in the pool for long tasks.
-        """
+        """Run a task, which must not raise, after all earlier tasks of the same key; long ones in their own pool."""
         threads = self._long if long else self._prompt
         with self._lock:
             if key in self._waiting:

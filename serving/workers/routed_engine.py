@@ -1,4 +1,4 @@
-"""The engine of a worker as its supervisor tells of it: which replicas answer, and why it is not ready."""
+"""The engine of a worker, as its supervisor's routes say: which replicas answer, and why it is not ready."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from freshet_serving.serving.workers.channel import Message
 
 
 class Opened(Protocol):
-    """A version that this worker has opened."""
-
     @property
     def replica(self) -> Replica: ...
 
@@ -22,12 +20,7 @@ class Opened(Protocol):
 class RoutedEngine:
     """A worker's predictor, with what readiness is judged by (serving.lifecycle.Engine).
 
-    Attributes:
-        predictor: Answers requests.
-        ready: Readiness of the models, as the newest routes say.
-        missing: Reason why models do not answer, as the newest routes say.
-        stale: Always "": the supervisor judges staleness, and sets it in the lifecycle.
-        concerns: Reasons why existing data is not served.
+    `stale` is always "": the supervisor judges staleness, and sets it in the lifecycle.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -37,12 +30,7 @@ class RoutedEngine:
         self.concerns: tuple[str, ...] = ()
 
     def reroute(self, message: Message, opened: Mapping[int, Opened]) -> None:
-        """Replace all routes with the supervisor's, or none of them if one cannot be followed.
-
-        Args:
-            message: The "routes" message.
-            opened: The open versions, by key.
-        """
+        """Replace all routes with those of a "routes" message, or none of them if one cannot be followed."""
         routes = {
             name: Routes(
                 name,

@@ -1,22 +1,21 @@
 """Run one worker process: its data ports, sessions and replicas, directed by the supervisor.
 
-Threads: the main thread runs the event loop, which answers requests and reads the channel. Threads `freshet-changes-n`
-prepare frames: they map buffers and pack dense weights, one frame after the other within a version, so that neither
-delays requests. Threads `freshet-changes-long-n` open versions, at low priority (serving.loading.priority). Threads
-`freshet-session-n` are helpers (processor.sessions.group), or the sessions themselves if these have threads. Sessions
-read what a flip changes beyond a frame from the control words; no thread gets a message about it.
+Threads: the main thread runs the event loop, which answers requests and reads the channel. `freshet-changes-n` prepare
+frames (map buffers, pack dense weights), one after the other within a version. `freshet-changes-long-n` open versions,
+at low priority (serving.loading.priority). `freshet-session-n` are helpers (processor.sessions.group), or the sessions
+themselves if these have threads. Sessions read what a flip changes beyond a frame from the control words, without a
+message.
 
 Invariants
 - Messages take effect in the order in which they were sent: routes and connections on the loop, changes of one version
   on the change threads. Warm-up of one version delays no frame of another.
 - Tables are mapped read-only. The shared memory that a worker writes is its own words: its pins, how many of its
   connections have ended, how many of its threads compute, and its heartbeat.
-- No client reaches a worker before it has been initialized with every version and the routes: only then is it handed
-  HTTP connections, and only then does it listen for gRPC. Otherwise it would refuse requests that another worker
-  answers.
+- A worker gets HTTP connections, and listens for gRPC, only after it has every version and the routes. Otherwise it
+  would refuse requests that another worker answers.
 - A worker whose supervisor has gone ends at once: no process would flip, replace or drain it.
-- A worker that is out of descriptors takes no connection and reads its channel again once it has one. A change that
-  needs more descriptors than there are is refused, and the served state stays.
+- A worker out of descriptors takes no connection, and reads its channel again once it has one. A change that needs more
+  descriptors is refused, and the served state stays.
 
 Rejected: PR_SET_PDEATHSIG (it fires when the thread that spawned the worker ends, not the process).
 """
@@ -82,7 +81,7 @@ STARVED_RETRY_S = 0.1
 
 
 class WorkerMetrics(Counts):
-    """Counts of this worker process; scrape() returns the metrics of all processes."""
+    """Counts of this worker process, and the metrics of all processes."""
 
     def __init__(self, scrape: Callable[[], bytes]) -> None:
         super().__init__()
@@ -109,13 +108,7 @@ class GuardedCountedProtocol(CountedProtocol, GuardedProtocol):
 
 
 class Worker:
-    """A worker process.
-
-    Args:
-        channel: This process's end of the channel to the supervisor.
-        settings: The "settings" message: WorkerSettings, and what WorkerPool adds.
-        unpacker: Maps the arrays of that message.
-    """
+    """A worker process, made from its end of the channel and its "settings" message (WorkerSettings, and more)."""
 
     def __init__(self, channel: Channel, settings: Message, unpacker: ArrayUnpacker) -> None:
         self._channel, self._slot = channel, int(settings["seat"])
@@ -153,7 +146,6 @@ class Worker:
         self._lookups = open_lookups(settings["online_stores"], self._clock)
         self._states: ProcessStates | None = None
         if settings["states"]:
-            # Loaded where users' parts are kept.
             from freshet_serving.processor.running.user_states import open_states
 
             memory = unpacker.unpack(settings["states"])
@@ -207,7 +199,6 @@ class Worker:
         self._loop.add_reader(self._channel.fileno(), self._read)
 
     def _starved(self) -> bool:
-        """Return True if this process may open no further descriptor."""
         try:
             os.close(os.dup(self._channel.fileno()))
         except OSError:
@@ -290,12 +281,9 @@ class Worker:
         self._ports.end()
 
     def _notice(self, worker_slots: list[int], stale: str) -> None:
-        """Set readiness from the state of the other workers and the age of the served versions.
+        """Set readiness from the slots of silent workers, and why the served versions are too old ("" if they are not).
 
-        Args:
-            worker_slots: Slots of workers without a heartbeat. Clients that keep connections to them hang, so the whole
-                server reports itself unready.
-            stale: Why the versions that all workers serve are too old; "" if they are not.
+        Clients that keep connections to a silent worker hang, so the whole server reports itself unready.
         """
         silent = (
             f"worker {worker_slots[0]} does"
@@ -313,7 +301,7 @@ class Worker:
             self._lifecycle.drain()
         if message["loaded"] and not self._lifecycle.opened:
             self._lifecycle.open(self._engine)
-            # Exempt loaded objects from collection, so that the collector has less to walk between two requests.
+            # Loaded objects stay alive: freezing them leaves the collector less to walk between two requests.
             gc.collect()
             gc.freeze()
 
@@ -331,7 +319,6 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        """Apply one change of a version, on a change thread."""
         op, key = message["op"], message["version"]
         try:
             with ArrayUnpacker(fds) as unpacker:
@@ -372,8 +359,6 @@ class Worker:
             self._reply(message)
 
     def _erase(self, message: Message) -> None:
-        """Have everything of this process forget a user, on a change thread."""
-        # Loaded when a person asks.
         from freshet_serving.processor.versions.erasure import ErasedUser, erase_once
 
         counts, failed = erase_once(ErasedUser.of_json(message["user"]))
@@ -444,14 +429,14 @@ class Worker:
         self._occupancy.beat()
 
     def _scrape(self) -> bytes:
-        """Return the metrics of all processes, from the supervisor; run on a thread of its own. Raise NotReady."""
+        """Return the metrics of all processes, from the supervisor; run on a thread of its own."""
         text: str | None = self._ask({"op": "scrape"}, SCRAPE_TIMEOUT_S)["text"]
         if text is None:
             raise FreshetError("metrics: could not be rendered; see the server's log")
         return text.encode()
 
     def _control(self, operation: str, arguments: Message) -> Message:
-        """Forward a control operation to the supervisor, which performs it; run on a thread of its own."""
+        """Have the supervisor perform a control operation; run on a thread of its own."""
         answer = self._ask({"op": "control", "operation": operation, "arguments": arguments}, CONTROL_TIMEOUT_S)
         if "error" in answer:
             raise refusal(*answer["error"])
@@ -459,7 +444,7 @@ class Worker:
         return result
 
     def _ask(self, message: Message, timeout_s: float) -> Message:
-        """Send a request to the supervisor and return its answer; raise NotReady if it does not answer."""
+        """Return the supervisor's answer. Raises NotReady if it does not answer."""
         asked: Future[Message] = Future()
         number = next(self._numbers)
         self._asked[number] = asked
@@ -473,7 +458,6 @@ class Worker:
 
 
 def main(fd: int) -> int:
-    """Run a worker on this descriptor of the channel."""
     channel = Channel(socket.socket(fileno=fd))
     try:
         received = channel.receive()

@@ -2,7 +2,7 @@
 
 A report is {"counters": ..., "gauges": ..., "counted": ...}: nested objects and lists of numbers, and blocks of
 counters (serving.workers.counter_layout), which are among the counters once they are read. A dead process's counters
-are kept as it last reported them, so that no sum ever decreases; its gauges are dropped. A worker reports once a second
+stay as it last reported them, so that no sum ever decreases; its gauges are dropped. A worker reports once a second
 unprompted, so a killed worker loses less than a second of counts.
 """
 
@@ -32,7 +32,7 @@ def add(a: Numbers, b: Numbers) -> Numbers:
 
 
 def observed(observer: str) -> str:
-    """Return the name under which a report has what an observer has counted, by evidence_key()."""
+    """Return the key of a report for what an observer has counted, by evidence_key()."""
     return f"observed by {observer}"
 
 
@@ -44,7 +44,7 @@ def evidence_key(versions: Iterable[int | str]) -> str:
 class Totals:
     """The newest report of every living worker, and the sum of the last reports of dead ones. Thread-safe.
 
-    A worker's reports are handed over in their order.
+    A worker's reports come in their order.
     """
 
     def __init__(self) -> None:
@@ -74,21 +74,13 @@ class Totals:
                 total = add(total, report["counters"])
             return total
 
-    def counted(self, what: str, key: str) -> Numbers:
-        """Return the sum of one key of one counter over all processes.
-
-        Args:
-            what: Name of the counter.
-            key: Key within it.
-
-        Returns:
-            The sum, or None if no process has counted it.
-        """
+    def counted(self, counter: str, key: str) -> Numbers:
+        """Return the sum of one key of one counter over all processes; None if no process has counted it."""
         with self._lock:
-            parts = [self._dead.get(what, {}).get(key)]
-            parts += [report["counters"].get(what, {}).get(key) for report in self._living.values()]
-        found = [part for part in parts if part is not None]
-        return functools.reduce(add, found) if found else None
+            parts = [self._dead.get(counter, {}).get(key)]
+            parts += [report["counters"].get(counter, {}).get(key) for report in self._living.values()]
+        counts = [part for part in parts if part is not None]
+        return functools.reduce(add, counts) if counts else None
 
     def gauges(self) -> dict[int, Numbers]:
         """Return the gauges of each living worker, by slot."""

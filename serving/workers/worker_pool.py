@@ -1,8 +1,7 @@
 """Spawn, message, reap and replace the supervisor's worker processes.
 
 A slot is a worker's place: its number, and its words in every version's control block. At most one process lives in it.
-
-Threads: `freshet-seat-n` runs the life cycle of a slot: spawn, initialize, watch, reap, spawn again. Any thread that
+Thread `freshet-seat-n` runs the life cycle of a slot: spawn, initialize, watch, reap, spawn again. Any thread that
 finds a process gone reaps it, and waits until that is done.
 
 Invariants
@@ -10,20 +9,18 @@ Invariants
   and its slot freed. So no pin is cleared that a live process relies on, and no flip is published while a process that
   did not prepare it could still see it.
 - Connections are handed only to initialized processes, which have every version and the routes.
-- A process that had more than its share of the connections at two consecutive checks closes the excess, each with a
-  reply that says so, and no request is lost. So a new process gets its share of existing connections.
+- A process with more than its share of the connections at two consecutive checks closes the excess, each with a reply
+  that says so; no request is lost. So a new process gets its share of existing connections.
 - A slot whose process keeps dying is restarted with growing delays; the other slots are not affected.
-- A process has no more connections than its descriptors allow (serving.front.resource_limits). When all processes are
-  full, new connections wait in the listener's queue.
-- A process without a heartbeat for SUSPECT_S is a suspect: it gets no connections, and the server is not ready, until
-  its heartbeat returns. It may be stopped, or the machine out of memory, so it keeps what it has and is killed only
-  after SILENCE_TIMEOUT_S. Two checks are needed, so that a supervisor that was itself stopped suspects no process.
-- A process without a heartbeat for SILENCE_TIMEOUT_S hangs. A heartbeat is a message or a beat (its word on the shared
-  board, which counts up with every bucket that it runs and while its loop turns). A process in a long computation beats
-  although its loop does not turn, and is left alone; a process stopped by a signal sends neither. Hanging processes are
-  killed one at a time: the next when the successor of the last one answers, or has not come up within START_TIMEOUT_S.
-  So a cause that stops all of them at once (a machine that swaps, one bucket that takes a minute) does not take all of
-  them down.
+- A process has no more connections than its descriptors allow (serving.front.resource_limits). When all are full, new
+  connections wait in the listener's queue.
+- A heartbeat is a message or a beat: its word on the shared board, which counts up with every bucket that it runs and
+  while its loop turns. So a process in a long computation beats; one stopped by a signal does not.
+- A process without a heartbeat for SUSPECT_S, at two checks (the supervisor itself may have been stopped), is a
+  suspect: it gets no connections, and the server is not ready, until its heartbeat returns.
+- After SILENCE_TIMEOUT_S it hangs and is killed. Hanging processes are killed one at a time: the next when the
+  successor of the last one answers, or has not come up within START_TIMEOUT_S. So a cause that stops all at once (a
+  machine that swaps, one bucket that takes a minute) does not take all of them down.
 - A slot gets another process only after its owner has been notified of the signal that ended the last one: the cause
   may still exist (a mapped file that was truncated), and must no longer be served by then.
 
@@ -81,19 +78,17 @@ class WorkerListener(Protocol):
     def initialize_worker(self, worker: WorkerProcess) -> None:
         """Give a new process every version and the routes, then call WorkerPool.mark_available().
 
-        Raises:
-            ChannelClosed: The process has gone.
-            FreshetError: It cannot serve.
+        Raises ChannelClosed if the process has gone, FreshetError if it cannot serve.
         """
 
     def on_exit(self, worker: WorkerProcess) -> None:
         """Handle the death of a process whose slot is about to be freed."""
 
     def on_crash(self, slot: int, signal: str) -> None:
-        """Handle an unexpected death; called without a lock, before the slot gets another process.
+        """Handle an unexpected death, without a lock, before the slot gets another process.
 
         Args:
-            signal: Name of the signal that ended the process, or "" if it is not known.
+            signal: Name of the signal that ended the last one; "" if it is not known.
         """
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
@@ -105,13 +100,10 @@ class WorkerListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Settings that a worker is started with.
+    """Settings that a worker is started with; it reads them as JSON.
 
     Attributes:
-        front: Options of the data ports.
         session_options: Options of the sessions, as in ServeConfig.
-        remote: The remote store of tables, if there is one.
-        online_stores: The online stores that features are looked up in.
         grpc_address: Address reserved for all workers.
     """
 
@@ -121,20 +113,14 @@ class WorkerSettings:
     online_stores: list[Any]
     grpc_address: str
 
-    def message(self) -> Message:
-        """Return the settings as the message that Worker reads."""
-        return asdict(self)
-
 
 class WorkerSlot:
     """A worker's place.
 
     Attributes:
-        number: Index of the slot.
-        worker: The process in it, if any.
-        available: Whether that process answers requests.
-        suspect: Whether its heartbeat is overdue.
-        been_up: Whether any process of this slot has answered requests.
+        available: Its process answers requests.
+        suspect: The heartbeat of its process is overdue.
+        been_up: Some process of this slot has answered requests.
         restarts: Processes replaced so far.
         died_of: Signal that ended the last process, or "".
     """
@@ -150,7 +136,7 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """The worker pool: one worker for each slot."""
+    """One worker for each slot."""
 
     def __init__(
         self,
@@ -162,7 +148,6 @@ class WorkerPool:
         """Set up the slots; start() spawns the workers.
 
         Args:
-            count: Number of slots.
             fork_server: One that has been started already, if there is one.
             rate_limits: Shared memory of the rate limiter (serving.access.rate_limiter).
         """
@@ -200,7 +185,6 @@ class WorkerPool:
         return len(self._slots)
 
     def start(self, owner: WorkerListener) -> None:
-        """Spawn the workers."""
         self._owner = owner
         for thread in self._threads:
             thread.start()
@@ -214,7 +198,7 @@ class WorkerPool:
         log.info("worker %d is up, process %d", worker.slot, worker.pid)
 
     def available(self) -> list[WorkerProcess]:
-        """Return the workers that answer requests."""
+        """Return the workers that answer requests, suspects included."""
         with self._changed:
             return [s.worker for s in self._slots if s.available and s.worker is not None]
 
@@ -224,7 +208,7 @@ class WorkerPool:
             return [s.worker for s in self._slots if s.available and not s.suspect and s.worker is not None]
 
     def suspects(self) -> list[int]:
-        """Return the slots of processes that have sent no heartbeat for a while."""
+        """Return the slots of processes whose heartbeat is overdue."""
         with self._changed:
             return [slot.number for slot in self._slots if slot.suspect]
 
@@ -234,7 +218,7 @@ class WorkerPool:
         return all(slot.been_up for slot in self._slots)
 
     def wait_complete(self) -> None:
-        """Return once every slot has had a worker up; raise NotReady when that takes too long."""
+        """Return once every slot has had a worker up. Raises NotReady after START_TIMEOUT_S."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.complete or self._ending.is_set(), START_TIMEOUT_S):
                 raise NotReady("workers: not all processes started; see the server's log")
@@ -248,8 +232,7 @@ class WorkerPool:
     def hand_off(self, connection: socket.socket) -> bool:
         """Hand a connection to the worker with the fewest, preferring those with a heartbeat within LATE_S.
 
-        Returns:
-            False if no worker can take it now.
+        Returns False if no worker can take it now.
         """
         self._turn += 1
         order = sorted(
@@ -265,8 +248,7 @@ class WorkerPool:
     def _excess(self, worker: WorkerProcess) -> int:
         """Return the number of connections a worker has beyond its share.
 
-        After a death its connections go to the other workers, and clients that keep theirs would leave its successor
-        idle.
+        After a death its connections go to other workers; clients that keep theirs would leave its successor idle.
         """
         workers = self.responsive()
         if worker not in workers:
@@ -274,7 +256,7 @@ class WorkerPool:
         return max(0, self._connections(worker) + -sum(map(self._connections, workers)) // len(workers))
 
     def drain_share(self, share: float) -> None:
-        """Have every worker close this share of its connections."""
+        """Have every responsive worker close this share of its connections."""
         for worker in self.responsive():
             with contextlib.suppress(ChannelClosed):
                 worker.tell("release", {"share": share})
@@ -295,7 +277,6 @@ class WorkerPool:
         worker.reap(self._on_death)
 
     def info(self) -> list[dict[str, Any]]:
-        """Return the state of each slot, for status pages."""
         with self._changed:
             return [
                 {
@@ -315,7 +296,6 @@ class WorkerPool:
         self._broadcast_stop("end")
 
     def abort(self) -> None:
-        """Have every worker end without finishing."""
         self._broadcast_stop("abort")
 
     def join(self) -> None:
@@ -345,7 +325,6 @@ class WorkerPool:
                 continue
 
     def _supervise(self, slot: WorkerSlot) -> None:
-        """Run the life cycle of a slot."""
         failures = 0
         while not self._ending.is_set():
             started_s = time.monotonic()
@@ -366,14 +345,14 @@ class WorkerPool:
             log.exception("could not examine why a worker ended")
 
     def _run_worker(self, slot: WorkerSlot) -> str:
-        """Run one process from start to death; return the name of the signal that ended it, or ""."""
+        """Run one process; return the name of the signal that ended it, or ""."""
         assert self._owner is not None, "start() was called"
-        parcel = ArrayPacker()
-        board = parcel.pack(self._board_handle, writable=True)
-        rate_limits = parcel.pack(self._meters_handle, writable=True)
-        states = parcel.pack(self._states_handle, writable=True) if self._states_handle else None
+        packer = ArrayPacker()
+        board = packer.pack(self._board_handle, writable=True)
+        rate_limits = packer.pack(self._meters_handle, writable=True)
+        states = packer.pack(self._states_handle, writable=True) if self._states_handle else None
         message = {
-            **self.settings.message(),
+            **asdict(self.settings),
             "seat": slot.number,
             "board": board,
             "meters": rate_limits,
@@ -382,7 +361,7 @@ class WorkerPool:
         try:
             self._board[:, slot.number] = 0
             beats = functools.partial(self._beats.item, slot.number)
-            worker = WorkerProcess(self._fork_server, slot.number, message, parcel.fds, self._owner.on_message, beats)
+            worker = WorkerProcess(self._fork_server, slot.number, message, packer.fds, self._owner.on_message, beats)
         except (OSError, ChannelClosed) as error:
             log.error("could not start worker %d: %s", slot.number, error)
             return ""
@@ -466,7 +445,6 @@ class WorkerPool:
 
 
 def _state_of(pid: int) -> str:
-    """Return the state of a process as the kernel reports it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

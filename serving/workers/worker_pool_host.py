@@ -1,14 +1,11 @@
 """Host the supervisor's models: it writes them, and worker processes read them.
 
-A WorkerPoolHost is a ModelHost that answers no requests itself: connect() gives a version to every worker. It rules
-out:
+A WorkerPoolHost is a ModelHost that answers no requests itself: connect() gives a version to every worker. It rules out
 
 - A frame that some worker cannot serve. prepare() asks all workers at once and returns when each has acknowledged; the
   version's one store to its control words, which all of them map, comes after that. If one refuses, the frame is
   refused for all; one that has gone is reaped, so certainly dead, before the store is made. A flip within the current
   frame asks no worker: all of it is in the control words.
-- A worker that misses a frame. A new process first joins, then receives every existing version, each under that
-  version's lock at its current frame; later versions count it among their replicas from the start. Routes come last,
   connections after them. It reads flips made in the meantime like any other worker.
 - A worker that is routed to a version it does not have. Routes name a version after all workers have prepared it, and
   workers close a version after no routes name it: both on one channel, in that order.
@@ -81,7 +78,6 @@ class WorkerPoolHost(ModelHost):
         worker_pool: WorkerPool,
         scrape: Callable[[], bytes],
         control: ControlHandler = no_model_control,
-        clock: Clock | None = None,
     ) -> None:
         """Start the worker pool; load_all() loads the models.
 
@@ -89,9 +85,8 @@ class WorkerPoolHost(ModelHost):
             worker_pool: The pool, not yet started.
             scrape: Renders the metrics that clients request from workers.
             control: Performs the control operations that clients request from workers.
-            clock: The system's by default.
         """
-        clock, remote = clock or SystemClock(), config.remote()
+        clock, remote = SystemClock(), config.remote()
         tables = open_remote_tables(remote, clock)
         opened = open_repository(
             config.repository, config.mirror, config.mirror_bytes, serving=True, models=config.models
@@ -137,28 +132,23 @@ class WorkerPoolHost(ModelHost):
 
     def group_stats(self) -> dict[str, GroupStats]:
         """Return the statistics of each session group, as last reported."""
-        now: Any = {}
+        current: Any = {}
         for gauges in self.totals.gauges().values():
-            now = add(now, gauges["groups"])
+            current = add(current, gauges["groups"])
         work = self.totals.counters().get("groups", {})
         # Groups of dead workers still count while no living worker reports them.
-        found = {}
-        for name in {**work, **now}:
-            sessions, queue_rows = now.get(name, (0, 0))
-            found[name] = GroupStats(sessions, queue_rows, SessionStats(**work.get(name, {})))
-        return found
+        statistics = {}
+        for name in {**work, **current}:
+            sessions, queue_rows = current.get(name, (0, 0))
+            statistics[name] = GroupStats(sessions, queue_rows, SessionStats(**work.get(name, {})))
+        return statistics
 
     def resize(self, sessions: int, group: str | None = None) -> None:
-        """Resize the sessions of each worker, present and future.
-
-        Args:
-            sessions: Sessions in each worker's group.
-            group: Name of the group; None for all.
-        """
+        """Resize the group's sessions (None: of all groups) of each worker, present and future."""
         with self._publishing:
-            asked = self._ask_all("resize", {"sessions": sessions, "group": group})
+            answers = self._ask_all("resize", {"sessions": sessions, "group": group})
             answered = 0
-            for worker, answer in asked:
+            for worker, answer in answers:
                 try:
                     answer.result(ANSWER_TIMEOUT_S)
                     answered += 1
@@ -202,15 +192,15 @@ class WorkerPoolHost(ModelHost):
         return self.totals.counted(observed(observer), evidence_key([key_of(version) for version in versions]))
 
     def counted(self, version: ServedVersion) -> Snapshot:
-        """Return the counters of what serves a version beside the core, as last reported."""
+        """Return the counters of a version beside the core, as last reported."""
         return self._reported(COUNTED, version) or {}
 
-    def _reported(self, what: str, version: ServedVersion) -> Any:
+    def _reported(self, counter: str, version: ServedVersion) -> Any:
         """Return the sum of a version's counts over all processes; None if there is none."""
-        return self.totals.counted(what, str(key_of(version)))
+        return self.totals.counted(counter, str(key_of(version)))
 
     def on_routes_changed(self) -> None:
-        """Send the new routes to every worker; all have them when this returns."""
+        """Send the new routes to every worker, and wait until all have them."""
         with self._publishing:
             for worker, answer in self._ask_all("routes", self._routes()):
                 try:
@@ -225,7 +215,7 @@ class WorkerPoolHost(ModelHost):
 
     @property
     def _routed(self) -> bool:
-        """Readiness as sent with the routes; suspects and staleness are sent separately."""
+        """Readiness as sent with the routes, without suspects and staleness."""
         return self.answering and self._worker_pool.complete and bool(self._worker_pool.available())
 
     def load_all(self, strict: bool = False) -> None:
@@ -234,7 +224,6 @@ class WorkerPoolHost(ModelHost):
         self._worker_pool.wait_complete()
 
     def opened(self) -> None:
-        """Have the workers answer predictions."""
         self._loaded = True
         self.on_routes_changed()
 
@@ -259,14 +248,12 @@ class WorkerPoolHost(ModelHost):
         }
 
     def workers(self) -> list[dict[str, Any]]:
-        """Return the process, connections and restarts of each worker."""
         return self._worker_pool.info()
 
     def drain(self) -> None:
         """Have every worker report itself unready and continue to serve.
 
-        Routes also carry that flag, but they wait for other changes of routes and for every worker, and one may be
-        stopped: shutdown must wait for neither.
+        Not by routes, which wait for other changes and for every worker: one may be stopped.
         """
         self._draining = True
         _wait(self._ask_all("drain", {}, self._worker_pool.responsive()))
@@ -287,8 +274,8 @@ class WorkerPoolHost(ModelHost):
         self._introduced[worker.slot] = self.corruption_unloads
         with self._registry:
             self._joined = (*self._joined, worker)
-            there = list(self._replicas.values())
-        for replicas in there:
+            existing = list(self._replicas.values())
+        for replicas in existing:
             replicas.bring(worker)
         with self._publishing:
             if self._placements:
@@ -302,22 +289,18 @@ class WorkerPoolHost(ModelHost):
             self.on_routes_changed()
 
     def on_exit(self, worker: WorkerProcess) -> None:
-        """Release what the dead process held."""
         with self._registry:
             self._joined = tuple(w for w in self._joined if w is not worker)
-            there = list(self._replicas.values())
-        for replicas in there:
+            existing = list(self._replicas.values())
+        for replicas in existing:
             replicas.on_exit(worker)
         self.totals.on_exit(worker.slot)
 
     def on_crash(self, slot: int, signal: str) -> None:
-        """Check files before the slot gets another process.
+        """Check files before the slot gets another process; `signal` ended the last one ("" if unknown).
 
         A worker ended by SIGBUS has touched a page that does not exist. The file was truncated, which its size shows,
         or the disk cannot read it any more, which only reading all files shows.
-
-        Args:
-            signal: Name of the signal that ended the process, or "" if it is not known.
         """
         report(log, self.examine())
         # Compare with the count at initialization: another slot's process may have died of the same file.
@@ -326,7 +309,6 @@ class WorkerPoolHost(ModelHost):
             self._readings.submit(lambda: report(log, self.examine([BYTES])))
 
     def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """Handle a worker's report, scrape or control request."""
         if message["op"] == "report":
             self.totals.reported(worker.slot, message["report"])
         elif message["op"] == "scrape":
@@ -335,10 +317,7 @@ class WorkerPoolHost(ModelHost):
             self._controls.submit(self._answer_control, worker, message)
 
     def on_suspects_changed(self) -> None:
-        """Tell the responsive workers which slots are suspect and whether the served versions are too old.
-
-        They report the whole server as unready, because clients that keep a connection to a suspect hang.
-        """
+        """Tell the responsive workers which slots are suspect, and why the served versions are too old."""
         with self._telling:
             worker_slots = self._worker_pool.suspects()
             for worker in self._worker_pool.responsive():
@@ -378,11 +357,7 @@ class WorkerPoolHost(ModelHost):
     # The plan of cores.
 
     def _plan_cores(self, options: SessionConfig, clock: Clock) -> Any:
-        """Return what plans the cores of all workers, and lends some to trainers.
-
-        Args:
-            options: The options of each worker.
-        """
+        """Return what plans the cores of all workers, and lends some to trainers."""
         # Loaded where cores are planned.
         from freshet_serving.processor.sessions.placement import core_planner
 
@@ -400,10 +375,7 @@ class WorkerPoolHost(ModelHost):
         return self.totals.counters().get(PLANNED, {}), [report[PLANNED] for report in gauges if PLANNED in report]
 
     def _place(self, placements: Any) -> None:
-        """Tell all workers, present and future, where their sessions compute.
-
-        Suspects are told with the next turn: sending to them may block until they are killed.
-        """
+        """Tell all workers, present and future, where their sessions compute; suspects with the next turn."""
         with self._publishing:
             self._placements = {"placements": placements}
             for worker in self._worker_pool.responsive():
@@ -413,14 +385,6 @@ class WorkerPoolHost(ModelHost):
     # Used by WorkerReplicas.
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
-        """Register a version that is about to be opened.
-
-        Returns:
-            The workers that are to open it now.
-
-        Raises:
-            NotReady: No process is up.
-        """
         give_up_s = time.monotonic() + ABSENCE_TIMEOUT_S
         while True:
             with self._registry:
@@ -442,16 +406,15 @@ class WorkerPoolHost(ModelHost):
         self, op: str, message: Message, workers: Iterable[WorkerProcess] | None = None
     ) -> list[tuple[WorkerProcess, Future[Message]]]:
         """Send a request to these workers, or with None to all that answer requests."""
-        asked = []
+        answers = []
         for worker in self._worker_pool.available() if workers is None else workers:
             try:
-                asked.append((worker, worker.ask(op, message)))
+                answers.append((worker, worker.ask(op, message)))
             except ChannelClosed:
                 continue
-        return asked
+        return answers
 
     def _routes(self) -> Message:
-        """Return everything that workers need for routing, as it is now."""
         models = {}
         for name, model in self._models.items():
             routes = model.routes
@@ -465,9 +428,9 @@ class WorkerPoolHost(ModelHost):
         return {"models": models, "missing": self.missing, **flags}
 
 
-def _wait(asked: list[tuple[WorkerProcess, Future[Message]]]) -> None:
+def _wait(answers: list[tuple[WorkerProcess, Future[Message]]]) -> None:
     """Wait for the answers, at most ANSWER_AT_ONCE_S."""
     give_up_s = time.monotonic() + ANSWER_AT_ONCE_S
-    for _, answer in asked:
+    for _, answer in answers:
         with contextlib.suppress(ChannelClosed, TimeoutError):
             answer.result(max(0.0, give_up_s - time.monotonic()))

@@ -18,15 +18,9 @@ LABELS = ("worker",)
 
 
 class WorkerPoolMetrics(Metrics):
-    """The supervisor's Metrics."""
+    """The supervisor's Metrics; `host` returns None while models load, when workers already count refusals."""
 
     def __init__(self, lifecycle: Availability[ModelHost], host: Callable[[], WorkerPoolHost | None]) -> None:
-        """Read the counts of a worker pool.
-
-        Args:
-            lifecycle: Says which host is open.
-            host: Returns the pool's host as soon as there is one: workers count refusals while models load.
-        """
         super().__init__(lifecycle)
         self._host = host
 

@@ -3,8 +3,7 @@
 Invariants
 - A thread of its own, `freshet-ear-n`, receives the process's messages. When it ends, every request that waits for an
   answer has failed.
-- A process is reaped once, by whoever finds it gone first; the others wait until that is done
-  (serving.workers.worker_pool).
+- A process is reaped once, by whoever finds it gone first; the others wait (serving.workers.worker_pool).
 """
 
 from __future__ import annotations
@@ -35,16 +34,12 @@ class WorkerProcess:
         on_message: MessageHandler,
         beats: Callable[[], int],
     ) -> None:
-        """Spawn the process.
+        """Spawn the process. Raises ChannelClosed if the fork server or the process has gone.
 
         Args:
-            fork_server: Forks the process.
             fds: Descriptors of the settings.
             on_message: Called with messages that the process sends unprompted.
             beats: Returns the process's count of heartbeats.
-
-        Raises:
-            ChannelClosed: The fork server or the process has gone.
         """
         self.slot = slot
         self.handed = 0
@@ -58,10 +53,10 @@ class WorkerProcess:
         self._numbers = itertools.count(1)
         self._reap_lock = threading.Lock()
         self._reaped = False
-        self._channel, there = Channel.pair()
+        self._channel, other_end = Channel.pair()
         try:
-            with there:
-                self._process = fork_server.fork(there)
+            with other_end:
+                self._process = fork_server.fork(other_end)
         except ChannelClosed:
             self._channel.close()
             raise
@@ -84,36 +79,20 @@ class WorkerProcess:
         return self.hello.done() and self.hello.exception() is None
 
     def heartbeat_age_s(self) -> float:
-        """Return the seconds since the last heartbeat (a message or a beat); resolution: the polling interval."""
+        """Return the seconds since the last heartbeat (a message or a beat), with the resolution of the polls."""
         beats, now_s = self._beats(), time.monotonic()
         if beats != self._seen:
             self._seen, self._moved_s = beats, now_s
         return now_s - max(self.heard_s, self._moved_s)
 
     def tell(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> None:
-        """Send a message that needs no answer.
-
-        Args:
-            op: What the worker is to do.
-            message: Further fields.
-
-        Raises:
-            ChannelClosed: The process has gone.
-        """
+        """Send a message that needs no answer. Raises ChannelClosed."""
         self._channel.send({**(message or {}), "op": op}, fds)
 
     def ask(self, op: str, message: Message | None = None, fds: Sequence[int] = ()) -> Future[Message]:
-        """Send a request.
+        """Send a request; return a future of the answer, of the worker's FreshetError, or of ChannelClosed.
 
-        Args:
-            op: What the worker is to do.
-            message: Further fields.
-
-        Returns:
-            A future of the answer, of the FreshetError that the worker refused with, or of ChannelClosed.
-
-        Raises:
-            ChannelClosed: The process has gone.
+        Raises ChannelClosed if the process has gone.
         """
         answer: Future[Message] = Future()
         number = next(self._numbers)
@@ -147,7 +126,6 @@ class WorkerProcess:
             self._reaped = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Return True if the process ends by itself within that time."""
         return self._process.wait(timeout_s)
 
     def _listen(self) -> None:
@@ -187,8 +165,8 @@ class WorkerProcess:
         """Fail all requests that wait for an answer."""
         with self._lock:
             self.gone.set()
-            asked, self._asked = self._asked, {}
-        for answer in asked.values():
+            unanswered, self._asked = self._asked, {}
+        for answer in unanswered.values():
             answer.set_exception(ChannelClosed("the worker has exited"))
         if not self.hello.done():
             self.hello.set_exception(ChannelClosed("the worker exited before it was ready"))

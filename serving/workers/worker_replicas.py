@@ -5,17 +5,14 @@ Invariants
   that has gone or does not answer is reaped, so certainly dead, before that.
 - The arrays that a worker holds are known only once it has answered; until then they are sent to it anew.
 - The lock is the version's: methods run under it, except for on_exit() and what workers report.
-
-Rejected: a strong reference to the version (see WorkerReplicas).
 """
 
 from __future__ import annotations
 
 import weakref
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from freshet_serving.processor.columns import Column
@@ -39,18 +36,14 @@ SCORE_TIMEOUT_S = 2.0
 
 
 class ReplicasHost(Protocol):
-    """The host of the models, as replicas need it (serving.workers.worker_pool_host)."""
+    """The host of the models (serving.workers.worker_pool_host), as replicas need it."""
 
     @property
     def totals(self) -> Totals:
         """The sums that the workers have reported."""
 
     def register(self, replicas: WorkerReplicas) -> tuple[WorkerProcess, ...]:
-        """Register a version that is about to be opened; return the workers that are to open it now.
-
-        Raises:
-            NotReady: No process is up.
-        """
+        """Register a version about to be opened; return the workers that open it now. Raises NotReady without one."""
 
     def unregister(self, replicas: WorkerReplicas) -> None:
         """Forget a version that is closed."""
@@ -60,17 +53,10 @@ class ReplicasHost(Protocol):
 
 
 class WorkerReplicas:
-    """A version's replicas in all workers: implements processor.versions.replica.Replicas.
-
-    Methods run under the version's lock, except on_exit() and what workers report.
-    """
+    """A version's replicas in all workers: implements processor.versions.replica.Replicas."""
 
     def __init__(self, host: ReplicasHost, key: int, version: ServedVersion) -> None:
-        """Prepare to send a version to workers.
-
-        Args:
-            key: Key by which workers know the version.
-        """
+        """Prepare to send a version to workers, which know it by the key."""
         self.key, self._host = key, host
         # A weak reference: the version holds this object, and the collector ignores what was loaded at start, so a
         # cycle would never be freed and its files would stay mapped.
@@ -82,11 +68,11 @@ class WorkerReplicas:
     @property
     def cost(self) -> Mapping[int, float]:
         """Measured cost by bucket, as last reported: the mean over the workers."""
-        found: dict[int, list[float]] = {}
+        reported: dict[int, list[float]] = {}
         for gauges in self._host.totals.gauges().values():
             for bucket, cost in gauges["costs"].get(str(self.key), []):
-                found.setdefault(bucket, []).append(cost)
-        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(found.items())}
+                reported.setdefault(bucket, []).append(cost)
+        return {bucket: sum(costs) / len(costs) for bucket, costs in sorted(reported.items())}
 
     @property
     def computes(self) -> Mapping[int, str]:
@@ -113,7 +99,7 @@ class WorkerReplicas:
         return [SplitCost(*each) for each in reported]
 
     def prepare(self, frame: Frame) -> None:
-        """Have all workers prepare a frame; raise NotReady when there is no worker at all."""
+        """Have all workers prepare a frame. Raises NotReady if there is no worker at all."""
         if self._settled is None:
             self._open(frame)
             return
@@ -130,61 +116,41 @@ class WorkerReplicas:
             max_rows: Rows that a worker scores at most.
             max_s: Seconds that a worker spends at most.
         """
-        asked = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
-        for worker in list(self._held):
-            try:
-                answer = worker.ask("preview", {"version": self.key, **asked, "rows": max_rows, "seconds": max_s})
-                reply = answer.result(PREVIEW_TIMEOUT_S + max_s)["preview"]
-            except (ChannelClosed, TimeoutError):
-                continue
-            if reply is not None:
-                rows, seconds, figures = reply
+        staged = {"frame": frame, "epoch": epoch, "step": generation.step, "digest": generation.digest}
+        message = {**staged, "rows": max_rows, "seconds": max_s}
+        for answer in self._answers("preview", message, PREVIEW_TIMEOUT_S + max_s):
+            if answer["preview"] is not None:
+                rows, seconds, figures = answer["preview"]
                 return PreviewResult(rows, seconds, [Figure(*figure) for figure in figures])
         return None
 
     def kept(self) -> bytes:
         """Return the kept requests of the worker that has most."""
-        kept = b""
-        for worker in list(self._held):
-            with suppress(ChannelClosed, TimeoutError):
-                answer = worker.ask("kept", {"version": self.key})
-                kept = max(kept, b64decode(answer.result(PREVIEW_TIMEOUT_S)["kept"]), key=len)
-        return kept
+        answers = self._answers("kept", {}, PREVIEW_TIMEOUT_S)
+        return max((b64decode(answer["kept"]) for answer in answers), key=len, default=b"")
 
     def remember(self, requests: bytes) -> None:
-        """Have every worker keep the requests."""
         self._tell("remember", {"requests": b64encode(requests).decode()})
 
     def score(self, requests: bytes, max_s: float) -> RequestScores | None:
-        """Return the scores of the first worker that answers.
-
-        Args:
-            requests: The kept requests.
-            max_s: Seconds that a worker spends at most.
-        """
-        asked = {"version": self.key, "requests": b64encode(requests).decode(), "seconds": max_s}
-        for worker in list(self._held):
-            with suppress(ChannelClosed, TimeoutError):
-                scores = worker.ask("score", asked).result(SCORE_TIMEOUT_S + max_s)["scores"]
-                return None if scores is None else parse_scores(b64decode(scores))
+        """Return the scores of kept requests by the first worker that answers; one spends at most `max_s` seconds."""
+        message = {"requests": b64encode(requests).decode(), "seconds": max_s}
+        for answer in self._answers("score", message, SCORE_TIMEOUT_S + max_s):
+            scores = answer["scores"]
+            return None if scores is None else parse_scores(b64decode(scores))
         return None
 
     def example(self) -> Mapping[str, Column | str] | None:
         """Return the example of the first worker that has one."""
-        for worker in list(self._held):
-            try:
-                answer = worker.ask("example", {"version": self.key})
-                if found := answer.result(PREVIEW_TIMEOUT_S)["example"]:
-                    return dict(found)
-            except (ChannelClosed, TimeoutError):
-                continue
+        for answer in self._answers("example", {}, PREVIEW_TIMEOUT_S):
+            if answer["example"]:
+                return dict(answer["example"])
         return None
 
     def forget(self, frame: int, last: int | None = None) -> None:
         self._tell("forget", {"frame": frame, "last": last})
 
     def close(self) -> None:
-        """Close the version in all workers."""
         self._host.unregister(self)
         self._tell("close", {})
         self._held, self._settled = {}, None
@@ -192,9 +158,7 @@ class WorkerReplicas:
     def bring(self, worker: WorkerProcess) -> None:
         """Give a new worker the version as it stands.
 
-        Raises:
-            ChannelClosed: The worker has gone.
-            FreshetError: It cannot serve the version.
+        Raises ChannelClosed if it has gone, FreshetError if it cannot serve the version.
         """
         version = self._version()
         if version is None:
@@ -213,7 +177,6 @@ class WorkerReplicas:
         self._held.pop(worker, None)
 
     def _open(self, frame: Frame) -> None:
-        """Offer the first frame to every worker that has joined."""
         workers = self._host.register(self)
         try:
             self._offer(self._sender.number(frame), workers)
@@ -223,15 +186,15 @@ class WorkerReplicas:
 
     def _offer(self, outgoing: OutgoingFrame, workers: Iterable[WorkerProcess]) -> None:
         """Ask all workers at once to prepare the frame; raise a refusal."""
-        asked = []
+        requests = []
         for worker in workers:
             try:
                 held = self._held.get(worker)
-                asked.append((worker, held, self._ask(worker, outgoing)))
+                requests.append((worker, held, self._ask(worker, outgoing)))
             except ChannelClosed:
                 self._lose(worker)
         refused: FreshetError | None = None
-        for worker, held, answers in asked:
+        for worker, held, answers in requests:
             try:
                 for answer in answers:
                     answer.result(ANSWER_TIMEOUT_S)
@@ -252,16 +215,25 @@ class WorkerReplicas:
 
     def _ask(self, worker: WorkerProcess, outgoing: OutgoingFrame) -> list[Future[Message]]:
         """Ask a worker to prepare the frame, after opening the version if it does not have it yet."""
-        asked, held = [], self._held.get(worker)
+        answers, held = [], self._held.get(worker)
         if held is not None:
             # Until it answers, its arrays are unknown, and they stay unknown if the answer is not read.
             self._held[worker] = frozenset()
         if held is None:
             message, fds = self._sender.opening(worker.slot)
-            asked.append(worker.ask("open", {**message, "version": self.key}, fds))
+            answers.append(worker.ask("open", {**message, "version": self.key}, fds))
         message, fds = self._sender.message(outgoing, held or frozenset())
-        asked.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
-        return asked
+        answers.append(worker.ask("frame", {**message, "version": self.key, "first": held is None}, fds))
+        return answers
+
+    def _answers(self, op: str, message: Message, timeout_s: float) -> Iterator[Message]:
+        """Ask one worker after the other, and yield the answers of those that answer in time."""
+        for worker in list(self._held):
+            try:
+                answer = worker.ask(op, {**message, "version": self.key}).result(timeout_s)
+            except (ChannelClosed, TimeoutError):
+                continue
+            yield answer
 
     def _tell(self, op: str, message: Message) -> None:
         for worker in list(self._held):
@@ -277,7 +249,6 @@ class WorkerReplicas:
 
 
 def key_of(version: ServedVersion) -> int:
-    """Return the key by which workers know a version."""
     replicas = version.replicas
     assert isinstance(replicas, WorkerReplicas), "connect() created them"
     return replicas.key

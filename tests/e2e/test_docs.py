@@ -14,7 +14,7 @@ from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.e2e.servers import LiveServer
-from tests.support.packages import BUCKETS, make_artefact, make_weights, manifest
+from tests.support.packages import make_artefact, make_weights, manifest, write_executables
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")]
 
@@ -37,10 +37,7 @@ def write_bench(repository):
     with VersionWriter(repository, "bench", 3) as writer:
         writer.tensors(table_file("ids"), packed(np.arange(20), np.ones((20, DIM), np.float32), "float32"))
         writer.tensors(DENSE, make_weights(0))
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+        write_executables(writer, make_artefact())
         made = manifest(3, model="bench")
         made.inputs[:] = [Input("ids", "int64", 2), Input("floats", "float32", 2)]
         made.features[:] = [

@@ -14,7 +14,7 @@ from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.serving.codecs.messages import POOL, message
 from tests.e2e import protocol_cases as cases
 from tests.e2e.servers import LiveServer
-from tests.support.packages import BUCKETS, make_artefact, make_weights, manifest, write_package
+from tests.support.packages import make_artefact, make_weights, manifest, write_executables, write_package
 
 pytestmark = pytest.mark.e2e
 
@@ -23,10 +23,7 @@ def write_flat(repository):
     """Model `flat`: the dense graph alone, its 12 columns one input."""
     with VersionWriter(repository, "flat", 1) as writer:
         writer.tensors(DENSE, make_weights(0))
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
+        write_executables(writer, make_artefact())
         made = manifest(model="flat")
         made.inputs[:] = [Input("x", "float32", columns=12)]
         made.features[:] = [Feature(f"x{j}", "float", "x", column=j, offset=j) for j in range(12)]

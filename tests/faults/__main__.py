@@ -62,20 +62,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="setups, separated by commas: " + ", ".join(SETUPS))
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
-    given = parser.parse_args()
-    names = [name.strip() for name in given.only.split(",") if name.strip()] or list(SETUPS)
+    options = parser.parse_args()
+    names = [name.strip() for name in options.only.split(",") if name.strip()] or list(SETUPS)
     whole = sum(SHARES[name] for name in names)
     root = Path(tempfile.mkdtemp(prefix="freshet-faults-"))
     outcomes = []
     for n, name in enumerate(names):
         folder = root / str(n)
         folder.mkdir()
-        seconds = given.minutes * 60 * SHARES[name] / whole
-        outcomes.append(campaign(SETUPS[name], seconds, given.seed, folder))
+        seconds = options.minutes * 60 * SHARES[name] / whole
+        outcomes.append(campaign(SETUPS[name], seconds, options.seed, folder))
         shutil.rmtree(folder, ignore_errors=True)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "faults.md").write_text(page(outcomes, given.seed, "make faults"))
-    print(page(outcomes, given.seed, "make faults"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "faults.md").write_text(page(outcomes, options.seed, "make faults"))
+    print(page(outcomes, options.seed, "make faults"))
     return 1 if any(o.faults for o in outcomes) else 0
 
 

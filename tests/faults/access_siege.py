@@ -18,7 +18,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,8 +27,10 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from freshet_serving.serving.access.key_file import RateLimits, changing
+from loadtest.load.processes import tree
 from tests.e2e.test_access_clients import SecureServer
-from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, memory_nbytes, tree
+from tests.faults.load import Refused
+from tests.faults.siege import CLIENTS, MAX_RATIO, PAUSE_S, RESULTS, Client, latencies_of, memory_nbytes
 from tests.serving.access.certified import Authority
 from tests.support.packages import write_package
 
@@ -43,8 +44,6 @@ REFUSAL = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: %d\r\n\r\n%b" % (len(BO
 
 
 class Null(asyncio.Protocol):
-    """Refuses whatever comes."""
-
     def connection_made(self, transport):
         self._transport = transport
 
@@ -64,7 +63,7 @@ def flood(name, port):
     """Floods a port for SECONDS, at its rate; what came of it on stdout."""
     context, rate, seen = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), RATES[name], Counter()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    began_s, kept = time.monotonic(), None
+    began_s, connection = time.monotonic(), None
     number = 0
     while (now_s := time.monotonic()) < began_s + SECONDS:
         if (early_s := began_s + number / rate - now_s) > 0:
@@ -75,13 +74,13 @@ def flood(name, port):
                 connect(context, port).close()
                 seen["shaken"] += 1
                 continue
-            kept = kept or connect(context, port)
+            connection = connection or connect(context, port)
             guess = b"GET /v2 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer freshet_%043d\r\n\r\n" % number
-            kept.sendall(guess)
-            seen[kept.recv(4096)[9:12].decode()] += 1
+            connection.sendall(guess)
+            seen[connection.recv(4096)[9:12].decode()] += 1
         except OSError as error:
             seen[type(error).__name__] += 1
-            kept = None
+            connection = None
     print(json.dumps(seen), flush=True)
 
 
@@ -89,43 +88,30 @@ def connect(context, port):
     return context.wrap_socket(socket.create_connection(("127.0.0.1", port), 10, (FROM, 0)))
 
 
-class Asker(threading.Thread):
-    """A client with a key that asks at a steady rate: latencies, [(when, seconds)], and failures."""
+class TlsSide:
+    """One kept connection over TLS, with a key (tests.faults.load.HttpSide)."""
 
     def __init__(self, server):
-        super().__init__(daemon=True)
-        self._server, self.latencies, self.failed = server, [], 0
-        self.stopped = threading.Event()
-        self.start()
-
-    def run(self):
-        path, body, headers = question()
-        headers = {**headers, **self._server.keyed.headers("predict")}
-        made = lambda: http.client.HTTPSConnection(  # noqa: E731
-            "localhost", self._server.http_port, timeout=30, context=self._server.authority.client()
+        inputs = {"user": [3], "tags": [["a"]], "floats": [[0.5] * 4]}
+        self._body = json.dumps({"inputs": inputs})
+        self._headers = {"content-type": "application/json", **server.keyed.headers("predict")}
+        self._connection = http.client.HTTPSConnection(
+            "localhost", server.http_port, timeout=30, context=server.authority.client()
         )
-        connection = made()
-        while not self.stopped.wait(PAUSE_S):
-            began_s = time.monotonic()
-            try:
-                connection.request("POST", path, body, headers)
-                reply = connection.getresponse()
-                reply.read()
-                self.failed += reply.status != 200
-                self.latencies.append((began_s, time.monotonic() - began_s))
-            except (OSError, http.client.HTTPException):
-                self.failed += 1
-                connection.close()
-                connection = made()
+
+    def ask(self, server, number):
+        self._connection.request("POST", "/v1/models/small:predict", self._body, self._headers)
+        reply = self._connection.getresponse()
+        reply.read()
+        if reply.status != 200:
+            raise Refused(reply.status)
+
+    def close(self):
+        """The next request connects anew."""
+        self._connection.close()
 
 
-def question():
-    """Path, body and headers of a prediction."""
-    inputs = {"user": [3], "tags": [["a"]], "floats": [[0.5] * 4]}
-    return "/v1/models/small:predict", json.dumps({"inputs": inputs}).encode(), {"content-type": "application/json"}
-
-
-def besiege(server, askers, name, null_port, rounds):
+def besiege(server, clients, name, null_port, rounds):
     """One line of the report."""
     before, most, seen = memory_nbytes(server.process.pid), 0, Counter()
     latencies = {"quiet": [], "null": [], "under": []}
@@ -140,18 +126,17 @@ def besiege(server, askers, name, null_port, rounds):
                     while flooding.poll() is None:
                         most = max(most, memory_nbytes(server.process.pid)) if where == "under" else most
                         time.sleep(0.2)
-                    told = json.loads(flooding.stdout.read())
+                    outcome = json.loads(flooding.stdout.read())
                 if where == "under":
-                    seen += Counter(told)
+                    seen += Counter(outcome)
             else:
                 time.sleep(SECONDS)
-            found = [one for asker in askers for one in list(asker.latencies) if one[0] >= began_s]
-            latencies[where] += [s for _, s in found]
-    p99_ms = {where: float(np.quantile(found, 0.99)) * 1e3 for where, found in latencies.items()}
+            latencies[where] += latencies_of(clients, began_s, time.monotonic())
+    p99_ms = {where: float(np.quantile(seconds, 0.99)) * 1e3 for where, seconds in latencies.items()}
     return {"name": name, "seen": dict(seen), "p99_ms": p99_ms, "more_nbytes": max(0, most - before)}
 
 
-def page(found):
+def page(measured):
     """Markdown. found: setup -> (lines, workers lost, clients' requests that failed)."""
     lines = [
         "# Floods of handshakes and of guessed keys",
@@ -160,7 +145,7 @@ def page(found):
         f"with a flood from {FROM} at a null server beside it, and with the same flood at the server, RSA keys of "
         f"2048 bits, each address limited to {ADDRESS_RATE:g} requests a second, all on the same cores.",
     ]
-    for setup, (rows, lost, failed) in found.items():
+    for setup, (rows, lost, failed) in measured.items():
         lines += [
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
@@ -170,7 +155,7 @@ def page(found):
             "|---|---:|---|---:|---:|---:|---:|---:|",
         ]
         for row in rows:
-            p99_ms, met = row["p99_ms"], ", ".join(f"{n:,} x {what}" for what, n in sorted(row["seen"].items()))
+            p99_ms, met = row["p99_ms"], ", ".join(f"{n:,} x {status}" for status, n in sorted(row["seen"].items()))
             lines.append(
                 f"| {row['name']} | {RATES[row['name']]} | {met} | {p99_ms['quiet']:.1f} ms "
                 f"| {p99_ms['null']:.1f} ms | {p99_ms['under']:.1f} ms | {p99_ms['under'] / p99_ms['null']:.1f} "
@@ -187,14 +172,14 @@ def main() -> int:
     parser.add_argument("--flood", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--null", nargs=2, default=(), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.flood:
-        flood(given.flood, given.port)
+    arguments = parser.parse_args()
+    if arguments.flood:
+        flood(arguments.flood, arguments.port)
         return 0
-    if given.null:
-        uvloop.run(serve_null(*given.null))
+    if arguments.null:
+        uvloop.run(serve_null(*arguments.null))
         return 0
-    found, bad = {}, False
+    measured, bad = {}, False
     for setup, options in SETUPS.items():
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, contextlib.ExitStack() as stack:
             folder = Path(root)
@@ -208,19 +193,19 @@ def main() -> int:
             command = [sys.executable, "-m", "tests.faults.access_siege", "--null", *map(str, paths)]
             null = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             port = int(null.stdout.readline())
-            processes = tree(server.process.pid)
-            askers = [Asker(server) for _ in range(CLIENTS)]
-            rows = [besiege(server, askers, name, port, given.rounds) for name in RATES]
-            for asker in askers:
-                asker.stopped.set()
-            for asker in askers:
-                asker.join()
+            processes = set(tree(server.process.pid))
+            clients = [Client(server, n, TlsSide(server)) for n in range(CLIENTS)]
+            rows = [besiege(server, clients, name, port, arguments.rounds) for name in RATES]
+            for client in clients:
+                client.stopped.set()
+            for client in clients:
+                client.join()
             null.kill()
-            lost, failed = len(processes - tree(server.process.pid)), sum(asker.failed for asker in askers)
-            found[setup] = rows, lost, failed
+            lost, failed = len(processes.difference(tree(server.process.pid))), sum(client.failed for client in clients)
+            measured[setup] = rows, lost, failed
             bad |= bool(lost or failed) or any(r["p99_ms"]["under"] > MAX_RATIO * r["p99_ms"]["null"] for r in rows)
-    text = page(found)
-    (given.out / "siege-access.md").write_text(text)
+    text = page(measured)
+    (arguments.out / "siege-access.md").write_text(text)
     print(text)
     return int(bad)
 

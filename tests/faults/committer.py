@@ -68,9 +68,9 @@ class Committer(threading.Thread):
                 try:
                     self.counts[self.act()] += 1
                 except (FreshetError, OSError, http.client.HTTPException, Unserved) as error:
-                    what = self._field.excuses.excused(began_s, time.monotonic(), request=False)
-                    if what:
-                        self._field.tally.note(f"change lost by {what}")
+                    excuse = self._field.excuses.excused(began_s, time.monotonic(), request=False)
+                    if excuse:
+                        self._field.tally.note(f"change lost by {excuse}")
                     else:
                         self._field.tally.fault("change refused", f"{type(error).__name__}: {error}")
 
@@ -80,8 +80,10 @@ class Committer(threading.Thread):
             Repository(self._field.repository).version("small", version or self._version), whole=True
         )
         # The rollbacks that are asked for here give no reason.
-        guarded = [one for one in change_log.history.events if one.kind in (HOLD, RELEASE, ROLLBACK) and one.reason]
-        self.guarded |= {(change_log.manifest.version, one.number, one.kind) for one in guarded}
+        guarded = [
+            event for event in change_log.history.events if event.kind in (HOLD, RELEASE, ROLLBACK) and event.reason
+        ]
+        self.guarded |= {(change_log.manifest.version, event.number, event.kind) for event in guarded}
         return change_log
 
     def state_of(self, change_log, link):
@@ -89,8 +91,8 @@ class Committer(threading.Thread):
         key = change_log.manifest.version, link.digest
         if key not in self._states:
             version, state = change_log.manifest.version, full_state(change_log.manifest.version)
-            for one in change_log.history.line(link)[1:]:
-                state = Change(version, one.step).after(state)
+            for earlier in change_log.history.line(link)[1:]:
+                state = Change(version, earlier.step).after(state)
             self._states[key] = state
         return self._states[key]
 
@@ -149,10 +151,10 @@ class Committer(threading.Thread):
         recorded = self._ask(server, "rollback", body, "application/json")["recorded"]
         self._owed = None if recorded else (server, generation)
 
-    def _ask(self, server, what, body, kind):
+    def _ask(self, server, action, body, kind):
         if server is None:
             raise Unserved("no server is up")
-        path = f"/admin/models/small/{what}"
+        path = f"/admin/models/small/{action}"
         give_up_s = time.monotonic() + ADOPTED_S
         while True:
             status, _, reply = server.request("POST", path, body, {"content-type": kind}, admin=True)
@@ -170,7 +172,7 @@ class Committer(threading.Thread):
                 break
             time.sleep(PAUSE_S)
         if status != 200:
-            raise Unserved(f"{what}: {status} {reply[:200].decode(errors='replace')}")
+            raise Unserved(f"{action}: {status} {reply[:200].decode(errors='replace')}")
         return json.loads(reply)
 
     def _release_held_version(self, server):
@@ -198,7 +200,7 @@ class Committer(threading.Thread):
 
     def heal(self):
         """Publishes a new version instead of one that is damaged. The caller holds Field.changing."""
-        self.acknowledged = {one for one in self.acknowledged if one[0] != self._version}
+        self.acknowledged = {generation for generation in self.acknowledged if generation[0] != self._version}
         self._publish_version(self._version + 1)
 
     def _publish_version(self, version):
@@ -206,8 +208,8 @@ class Committer(threading.Thread):
         further = FURTHER if self._field.setup.tiered else ()
         aside = self._field.folder / "aside"
         shutil.rmtree(aside, ignore_errors=True)
-        made = write_package(aside, version, users=[*range(20), *further], seed=version, weights=weights_of)
-        self._field.setup.before(self._field, made)
+        written = write_package(aside, version, users=[*range(20), *further], seed=version, weights=weights_of)
+        self._field.setup.before(self._field, written)
         model = self._field.repository / "small"
         model.mkdir(exist_ok=True)
         arriving = model / f".{version}.arriving"
@@ -224,15 +226,17 @@ class Committer(threading.Thread):
             if not gone.exists():
                 break
             shutil.rmtree(gone, ignore_errors=True)
-            self.acknowledged = {one for one in self.acknowledged if one[0] != old}
+            self.acknowledged = {generation for generation in self.acknowledged if generation[0] != old}
 
     def lost(self):
         """Acknowledged generations that no ledger has any more."""
         missing = []
-        for version in {one[0] for one in self.acknowledged}:
+        for version in {generation[0] for generation in self.acknowledged}:
             change_log = self.change_log(version)
             missing += [
-                one for one in self.acknowledged if one[0] == version and one[2] not in change_log.history.links
+                generation
+                for generation in self.acknowledged
+                if generation[0] == version and generation[2] not in change_log.history.links
             ]
         return sorted(missing)
 

@@ -125,15 +125,15 @@ def bad_version(field, draw):
         aside = field.repository / ".bad"
         shutil.rmtree(aside, ignore_errors=True)
         write_package(aside, number, seed=number)
-        made = aside / "small" / str(number)
-        manifest = made / "model.json"
+        written = aside / "small" / str(number)
+        manifest = written / "model.json"
         if kind == "fifo":
             manifest.unlink()
             os.mkfifo(manifest)
         elif kind == "no manifest":
             manifest.unlink()
         elif kind == "cut table":
-            os.truncate(made / "tables" / "user.safetensors", 100)
+            os.truncate(written / "tables" / "user.safetensors", 100)
         elif kind == "other name":
             manifest.write_text(manifest.read_text().replace('"small"', '"other"'))
         elif kind == "huge manifest":
@@ -142,10 +142,10 @@ def bad_version(field, draw):
             manifest.unlink()
             manifest.mkdir()
         else:
-            table = made / "tables" / "user.safetensors"
+            table = written / "tables" / "user.safetensors"
             table.unlink()
             table.symlink_to("/etc/passwd")
-        os.rename(made, folder)
+        os.rename(written, folder)
     time.sleep(draw.uniform(0.1, 1.0))
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -159,8 +159,8 @@ def torn_file(field, draw):
         path = change_log.folder / draw.choice(line).record.file
         if not path.is_file():
             return
-        kept = path.with_name(f".{path.name}.kept")
-        os.rename(path, kept)
+        hidden = path.with_name(f".{path.name}.kept")
+        os.rename(path, hidden)
         try:
             time.sleep(draw.uniform(0.01, 0.3))
             for number in field.numbers:
@@ -168,7 +168,7 @@ def torn_file(field, draw):
                 if server is not None and server.get("/v2/health/ready")[0] != 200:
                     field.tally.fault("torn file", "a delta's file was away and the server was not ready")
         finally:
-            os.rename(kept, path)
+            os.rename(hidden, path)
         # Who has seen that it was away takes nothing until it sees that it is back.
         for number in field.numbers:
             field.wait_on_course(number)

@@ -193,7 +193,7 @@ class Field:
         while server is not None and time.monotonic() < give_up_s:
             with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
                 served = json.loads(server.get("/admin/models", admin=True)[2])["models"]["small"]["served"]
-                if all(one["chain"]["state"] != "DIVERGED" for one in served.values()):
+                if all(version["chain"]["state"] != "DIVERGED" for version in served.values()):
                     return
             time.sleep(0.02)
         if server is not None:

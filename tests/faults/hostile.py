@@ -108,18 +108,15 @@ def _infer(*tensors):
 
 def many_ids(size):
     """One row of as many ids as fit into a body."""
-    count = (10_000, 1_000_000, 12_000_000)[size]
-    return _infer(
-        ("user", "INT64", [1], bytes(8)),
-        ("tags", "BYTES", [count], b"\1\0\0\0a" * count),
-        ("tags.row_splits", "INT64", [2], np.array([0, count], np.int64).tobytes()),
-        ("floats", "FP32", [1, 4], bytes(16)),
-    )
+    return _ids((10_000, 1_000_000, 12_000_000)[size])
 
 
 def ids_within_limits(size):
     """As many as may be asked for: not refused, and not in anybody's way."""
-    count = (100_000, 1_000_000, 3_900_000)[size]
+    return _ids((100_000, 1_000_000, 3_900_000)[size])
+
+
+def _ids(count):
     return _infer(
         ("user", "INT64", [1], bytes(8)),
         ("tags", "BYTES", [count], b"\1\0\0\0a" * count),

@@ -115,12 +115,12 @@ class Files:
         _write(bomb, self._made[-1])
 
     def put(self):
-        made, path = self._made[self.count % len(self._made)], self._folder / self._name(self.count)
+        source, path = self._made[self.count % len(self._made)], self._folder / self._name(self.count)
         self.count += 1
-        if made.is_symlink():
+        if source.is_symlink():
             path.symlink_to(path)
         else:
-            os.link(made, path)
+            os.link(source, path)
 
 
 class Mode:

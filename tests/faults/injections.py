@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.load.processes import tree
 from tests.faults import damage, hostile
 from tests.faults.damage import Skipped
 from tests.faults.field import end
@@ -72,23 +73,13 @@ def kill_worker(field, draw):
 
 def kill_nursery(field, draw):
     number = draw.choice(field.numbers)
-    known = {pid for pid, _ in field.workers(number)}
-    if not known:
+    workers = {pid for pid, _ in field.workers(number)}
+    if not workers:
         raise Skipped("one process answers")
-    for pid in _children(field.server(number).process.pid) - known:
+    for pid in set(tree(field.server(number).process.pid)) - workers:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             if Path(f"/proc/{pid}/comm").read_text() == "freshet-forks\n":
                 os.kill(pid, signal.SIGKILL)
-
-
-def _children(parent):
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                    found.add(int(entry.name))
-    return found
 
 
 def stop(field, draw):
@@ -113,7 +104,7 @@ def stop_for_long(field, draw):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
             give_up_s = time.monotonic() + 60
-            while time.monotonic() < give_up_s and pid in {one for one, _ in field.workers(number)}:
+            while time.monotonic() < give_up_s and pid in {worker for worker, _ in field.workers(number)}:
                 time.sleep(0.2)
             else:
                 if time.monotonic() >= give_up_s:
@@ -184,10 +175,7 @@ def clock_step(field, draw):
 
 
 def store_gone(field, draw):
-    """The row store is killed, or stops, and comes back: requests that need it are refused, none is answered wrong.
-
-    They are until the store has answered once more: it is left alone for a second after each failure.
-    """
+    """The row store is killed, or stops, and comes back: requests that need it are refused until it answers again."""
     if field.store is None:
         raise Skipped("no row store")
     with field.excuses.span("a row store that is away"):

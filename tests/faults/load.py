@@ -34,9 +34,9 @@ class Excuses:
         self._spans = []
 
     @contextlib.contextmanager
-    def span(self, what, requests=True):
+    def span(self, cause, requests=True):
         """The block does something for which changes of the repository are lost, and with `requests` requests too."""
-        entry = [time.monotonic(), float("inf"), what, requests]
+        entry = [time.monotonic(), float("inf"), cause, requests]
         with self._lock:
             self._spans.append(entry)
         try:
@@ -48,8 +48,8 @@ class Excuses:
         """What a request, or a change, that was under way in that time was lost to; "" for nothing."""
         with self._lock:
             meets = (
-                what
-                for first, last, what, requests in self._spans
+                cause
+                for first, last, cause, requests in self._spans
                 if first <= until_s and last >= from_s and (requests or not request)
             )
             return next(meets, "")
@@ -124,8 +124,6 @@ class HttpSide:
 
 
 class RpcSide:
-    """One channel of its own."""
-
     def __init__(self):
         self._requests = [rpc_messages(q.users, q.tags, q.floats)[INFER] for q in QUESTIONS]
         self._channel = None
@@ -199,10 +197,10 @@ class Asker(threading.Thread):
         self._side.close()
 
     def _lost(self, kind, sent_s, text):
-        what = self._excuses.excused(sent_s, time.monotonic())
-        if what:
+        excuse = self._excuses.excused(sent_s, time.monotonic())
+        if excuse:
             self._tally.note(f"{kind}, excused")
-            self._tally.note(f"{kind} by {what}")
+            self._tally.note(f"{kind} by {excuse}")
         elif text.startswith(("429", "RESOURCE_EXHAUSTED")):
             self._tally.note("shed")
         else:

@@ -35,7 +35,6 @@ NEVER = {
 
 
 def page(outcomes, seed, command):
-    """Markdown."""
     counts = sum((o.counts for o in outcomes), Counter())
     done = sum((o.done for o in outcomes), Counter())
     lines = [
@@ -48,7 +47,7 @@ def page(outcomes, seed, command):
         "",
         "| what must not happen | seen |",
         "|---|---:|",
-        *(f"| {what} | {sum(counts[kind] for kind in kinds)} |" for what, kinds in NEVER.items()),
+        *(f"| {text} | {sum(counts[kind] for kind in kinds)} |" for text, kinds in NEVER.items()),
         "",
         "What it cost, each lost while something was done that excuses it: requests in flight on a process that was "
         "killed, refused while it was started anew.",
@@ -68,6 +67,6 @@ def page(outcomes, seed, command):
             "generations acknowledged, on disk at the end": lambda o: o.acknowledged,
             "held by a guard": lambda o: o.guarded["hold"], "released automatically": lambda o: o.guarded["release"],
             "taken back by a guard": lambda o: o.guarded["rollback"]}  # fmt: skip
-    lines += [f"| **{what}** | " + " | ".join(f"{of(o):,}" for o in outcomes) + " |" for what, of in rows.items()]
+    lines += [f"| **{text}** | " + " | ".join(f"{of(o):,}" for o in outcomes) + " |" for text, of in rows.items()]
     faults = [f"- {o.setup}: {text}" for o in outcomes for text in o.faults]
     return "\n".join([*lines, "", *(["## Faults", "", *faults, ""] if faults else [])])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http.client
 import json
 import re
 import resource
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loadtest.load.processes import pss_nbytes, tree
 from tests.e2e.servers import ALONE, LiveServer
 from tests.faults import hostile
 from tests.faults.load import HttpSide, Refused, Unsent
@@ -46,24 +48,23 @@ COMPUTED = ("ids_within_limits", "rows_within_limits", "list_for_all")
 class Client(threading.Thread):
     """Asks at a steady rate and notes how long each reply took: latencies, [(when, seconds)]."""
 
-    def __init__(self, server, seed):
+    def __init__(self, server, seed, side=None):
         super().__init__(daemon=True)
-        self._server, self._number = server, seed
+        self._server, self._number, self._side = server, seed, side or HttpSide("kserve")
         self.latencies, self.failed = [], 0
         self.stopped = threading.Event()
         self.start()
 
     def run(self):
-        side = HttpSide("kserve")
         while not self.stopped.wait(PAUSE_S):
             began_s = time.monotonic()
             self._number = (self._number + 1) % len(QUESTIONS)
             try:
-                side.ask(self._server, self._number)
+                self._side.ask(self._server, self._number)
                 self.latencies.append((began_s, time.monotonic() - began_s))
-            except (OSError, Refused, Unsent):
+            except (OSError, http.client.HTTPException, Refused, Unsent):
                 self.failed += 1
-                side.close()
+                self._side.close()
 
 
 def attack(port, name, seconds):
@@ -124,28 +125,9 @@ def sink():
         process.kill()
 
 
-def tree(pid):
-    """A process and all below it."""
-    found = {pid}
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
 def memory_nbytes(pid):
     """What a tree of processes takes, what they share counted once."""
-    nbytes = 0
-    for one in tree(pid):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    nbytes += int(line.split()[1]) << 10
-    return nbytes
+    return pss_nbytes(tree(pid))
 
 
 def besiege(server, clients, name, count, sink_port, rounds):
@@ -156,7 +138,7 @@ def besiege(server, clients, name, count, sink_port, rounds):
     for _ in range(rounds):
         began_s = time.monotonic()
         time.sleep(SECONDS)
-        latencies["quiet"] += _latencies(clients, began_s, time.monotonic())
+        latencies["quiet"] += latencies_of(clients, began_s, time.monotonic())
         for where, port in (("sink", sink_port), ("under", server.http_port)):
             with contextlib.ExitStack() as stack:
                 attackers = [stack.enter_context(_attacker(name, port)) for _ in range(count)]
@@ -168,12 +150,12 @@ def besiege(server, clients, name, count, sink_port, rounds):
                     if where == "under":
                         most = max(most, memory_nbytes(server.process.pid))
                     time.sleep(0.05)
-                latencies[where] += _latencies(clients, began_s, time.monotonic())
-                told = [json.loads(attacker.stdout.readline()) for attacker in attackers]
+                latencies[where] += latencies_of(clients, began_s, time.monotonic())
+                outcomes = [json.loads(attacker.stdout.readline()) for attacker in attackers]
             if where == "under":
-                answers += sum((Counter(one["answers"]) for one in told), Counter())
-                slowest_s = max(slowest_s, *(one["slowest_s"] for one in told))
-    p99_ms = {where: float(np.quantile([s for _, s in found], 0.99)) * 1e3 for where, found in latencies.items()}
+                answers += sum((Counter(outcome["answers"]) for outcome in outcomes), Counter())
+                slowest_s = max(slowest_s, *(outcome["slowest_s"] for outcome in outcomes))
+    p99_ms = {where: float(np.quantile(seconds, 0.99)) * 1e3 for where, seconds in latencies.items()}
     return {
         "request": name,
         "nbytes": len(hostile.REQUESTS[name](2)),
@@ -218,8 +200,9 @@ def _attacker(name, port):
     return attacker
 
 
-def _latencies(clients, from_s, until_s):
-    return [one for client in clients for one in list(client.latencies) if from_s <= one[0] <= until_s]
+def latencies_of(clients, from_s, until_s):
+    """Seconds of replies to requests that clients sent in this time."""
+    return [s for client in clients for at_s, s in list(client.latencies) if from_s <= at_s <= until_s]
 
 
 def held(line):
@@ -236,7 +219,7 @@ def held(line):
     return bad
 
 
-def page(found, rounds, waited_s):
+def page(results, rounds, waited_s):
     """Markdown. found: setup -> (lines, workers lost, clients' requests that failed). waited_s: see crowded(); None
     where it was not run."""
     lines = [
@@ -246,7 +229,7 @@ def page(found, rounds, waited_s):
         f"every {PAUSE_S * 1e3:.0f} ms; {rounds} times {SECONDS:g} s without attackers, with them at a sink beside the "
         "server, and with them at the server, all on the same cores.",
     ]
-    for setup, (rows, lost, failed) in found.items():
+    for setup, (rows, lost, failed) in results.items():
         lines += [
             "",
             f"## {setup}: {lost} workers lost, {failed} of the clients' requests failed",
@@ -275,17 +258,13 @@ def page(found, rounds, waited_s):
 
 
 def measured(names, rounds):
-    """Runs the requests against each setup, with each number of attackers.
-
-    Yields:
-        (title, (lines of the report, workers lost, failed requests of clients)), as soon as each is complete.
-    """
+    """Runs the requests against each setup, with each number of attackers; yields page()'s results as they complete."""
     for setup, options in SETUPS.items():
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, sink() as sink_port:
             write_package(Path(root, "repository"), users=range(20))
             options = [option.format(root=root) for option in options]
             with LiveServer(Path(root, "repository"), *options, log=Path(root, "serve.log")) as server:
-                before = tree(server.process.pid)
+                before = set(tree(server.process.pid))
                 clients = [Client(server, n) for n in range(CLIENTS)]
                 time.sleep(1.0)
                 for count in ATTACKERS:
@@ -293,7 +272,8 @@ def measured(names, rounds):
                     for name in names:
                         rows.append(besiege(server, clients, name, count, sink_port, rounds))
                         print(f"{setup}, {count}: {rows[-1]} {held(rows[-1])}", flush=True)
-                    lost, failed = len(before - tree(server.process.pid)), sum(c.failed for c in clients) - failed
+                    lost = len(before.difference(tree(server.process.pid)))
+                    failed = sum(c.failed for c in clients) - failed
                     yield f"{setup}, {count} attacker{'s' * (count > 1)}", (rows, lost, failed)
                 for client in clients:
                     client.stopped.set()
@@ -309,25 +289,25 @@ def main() -> int:
     parser.add_argument("--attack", default="", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.sink:
+    options = parser.parse_args()
+    if options.sink:
         asyncio.run(Sink.serve())
-    if given.attack:
-        attack(given.port, given.attack, SECONDS)
+    if options.attack:
+        attack(options.port, options.attack, SECONDS)
         return 0
-    words = [word for word in given.only.split(",") if word]
+    words = [word for word in options.only.split(",") if word]
     names = [name for name in hostile.REQUESTS if not words or any(word in name for word in words)]
-    found, waited_s = {}, None
+    results, waited_s = {}, None
 
     def write() -> str:
-        text = page(found, given.rounds, waited_s)
-        (given.out / "siege.md").write_text(text)
+        text = page(results, options.rounds, waited_s)
+        (options.out / "siege.md").write_text(text)
         return text
 
-    given.out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     # After each setup: a run that is cut off leaves what it has measured.
-    for title, outcome in measured(names, given.rounds) if names else ():
-        found[title] = outcome
+    for title, outcome in measured(names, options.rounds) if names else ():
+        results[title] = outcome
         write()
     if not words or any(word in "idle_rpc" for word in words):
         with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root:
@@ -336,7 +316,7 @@ def main() -> int:
     print(write())
     if waited_s is not None and waited_s > MAX_WAIT_S:
         return 1
-    return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in found.values()) else 0
+    return 1 if any(lost or failed or any(map(held, rows)) for rows, lost, failed in results.values()) else 0
 
 
 if __name__ == "__main__":

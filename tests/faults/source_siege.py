@@ -25,10 +25,11 @@ from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.extensions.remote_rows.push import push
 from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.tables.row_store import open_store
+from loadtest.load.processes import tree
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_join_live import Join
 from tests.faults.hostile_sources import FILES, Files, Turncoat, repeated_string
-from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, memory_nbytes, tree
+from tests.faults.siege import CLIENTS, MAX_NBYTES, MAX_RATIO, PAUSE_S, RESULTS, Client, latencies_of, memory_nbytes
 from tests.models.streams.recordings import BEGAN_S, outcomes, put, recorded_as, recording
 from tests.processor.extensions.remote_rows.fakes import RedisServer
 from tests.support.object_server import ObjectServer
@@ -46,11 +47,8 @@ REMOTE = "remote"
 class Stage:
     """A server and what is beside it.
 
-    Attributes:
-        server: The server whose clients are watched.
-        begin: Makes the source hostile.
-        end: Ends that; returns what became of it, and "" or what of that was beyond its bound.
-        reader: Process that reads beside the server; 0 for none.
+    begin: makes the source hostile. end: ends that; returns what became of it, and "" or what of that was beyond its
+    bound. reader: process that reads beside the server; 0 for none.
     """
 
     server: LiveServer
@@ -88,9 +86,9 @@ class Watch:
 class Repeat(threading.Thread):
     """Does something again and again until it is stopped, at most every so many seconds."""
 
-    def __init__(self, what, every_s):
+    def __init__(self, act, every_s):
         super().__init__(daemon=True)
-        self._what, self._every_s, self._stopped = what, every_s, threading.Event()
+        self._what, self._every_s, self._stopped = act, every_s, threading.Event()
         self.start()
 
     def run(self):
@@ -286,7 +284,7 @@ def connected(root, kind):
 
         def end():
             peers.tell("end")
-            counts = ", ".join(f"{count:,} {what}" for what, count in peers.read().items())
+            counts = ", ".join(f"{count:,} {event}" for event, count in peers.read().items())
             asker.stop()
             said = f"{counts}; a gRPC client on a new connection: {len(failed)} failed, slowest {slowest_s[0]:.2f} s"
             return said, "failed" if failed else "slow" if slowest_s[0] > RPC_BOUND_S else ""
@@ -312,7 +310,7 @@ def besiege(name, seconds):
     """One line of the report."""
     opened, argument = CASES[name]
     with tempfile.TemporaryDirectory(prefix="freshet-siege-") as root, opened(Path(root), argument) as stage:
-        processes = tree(stage.server.process.pid)
+        processes = set(tree(stage.server.process.pid))
         clients = [Client(stage.server, n) for n in range(CLIENTS)]
         time.sleep(WARM_S)
         spans = {}
@@ -327,11 +325,8 @@ def besiege(name, seconds):
             client.stopped.set()
         for client in clients:
             client.join()
-        lost = len(processes - tree(stage.server.process.pid))
-    p99_ms = {}
-    for where, (from_s, until_s) in spans.items():
-        found = [s for client in clients for at_s, s in client.latencies if from_s <= at_s <= until_s]
-        p99_ms[where] = float(np.quantile(found, 0.99)) * 1e3
+        lost = len(processes.difference(tree(stage.server.process.pid)))
+    p99_ms = {where: float(np.quantile(latencies_of(clients, *span), 0.99)) * 1e3 for where, span in spans.items()}
     return {
         "name": name,
         "said": said,
@@ -350,11 +345,10 @@ def missed(line):
         bad.append("p99")
     if line["more_nbytes"][0] > MAX_NBYTES:
         bad.append("memory")
-    return bad + [what for what in ("lost", "failed") if line[what]]
+    return bad + [figure for figure in ("lost", "failed") if line[figure]]
 
 
 def page(lines, seconds):
-    """Markdown."""
     kinds = ", ".join(kind.__name__.replace("_", " ") for kind in FILES)
     text = [
         "# Sources that turn hostile",
@@ -385,16 +379,16 @@ def main() -> int:
     parser.add_argument("--only", default="", help="sources with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"alone, and hostile [{SECONDS:g}]")
-    given = parser.parse_args()
-    words = [word for word in given.only.split(",") if word]
+    options = parser.parse_args()
+    words = [word for word in options.only.split(",") if word]
     lines = []
     for name in CASES:
         if not words or any(word in name for word in words):
-            lines.append(besiege(name, given.seconds))
+            lines.append(besiege(name, options.seconds))
             print(lines[-1], missed(lines[-1]), flush=True)
             # After each: a run that is cut off leaves what it has measured.
-            (given.out / "siege-sources.md").write_text(page(lines, given.seconds))
-    print(page(lines, given.seconds))
+            (options.out / "siege-sources.md").write_text(page(lines, options.seconds))
+    print(page(lines, options.seconds))
     return int(any(map(missed, lines)))
 
 

@@ -31,16 +31,16 @@ def test_consecutive_generations_differ_for_nearly_every_request(truth):
 
 
 def test_reply_mixing_two_generations_is_detected(truth):
-    found = 0
+    detected = 0
     for n, question in enumerate(QUESTIONS):
         old, new = truth.state("1.4").scores(question), truth.state("1.5").scores(question)
         assert truth.fault("1.5", n, new) == ""
         mixed = np.where(np.arange(len(new)) % 2, old, new)
-        found += bool(truth.fault("1.5", n, mixed)) == bool(np.abs(mixed - new).max() > TOLERANCE)
+        detected += bool(truth.fault("1.5", n, mixed)) == bool(np.abs(mixed - new).max() > TOLERANCE)
         assert truth.fault("1.9", n, new).startswith("generation '1.9'")
         assert truth.fault("1.5", n, new[1:]).startswith("24 scores wanted")
         assert truth.fault("1.5", n, np.full_like(new, np.nan)) != ""
-    assert found == len(QUESTIONS)
+    assert detected == len(QUESTIONS)
 
 
 def test_twice_attempted_generation_may_have_either_content(truth):

@@ -38,11 +38,11 @@ def test_hostile_files_come_in_turn_and_whole(tmp_path):
     files = Files(tmp_path / "folder", tmp_path / "aside", "{:02}".format, bomb)
     for _ in range(2 * len(FILES) + 2):
         files.put()
-    found = sorted((tmp_path / "folder").iterdir())
-    assert len(found) == files.count == 2 * len(FILES) + 2
-    assert stat.S_ISFIFO(found[0].stat().st_mode)
-    assert found[1].readlink() == found[1]
-    assert pq.read_table(found[len(FILES)]).equals(bomb)
+    kinds = sorted((tmp_path / "folder").iterdir())
+    assert len(kinds) == files.count == 2 * len(FILES) + 2
+    assert stat.S_ISFIFO(kinds[0].stat().st_mode)
+    assert kinds[1].readlink() == kinds[1]
+    assert pq.read_table(kinds[len(FILES)]).equals(bomb)
 
 
 def test_bomb_is_small_on_disk(tmp_path):
@@ -54,7 +54,7 @@ def test_bomb_is_small_on_disk(tmp_path):
 def test_each_page_of_an_endless_listing_is_new():
     pages = [endless_page() for _ in range(3)]
     assert len(set(pages)) == 3
-    assert all(b"<IsTruncated>true</IsTruncated>" in one for one in pages)
+    assert all(b"<IsTruncated>true</IsTruncated>" in page for page in pages)
 
 
 def test_every_kind_of_source_has_a_case():

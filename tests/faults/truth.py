@@ -129,16 +129,16 @@ class Truth:
         """What is wrong with a reply to QUESTIONS[number]; "" for nothing."""
         with self._lock:
             states = list(self._states.get(generation, ()))
-            wanted = self._scores.get((generation, number))
+            expected = self._scores.get((generation, number))
         if not states:
             return f"generation {generation!r} was never published"
-        if wanted is None:
-            wanted = [state.scores(QUESTIONS[number]) for state in states]
+        if expected is None:
+            expected = [state.scores(QUESTIONS[number]) for state in states]
             with self._lock:
-                self._scores[generation, number] = wanted
+                self._scores[generation, number] = expected
         scores = np.ravel(scores)
         if scores.shape != (ROWS,):
             return f"{ROWS} scores wanted, got {scores.size}"
-        if any((np.abs(scores - one) <= TOLERANCE).all() for one in wanted):
+        if any((np.abs(scores - each) <= TOLERANCE).all() for each in expected):
             return ""
         return f"the scores are not those of {generation}"

@@ -38,7 +38,7 @@ WORKERS, CONNECTIONS, IN_FLIGHT = 2, 16, 32
 SHARE, ROOM = 0.05, 0.003
 STABLE, CANARY = 1, 2
 USERS, ROWS = 50, 4
-WAIT_S = 60
+WAIT_S, ROUNDS = 60, 20
 POLICY = """
 [model.small]
 labels = { stable = 1, canary = 2 }
@@ -49,11 +49,11 @@ split = { stable = 95, canary = 5 }
 def bodies(number, floats=None):
     """So many different requests, as http_bodies() and rpc_messages() make them."""
     random = np.random.default_rng(7)
-    made = []
+    requests = []
     for _ in range(number):
         values = random.standard_normal((ROWS, 4)).astype(np.float32) if floats is None else floats
-        made.append((random.integers(0, USERS, ROWS), [["a"], [], ["b", "c"], ["c"]], values))
-    return made
+        requests.append((random.integers(0, USERS, ROWS), [["a"], [], ["b", "c"], ["c"]], values))
+    return requests
 
 
 class Http:
@@ -67,8 +67,8 @@ class Http:
             for protocol in ("kserve", "tfs")
         }
         if label:
-            there, named = b"/models/small:", b"/models/small/labels/%b:" % label.encode()
-            self._messages = {"tfs": [(start.replace(there, named), rest) for start, rest in self._messages["tfs"]]}
+            path, named = b"/models/small:", b"/models/small/labels/%b:" % label.encode()
+            self._messages = {"tfs": [(start.replace(path, named), rest) for start, rest in self._messages["tfs"]]}
         self._sockets = [self._connect() for _ in range(CONNECTIONS)]
 
     def ask(self, protocol, keys):
@@ -123,11 +123,9 @@ def _more(connection):
 
 
 class Rpc:
-    """Channels of their own, with some calls in flight each."""
-
     def __init__(self, server, requests):
-        made = [rpc_messages(*request) for request in requests]
-        self._messages = {method: [messages[method] for messages in made] for method in (INFER, PREDICT)}
+        every = [rpc_messages(*request) for request in requests]
+        self._messages = {method: [messages[method] for messages in every] for method in (INFER, PREDICT)}
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
         self._channels = [grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) for _ in range(8)]
 
@@ -168,12 +166,12 @@ class Clients:
     @contextlib.contextmanager
     def of(cls, server):
         requests = bodies(32)
-        made = cls(Http(server, requests), Rpc(server, requests))
+        clients = cls(Http(server, requests), Rpc(server, requests))
         try:
-            yield made
+            yield clients
         finally:
-            made.http.close()
-            made.rpc.close()
+            clients.http.close()
+            clients.rpc.close()
 
     def ask(self, protocol, keys):
         """Which version answered, for each key."""
@@ -201,10 +199,10 @@ class Report:
     def __init__(self):
         self.rows, self.failed = [], 0
 
-    def note(self, what, held, seen):
-        self.rows.append((what, "yes" if held else "NO", seen))
+    def note(self, claim, held, seen):
+        self.rows.append((claim, "yes" if held else "NO", seen))
         self.failed += not held
-        print(f"{'' if held else 'FAILED '}{what}: {seen}", flush=True)
+        print(f"{'' if held else 'FAILED '}{claim}: {seen}", flush=True)
 
 
 def split(server, clients, report, total):
@@ -216,9 +214,9 @@ def split(server, clients, report, total):
     keys = (f"user-{n}" for n in itertools.count())
     sides, keyed = {}, {}
     for protocol, weight in MIX.items():
-        mine = list(itertools.islice(keys, total * weight // 100))
-        versions = list(clients.ask(protocol, mine))
-        sides |= dict(zip(mine, versions))
+        batch = list(itertools.islice(keys, total * weight // 100))
+        versions = list(clients.ask(protocol, batch))
+        sides |= dict(zip(batch, versions))
         keyed[protocol] = Counter(versions)
     _note_shares(report, "with a key each", keyed)
     report.note("a good canary stays", model(server)["out"] == {}, f"{time.monotonic() - most_s:.0f} s under load")
@@ -234,14 +232,14 @@ def _note_shares(report, how, counts):
 
 def sticky(server, clients, report, sides, keys):
     """Keys that were answered by a version are so again, whatever happens. Returns the keys that were looked at."""
-    some = {key: sides[key] for key in [*_of(sides, CANARY)[: keys // 4], *_of(sides, STABLE)[: keys * 3 // 4]]}
-    asked, lost = (sum(n) for n in zip(*(_switched(clients, some) for _ in range(3))))
-    report.note(f"{len(some):,} keys, {asked:,} requests by all protocols: none switches", lost == 0, f"{lost} did")
+    watched = {key: sides[key] for key in [*_of(sides, CANARY)[: keys // 4], *_of(sides, STABLE)[: keys * 3 // 4]]}
+    asked, lost = (sum(n) for n in zip(*(_switched(clients, watched) for _ in range(3))))
+    report.note(f"{len(watched):,} keys, {asked:,} requests by all protocols: none switches", lost == 0, f"{lost} did")
     pids = [worker["pid"] for worker in json.loads(server.get("/admin/models", admin=True)[2])["workers"]]
     os.kill(pids[0], signal.SIGKILL)
     until(lambda: _up(server, gone=pids[0]))
     clients.http.again()
-    _note_switched(report, "a worker is killed", clients, some)
+    _note_switched(report, "a worker is killed", clients, watched)
     before = dict(zip(sides, clients.ask("kserve", sides)))
     _weigh(server, 0.10)
     after = dict(zip(sides, clients.ask("kserve", sides)))
@@ -252,18 +250,18 @@ def sticky(server, clients, report, sides, keys):
         f"{moved:.2%} to the canary, {back} from it",
     )  # fmt: skip
     _weigh(server, 0.05)
-    _note_switched(report, "back to 5 %", clients, some)
-    return some
+    _note_switched(report, "back to 5 %", clients, watched)
+    return watched
 
 
-def _switched(clients, some):
+def _switched(clients, watched):
     """How many requests, by every protocol for each of the keys, and how many of them the other version answered."""
-    asked = [(key, version) for protocol in MIX for key, version in zip(some, clients.ask(protocol, some))]
-    return len(asked), sum(some[key] != version for key, version in asked)
+    asked = [(key, version) for protocol in MIX for key, version in zip(watched, clients.ask(protocol, watched))]
+    return len(asked), sum(watched[key] != version for key, version in asked)
 
 
-def _note_switched(report, when, clients, some):
-    asked, lost = _switched(clients, some)
+def _note_switched(report, when, clients, watched):
+    asked, lost = _switched(clients, watched)
     report.note(f"{when}, {asked:,} requests: every key is where it was", lost == 0, f"{lost} are not")
 
 
@@ -299,14 +297,14 @@ def shifted(seed):
 def failing_artefact():
     """The executable with a look-up beside it that is out of bounds where any input is beyond 20."""
     helper, kinds = onnx.helper, onnx.TensorProto
-    made = onnx.load_from_string(make_artefact())
-    out = made.graph.node[-1]
+    model = onnx.load_from_string(make_artefact())
+    out = model.graph.node[-1]
     out.output[0] = "sound"
     for name, kind, dims, values in (
         ("bound", kinds.FLOAT, [], [20.0]), ("far", kinds.INT64, [], [9]), ("zero", kinds.FLOAT, [1], [0.0]),
     ):  # fmt: skip
-        made.graph.initializer.append(helper.make_tensor(name, kind, dims, values))
-    made.graph.node.extend(
+        model.graph.initializer.append(helper.make_tensor(name, kind, dims, values))
+    model.graph.node.extend(
         [
             helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
             helper.make_node("Greater", ["most", "bound"], ["beyond"]),
@@ -316,7 +314,7 @@ def failing_artefact():
             helper.make_node("Add", ["sound", "found"], ["score"]),
         ]
     )
-    return made.SerializeToString()
+    return model.SerializeToString()
 
 
 BAD = {
@@ -360,15 +358,15 @@ def bad(folder, title, report):
 HOSTILE = (3.3e38, -3.3e38, np.inf, -np.inf, np.nan, 1e38, -1e38, 1e30, 5e4)
 
 
-def attacked(folder, report, rounds=20):
+def attacked(folder, report):
     """A good canary stays, whoever would be rid of it."""
     with _repository(folder)() as server:
-        hostile = [one for value in HOSTILE for one in bodies(2, np.full((ROWS, 4), value, np.float32))]
+        hostile = [body for value in HOSTILE for body in bodies(2, np.full((ROWS, 4), value, np.float32))]
         usual, strange, named = Http(server, bodies(32)), Http(server, hostile), Http(server, hostile, "canary")
         keys = [f"user-{n}" for n in range(400)]
         keys = [key for key, (_, version) in zip(keys, usual.ask("kserve", keys)) if version == CANARY]
         seen = Counter()
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for status, _ in usual.ask("tfs", itertools.repeat(None, 200)):
                 seen["usual", status] += 1
             for status, _ in named.ask("tfs", itertools.repeat(None, 200)):
@@ -378,8 +376,8 @@ def attacked(folder, report, rounds=20):
         # The guard looks once a second, at what workers report once a second.
         time.sleep(3)
         good = {("usual", 200), *itertools.product(("to its label", "by keys of its side"), (200, 400))}
-        told = "; ".join(f"{count} {how}: {status}" for (how, status), count in sorted(seen.items()))
-        report.note("a good canary stays under numbers that no network bears", model(server)["out"] == {}, told)
+        statuses = "; ".join(f"{count} {how}: {status}" for (how, status), count in sorted(seen.items()))
+        report.note("a good canary stays under numbers that no network bears", model(server)["out"] == {}, statuses)
         report.note("each of them is answered or refused", set(seen) <= good, f"{seen.total():,} requests")
         for http in (usual, strange, named):
             http.close()
@@ -409,7 +407,7 @@ def page(report, asked, seconds):
         "",
         "| what must hold | held | seen |",
         "|---|---|---|",
-        *(f"| {what} | {held} | {seen} |" for what, held, seen in report.rows),
+        *(f"| {text} | {held} | {seen} |" for text, held, seen in report.rows),
         "",
     ]
     return "\n".join(lines)
@@ -421,7 +419,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="without a key, and again with one each [100000]")
     parser.add_argument("--keys", type=int, default=2000, help="that are asked again and again [2000]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
-    given = parser.parse_args()
+    options = parser.parse_args()
     report, began_s = Report(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="freshet-canary-") as root:
         folders = [Path(root, name) for name in ("good", "attacked", *BAD)]
@@ -429,15 +427,15 @@ def main() -> int:
             folder.mkdir()
         start = _repository(folders[0])
         with start() as server, Clients.of(server) as clients:
-            sides = split(server, clients, report, given.requests)
-            some = sticky(server, clients, report, sides, given.keys)
+            sides = split(server, clients, report, options.requests)
+            watched = sticky(server, clients, report, sides, options.keys)
         with start() as server, Clients.of(server) as others:
-            _note_switched(report, "the server is restarted", others, some)
+            _note_switched(report, "the server is restarted", others, watched)
         attacked(folders[1], report)
         for folder, title in zip(folders[2:], BAD):
             bad(folder, title, report)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "canary.md").write_text(page(report, clients.asked + others.asked, time.monotonic() - began_s))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "canary.md").write_text(page(report, clients.asked + others.asked, time.monotonic() - began_s))
     return 1 if report.failed else 0
 
 

@@ -1,5 +1,4 @@
-"""
-A plugin of pytest: attributes the processor time of a run to test files, their fixtures and their tests.
+"""A plugin of pytest: attributes the processor time of a run to test files, their fixtures and their tests.
 
     python -m pytest -p tests.programs.costs --costs build/costs ... && python -m tests.programs.costs build/costs PAGE
 
@@ -17,6 +16,7 @@ import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
@@ -36,13 +36,10 @@ def used():
 
 @dataclass
 class Meter:
-    """
-    What a stretch of the run cost, less what the stretches inside it cost.
+    """What a stretch of the run cost, less what the stretches inside it cost.
 
-    Attributes:
-        open: (file, part) of each open stretch, the innermost last.
-        used: gives the processor seconds of this process and of its children so far.
-        last: what it gave at the last charge.
+    open: (file, part) of each open stretch, the innermost last. used: gives the processor seconds of this process and
+    of its children so far. last: what it gave at the last charge.
     """
 
     path: Path
@@ -65,13 +62,16 @@ class Meter:
         row[2] += self.started
         self.last, self.started = now, 0
 
-    def enter(self, file, part):
+    @contextmanager
+    def within(self, file, part):
+        """A stretch of the run."""
         self.charge()
         self.open.append((file, part))
-
-    def leave(self):
-        self.charge()
-        self.open.pop()
+        try:
+            yield
+        finally:
+            self.charge()
+            self.open.pop()
 
     def audit(self, event, _):
         if event == "subprocess.Popen":
@@ -84,45 +84,32 @@ class Meter:
 
 
 class Costs:
-    """The hooks: collection, fixtures, tests and their ends."""
-
     def __init__(self, meter):
         self.meter = meter
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector):
-        self.meter.enter(collector.nodeid.split("::")[0], "(import)")
-        try:
+        with self.meter.within(collector.nodeid.split("::")[0], "(import)"):
             return (yield)
-        finally:
-            self.meter.leave()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef, request):
         file = request.node.nodeid.split("::")[0] if fixturedef.scope in ("function", "class", "module") else ""
-        self.meter.enter(file, f"fixture {fixturedef.argname} ({fixturedef.scope})")
-        try:
+        with self.meter.within(file, f"fixture {fixturedef.argname} ({fixturedef.scope})"):
             return (yield)
-        finally:
-            self.meter.leave()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
         file, _, test = item.nodeid.partition("::")
-        self.meter.enter(file, test.split("[")[0])
-        try:
+        with self.meter.within(file, test.split("[")[0]):
             return (yield)
-        finally:
-            self.meter.leave()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item, nextitem):
-        file = item.nodeid.split("::")[0]
-        self.meter.enter(file, "(teardown)")
         try:
-            return (yield)
+            with self.meter.within(item.nodeid.split("::")[0], "(teardown)"):
+                return (yield)
         finally:
-            self.meter.leave()
             if nextitem is None or nextitem.path != item.path:
                 # So that a run which ends early, or still goes on, can be read.
                 self.meter.write()
@@ -168,7 +155,6 @@ def line(name, row):
 
 
 def page(spent):
-    """Return the page: by folder, by file, by fixture and test."""
     files, folders, total = defaultdict(lambda: [0.0, 0.0, 0]), defaultdict(lambda: [0.0, 0.0, 0]), [0.0, 0.0, 0]
     for (file, _), row in spent.items():
         name = file or "(shared by several files)"

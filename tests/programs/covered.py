@@ -1,5 +1,4 @@
-"""
-The lines and branches that tests ran, by subpackage: `python -m tests.programs.covered build/coverage.json PAGE`.
+"""The lines and branches that tests ran, by subpackage: `python -m tests.programs.covered build/coverage.json PAGE`.
 
 Reads what `coverage json` writes. Bodies that Numba compiles are not counted (pyproject.toml, tool.coverage.report).
 """
@@ -29,12 +28,7 @@ def table(head, rows):
 
 
 def page(files):
-    """
-    Return the report as Markdown.
-
-    Args:
-        files: path of a module -> its "summary", as `coverage json` has them.
-    """
+    """Return the report as Markdown; files: a module's "summary" by its path, as `coverage json` has them."""
     modules = {path: [summary[field] for field in FIELDS] for path, summary in files.items()}
     packages, total = defaultdict(lambda: [0] * 4), [0] * 4
     for path, sums in modules.items():

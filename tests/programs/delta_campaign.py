@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from tests.processor.backends.artefacts import make_weights
 from tests.programs.generation_checker import GenerationChecker
 from tests.support import entities
 from tests.support.packages import rows_of, tag_id
-from tests.support.waiting import until
+from tests.support.waiting import Background, until
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
@@ -81,24 +82,14 @@ def _probe(port, pipe):
     pipe.send(times_ms)
 
 
-class Load:
+class Load(Background):
     """Clients that ask one after another; every reply is kept until it is checked."""
 
     def __init__(self, port, folder):
-        self._port, self._stop = port, threading.Event()
+        super().__init__(partial(self._ask, n) for n in range(CLIENTS))
+        self._port = port
         self._checker, self._checking = GenerationChecker(folder, REQUESTS), threading.Lock()
         self.checked, self.problems, self.generations = 0, [], Counter()
-        self._threads = [threading.Thread(target=self._ask, args=(n,), daemon=True) for n in range(CLIENTS)]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
 
     def seen(self, generation):
         """Wait until another reply names the generation, or there is a problem."""
@@ -108,7 +99,7 @@ class Load:
     def _ask(self, number):
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         at = number
-        while not self._stop.is_set() and not self.problems:
+        while not self.ended.is_set() and not self.problems:
             at += 1
             try:
                 generation, scores = ask(connection, at % len(REQUESTS), form=at // len(REQUESTS) % 3)
@@ -126,7 +117,7 @@ class Load:
 def ask(connection, request, form):
     """(generation, scores) of one of the requests, in one of three forms of JSON."""
     users = REQUESTS[request]
-    path, body, found = [
+    path, body, outputs_of = [
         ("/v1/models/small:predict", {"inputs": {"user": users}}, lambda reply: reply["outputs"]),
         ("/v1/models/small:predict", {"instances": [{"user": user} for user in users]}, lambda r: r["predictions"]),
         (
@@ -140,7 +131,7 @@ def ask(connection, request, form):
     data = reply.read()
     if reply.status != 200:
         raise RuntimeError(f"status {reply.status}: {data[:200]!r}")
-    return reply.getheader("x-model-generation"), np.ravel(found(json.loads(data)))
+    return reply.getheader("x-model-generation"), np.ravel(outputs_of(json.loads(data)))
 
 
 class Campaign:
@@ -181,9 +172,9 @@ class Campaign:
         users = self._random.choice(USERS, self._random.integers(1, 9), replace=False)
         # Small enough that no score is so near to 0 or 1 that others look like it.
         content = self._content % 997 / 64
-        some = {"user": (users, rows_of(users, content))}
+        rows = {"user": (users, rows_of(users, content))}
         if self._random.random() < 0.3:
-            some["tag"] = (TAGS, rows_of([tag_id(tag) for tag in TAGS], content))
+            rows["tag"] = (TAGS, rows_of([tag_id(tag) for tag in TAGS], content))
         profiles = {"profile": (users, entities.columns(users, self._content))}
         weights = make_weights(self._content)
         publisher = self._features if name.startswith("features") else self._trainer
@@ -193,11 +184,11 @@ class Campaign:
         elif name == "features removed":
             publisher.publish(removed={"entities.profile": users})
         elif name == "rows":
-            publisher.publish(rows=some)
+            publisher.publish(rows=rows)
         elif name == "weights":
             publisher.publish(dense=weights)
         else:
-            publisher.publish(rows=some, dense=weights, entities=profiles)
+            publisher.publish(rows=rows, dense=weights, entities=profiles)
         return self._published(publisher)
 
     def _published(self, publisher):
@@ -245,23 +236,23 @@ def campaign(folder, options, deltas, seed):
     began_s = time.monotonic()
     arguments = [*options, "--delta-guard", "off"]
     with LiveServer(folder / "repository", *arguments, log=folder / "serve.log") as live:
-        made = Campaign(live, folder / "repository", seed)
+        changes = Campaign(live, folder / "repository", seed)
         pauses = np.random.default_rng((seed, 1))
         with Load(live.http_port, version) as load, Prober(live.http_port) as prober:
-            while made.deltas < deltas and not load.problems:
+            while changes.deltas < deltas and not load.problems:
                 # Some changes come alone, others while the server still applies those before.
-                if made.act() and pauses.random() < 0.4:
-                    load.seen(made.served)
-                if made.done.total() % SHOWN_EVERY == 0:
-                    print(f"{made.done.total()} changes, {load.checked} replies", flush=True)
-            load.seen(made.served)
+                if changes.act() and pauses.random() < 0.4:
+                    load.seen(changes.served)
+                if changes.done.total() % SHOWN_EVERY == 0:
+                    print(f"{changes.done.total()} changes, {load.checked} replies", flush=True)
+            load.seen(changes.served)
             times_ms = prober.times_ms()
     with (
         LiveServer(folder / "repository", *arguments, log=folder / "serve.log") as live,
         Load(live.http_port, version) as again,
     ):
-        again.seen(made.served)
-    figures = {"done": dict(made.done), "replies": load.checked + again.checked, "named": len(load.generations)}
+        again.seen(changes.served)
+    figures = {"done": dict(changes.done), "replies": load.checked + again.checked, "named": len(load.generations)}
     figures |= {"problems": (load.problems + again.problems)[:5], "probes": len(times_ms)}
     figures |= {"p99_ms": round(np.quantile(times_ms, 0.99)), "slowest_ms": round(max(times_ms))}
     return figures | {"seconds": round(time.monotonic() - began_s)}
@@ -271,17 +262,17 @@ def page(results):
     lines = opening("Features, rows and weights change under load", __doc__ or "", results)
     kinds = [*ACTIONS, *ROLLBACKS]
     rows = []
-    for layout, found in results["layouts"].items():
-        done = found["done"]
+    for layout, facts in results["layouts"].items():
+        done = facts["done"]
         rows.append(
             [layout, f"{sum(done.get(n, 0) for n in ACTIONS):,}", f"{sum(done.get(n, 0) for n in ROLLBACKS):,}",
-             f"{found['replies']:,}", f"{found['named']:,}", "; ".join(found["problems"]) or "0", found["seconds"],
-             found["p99_ms"], found["slowest_ms"]]
+             f"{facts['replies']:,}", f"{facts['named']:,}", "; ".join(facts["problems"]) or "0", facts["seconds"],
+             facts["p99_ms"], facts["slowest_ms"]]
         )  # fmt: skip
     heads = ["layout", "deltas", "rollbacks", "replies checked", "generations named", "wrong or failed", "seconds"]
     heads += ["p99, ms", "slowest, ms"]
     lines += [table(heads, rows), ""]
-    rows = [[layout, *(found["done"].get(kind, 0) for kind in kinds)] for layout, found in results["layouts"].items()]
+    rows = [[layout, *(facts["done"].get(kind, 0) for kind in kinds)] for layout, facts in results["layouts"].items()]
     lines += ["Changes by what they changed; the last three are rollbacks.", "", table(["layout", *kinds], rows), ""]
     return "\n".join(lines)
 
@@ -296,11 +287,11 @@ def main() -> int:
     results = {"machine": machine(), "origin": origin("-C loadtest campaign", "ARGS", sys.argv[1:]), "layouts": {}}
     with tempfile.TemporaryDirectory(prefix="freshet-campaign-") as folder:
         for number, (layout, arguments) in enumerate(LAYOUTS.items()):
-            found = campaign(Path(folder) / str(number), arguments, options.deltas, options.seed + number)
-            results["layouts"][layout] = found
-            print(f"{layout}: {found}", flush=True)
+            figures = campaign(Path(folder) / str(number), arguments, options.deltas, options.seed + number)
+            results["layouts"][layout] = figures
+            print(f"{layout}: {figures}", flush=True)
     store(Path(options.out).parent, Path(options.out).stem, results, page(results))
-    return int(any(found["problems"] for found in results["layouts"].values()))
+    return int(any(figures["problems"] for figures in results["layouts"].values()))
 
 
 if __name__ == "__main__":

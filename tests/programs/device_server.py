@@ -80,16 +80,13 @@ class DeviceServer:
         raise RuntimeError(f"{ATTEMPTS} times without an answer")
 
     def apply_delta(self, model: str, data: bytes) -> None:
-        """Upload a delta."""
         self._changed(*self._live.upload(model, data))
 
     def rollback(self, model: str, generation: Generation) -> None:
-        """Roll back to a generation."""
         asked = {"generation": str(generation), "reason": "worse"}
         self._changed(*self._live.post_json(f"/admin/models/{model}/rollback", asked))
 
     def wait_for(self, generation: Generation) -> None:
-        """Wait until a generation is served."""
         until(lambda: self._live.generation(MODEL) == str(generation))
 
     def counted(self) -> dict[str, int]:

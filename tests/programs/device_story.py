@@ -167,17 +167,10 @@ class Story:
 
 
 def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, Any]:
-    """Return the figures of one story.
-
-    Args:
-        deltas: Number of deltas.
-        seed: Seed of all that is random.
-        room: Bytes for rows on the device.
-        kills: Whether the device belongs to a server whose workers are killed.
-    """
+    """Return the figures of one story; room: bytes for rows on the device; kills: of workers of the device's server."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-device-")))
-        on_device, on_host = made = repositories(folder)
+        on_device, on_host = both = repositories(folder)
         device: Processor | DeviceServer
         if kills:
             device = stack.enter_context(DeviceServer(on_device, folder / "serve.log", room, seed))
@@ -188,7 +181,7 @@ def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, A
             config = ProcessorConfig(str(on_device), sessions=2, device_stages=1, device_rows_mb=1, delta_guard="off")
             device = stack.enter_context(Processor.initialize(config))
         host = stack.enter_context(Processor.initialize(ProcessorConfig(str(on_host), sessions=1, delta_guard="off")))
-        story = Story(device, host, made, seed)
+        story = Story(device, host, both, seed)
         story.run(deltas)
         if isinstance(device, DeviceServer):
             counted = device.counted()
@@ -199,16 +192,19 @@ def lived(deltas: int, seed: int, room: int, kills: bool = False) -> dict[str, A
 
 
 def page(results: dict[str, Any]) -> str:
-    """device-story.md."""
     names = ["deltas", "of these with dense weights", "rollbacks", "versions", "replies after changes"]
     names += ["replies meanwhile", "killed workers", "requests sent again", "other generations", "wrong"]
-    rows = [[name, *(f"{one.get(name, 0):,}" for one in results["stories"])] for name in names]
-    rows.append(["largest difference", *(f"{one['worst']:.1e}" for one in results["stories"])])
+    rows = [[name, *(f"{figures.get(name, 0):,}" for figures in results["stories"])] for name in names]
+    rows.append(["largest difference", *(f"{figures['worst']:.1e}" for figures in results["stories"])])
     for name in ("changed_rows", "host_rows", "moved_rows"):
-        rows.append([f"{name}, last version", *(f"{one['counted'].get(name, 0):,}" for one in results["stories"])])
+        rows.append(
+            [f"{name}, last version", *(f"{figures['counted'].get(name, 0):,}" for figures in results["stories"])]
+        )
     heads = [""]
-    for one in results["stories"]:
-        heads.append(("all rows" if one["room"] > ROOM else "some rows") + (", workers killed" if one["kills"] else ""))
+    for figures in results["stories"]:
+        heads.append(
+            ("all rows" if figures["room"] > ROOM else "some rows") + (", workers killed" if figures["kills"] else "")
+        )
     return "\n".join([*opening("Rows on a device", __doc__ or "", results), table(heads, rows), ""])
 
 
@@ -224,7 +220,7 @@ def main() -> int:
         results["stories"].append(lived(options.deltas, options.seed, room, kills))
         print({name: value for name, value in results["stories"][-1].items() if name != "counted"}, flush=True)
         store(options.out, "device-story", results, page(results))
-    return int(any(one.get("wrong") or one.get("other generations") for one in results["stories"]))
+    return int(any(figures.get("wrong") or figures.get("other generations") for figures in results["stories"]))
 
 
 if __name__ == "__main__":

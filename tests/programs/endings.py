@@ -195,9 +195,9 @@ async def over_grpc(habit, port, method, message, seen):
                 once = habit.once
 
 
-async def meet(server, made):
+async def meet(server, requests):
     """One round on a server that is up: what its clients have seen when it has ended."""
-    seen, (http, rpc) = Seen(), made
+    seen, (http, rpc) = Seen(), requests
     asking = [over_http(h, server.http_port, http, seen) for h in HTTP for _ in range(h.clients)]
     asking += [
         over_grpc(habit, server.grpc_port, method, rpc[method], seen)
@@ -220,14 +220,14 @@ async def meet(server, made):
 def rounds(folder, workers, number):
     """What the clients of so many rounds have seen, a round at a time; in every fifth the server drains first."""
     write_package(folder / "repository", users=range(USERS))
-    made = messages()
+    requests = messages()
     for n in range(1, number + 1):
         options = ("--workers", str(workers), "--drain-s", "0" if n % 5 else "1")
         with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
-            yield asyncio.run(meet(server, made))
+            yield asyncio.run(meet(server, requests))
 
 
-def page(found, number):
+def page(totals, number):
     """The report. found: what was seen in all rounds, and how long each end took, by layout."""
     lines = [
         "# SIGTERM under load",
@@ -240,7 +240,7 @@ def page(found, number):
         "| layout | answered over HTTP | over gRPC | told by a reply | by FIN | lost | SIGTERM to exit: median, most |",
         "|---|---|---|---|---|---|---|",
     ]
-    for layout, (seen, took_s) in found.items():
+    for layout, (seen, took_s) in totals.items():
         rpc = sum(count for name, count in seen.answered.items() if name.startswith("gRPC"))
         lines.append(
             f"| {layout} | {seen.answered.total() - rpc:,} | {rpc:,} | {seen.told['by a reply']:,} | "
@@ -254,21 +254,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make -C loadtest endings", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="with each layout [50]")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
-    given = parser.parse_args()
-    found = {}
+    options = parser.parse_args()
+    totals = {}
     for layout, workers in LAYOUTS.items():
         total, took_s = Seen(), []
         with tempfile.TemporaryDirectory(prefix="freshet-endings-") as root:
-            for n, seen in enumerate(rounds(Path(root), workers, given.rounds), 1):
+            for n, seen in enumerate(rounds(Path(root), workers, options.rounds), 1):
                 total += seen
                 took_s.append(seen.took_s)
                 lost = "".join(f"\n  LOST {line} x{count}" for line, count in Counter(seen.lost).items())
                 print(f"{layout} {n}: {seen.answered.total()} answered, {seen.took_s:.2f} s{lost}", flush=True)
-        found[layout] = total, took_s
+        totals[layout] = total, took_s
     with contextlib.suppress(FileExistsError):
-        given.out.mkdir(parents=True)
-    (given.out / "endings.md").write_text(page(found, given.rounds))
-    return 1 if any(seen.lost for seen, _ in found.values()) else 0
+        options.out.mkdir(parents=True)
+    (options.out / "endings.md").write_text(page(totals, options.rounds))
+    return 1 if any(seen.lost for seen, _ in totals.values()) else 0
 
 
 if __name__ == "__main__":

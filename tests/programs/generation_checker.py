@@ -77,8 +77,8 @@ class GenerationChecker:
         return f"request {request}: a reply that names {generation} has the scores of {others or 'no generation'}"
 
 
-def _same(scores, wanted):
-    return len(scores) == len(wanted) and np.allclose(scores, wanted, rtol=0, atol=TOLERANCE)
+def _same(scores, expected):
+    return len(scores) == len(expected) and np.allclose(scores, expected, rtol=0, atol=TOLERANCE)
 
 
 def _applied(before, tensors):

@@ -100,8 +100,8 @@ def changed(before, change, random, sold_out=0.3):
         arrays["there"][put], arrays["there"][change.removed] = True, False
         lists = np.zeros((len(put), CATEGORIES + 1), np.int64)
         for _ in range(MOST_CATEGORIES):
-            some = np.flatnonzero(random.random(len(put)) < 0.7)
-            lists[some, random.integers(0, CATEGORIES + 1, len(some))] += 1
+            chosen = np.flatnonzero(random.random(len(put)) < 0.7)
+            lists[chosen, random.integers(0, CATEGORIES + 1, len(chosen))] += 1
         arrays["of_category"][put] = lists
         arrays["price"][put] = random.integers(0, 400, len(put)) / np.float32(10)
         arrays["stock"][put] = np.where(random.random(len(put)) < sold_out, 0, random.integers(1, 9, len(put)))
@@ -123,43 +123,43 @@ def restocked(before, put, random, sold_out):
     return replace(before, stock=stock)
 
 
-def passes(contents, wanted):
+def passes(contents, conditions):
     """Which items pass a filter, bool [n]; what it says of items without a record does not matter."""
     good = np.ones(len(contents.ids), bool)
-    for name, what in wanted.items():
-        good &= _clause(contents, name, what)
+    for name, condition in conditions.items():
+        good &= _clause(contents, name, condition)
     return good
 
 
-def _clause(contents, name, what):
-    if isinstance(what, dict) and "not" in what:
-        return ~_clause(contents, name, what["not"])
+def _clause(contents, name, condition):
+    if isinstance(condition, dict) and "not" in condition:
+        return ~_clause(contents, name, condition["not"])
     if name == "category":
-        matching = _numbers(np.arange(CATEGORIES + 1), what)
+        matching = _numbers(np.arange(CATEGORIES + 1), condition)
         return (contents.of_category[:, matching] > 0).any(1)
     if name in ("brand", "tags"):
-        words = {what} if isinstance(what, str) else set(what)
+        words = {condition} if isinstance(condition, str) else set(condition)
         if name == "brand":
             return np.isin(contents.brand, [n for n, word in enumerate(BRANDS) if word in words])
         return contents.tags[:, [word in words for word in TAGS]].any(1)
-    return _numbers(getattr(contents, name), what)
+    return _numbers(getattr(contents, name), condition)
 
 
-def _numbers(values, what):
+def _numbers(values, condition):
     def as_held(number):
         return np.float32(number) if values.dtype == np.float32 else number
 
-    if isinstance(what, dict):
-        return np.isin(values, np.array([as_held(number) for number in what["in"]]))
-    if isinstance(what, list):
-        low, high = what
+    if isinstance(condition, dict):
+        return np.isin(values, np.array([as_held(number) for number in condition["in"]]))
+    if isinstance(condition, list):
+        low, high = condition
         good = ~np.isnan(values)
         if low is not None:
             good &= values >= as_held(low)
         if high is not None:
             good &= values <= as_held(high)
         return good
-    return values == as_held(what)
+    return values == as_held(condition)
 
 
 @dataclass(frozen=True)
@@ -227,25 +227,25 @@ class ListChecker:
         c, vectors = self.contents[listed.step], self.vectors(listed.of)
         counting = self.counting(asked, listed.step, listed.of)
         length = min(asked.k, int(counting.sum(1).min()))
-        told = f"step {listed.step}, vectors of {listed.of}, {asked}"
+        context = f"step {listed.step}, vectors of {listed.of}, {asked}"
         if len(listed.ids) != len(asked.users) or listed.unfilled != asked.k - length:
-            return f"{len(listed.ids)} lists, {listed.unfilled} missing in place of {asked.k - length}: {told}"
+            return f"{len(listed.ids)} lists, {listed.unfilled} missing in place of {asked.k - length}: {context}"
         scale, bias = float(c.dense["scale"][0, 0]), float(c.dense["bias"][0])
         for user, ids, scores, good in zip(asked.users, listed.ids, listed.scores, counting):
             at = np.searchsorted(c.ids, ids)
             if len(ids) != length or len(scores) != length or len(set(ids)) != length:
-                return f"user {user} has {len(ids)} items in place of {length}: {told}"
+                return f"user {user} has {len(ids)} items in place of {length}: {context}"
             if (at == len(c.ids)).any() or (c.ids[at] != ids).any():
-                return f"user {user} has ids that no item has: {told}"
+                return f"user {user} has ids that no item has: {context}"
             if not good[at].all():
                 sold = "sold out or else " if (c.stock[at][~good[at]] == 0).any() else ""
-                return f"user {user} has items that are {sold}not to be listed, {c.ids[at][~good[at]][:3]}: {told}"
+                return f"user {user} has items that are {sold}not to be listed, {c.ids[at][~good[at]][:3]}: {context}"
             row = c.users[user] if user < USERS else np.zeros(DIM)
             product = vectors @ (row.astype(np.float64) @ c.dense["u"].astype(np.float64))
             expected = 1 / (1 + np.exp(-(scale * product + bias)))
             if length and np.abs(expected[at] - scores).max() > TOLERANCE:
-                return f"user {user} has scores of another generation: {told}"
+                return f"user {user} has scores of another generation: {context}"
             good[at] = False
             if length > 0 and good.any() and expected[good].max() > expected[at].min() + TOLERANCE:
-                return f"user {user} lacks a better item than the last: {told}"
+                return f"user {user} lacks a better item than the last: {context}"
         return ""

@@ -9,7 +9,6 @@ its generation or a later one. Requests are those that replicas say in their met
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -18,24 +17,24 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.support.object_server import ObjectServer
 from tests.support.object_stage import Arrivals, PublishingProcess, ReplicaSet, upload_package
 from tests.support.waiting import until
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
-BOUND_S = 1.0
+BOUND_S, QUANTILES = 1.0, (50, 90, 99, 100)
 FEW_CORES = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
 def race(folder, replicas, deltas, rows, every_s, shared=False):
     """Seconds from published to served by all replicas, a delta each; requests a second that one of them made."""
     folder.mkdir()
-    with ObjectServer() as store:
-        os.environ.update(store.env)
+    with ObjectServer() as objects:
+        os.environ.update(objects.env)
         env = {**os.environ, **FEW_CORES, "FRESHET_MIRROR": str(folder / "writer")}
-        address = store.address("race")
-        upload_package(store, address, folder / "package")
+        address = objects.address("race")
+        upload_package(objects, address, folder / "package")
         publisher = PublishingProcess(address, env, folder / "publish.log")
         took = []
         try:
@@ -51,8 +50,8 @@ def race(folder, replicas, deltas, rows, every_s, shared=False):
                     took.append(until(lambda step=step: arrivals.everywhere_s(step)) - at_s)
                     print(f"step {step}: {took[-1] * 1e3:.0f} ms to {replicas} replicas", flush=True)
                     time.sleep(max(0.0, every_s - (time.monotonic() - begun_s)))
-                made = sum(requests_of(server) for server in fleet.servers) - sum(asked)
-                rate = made / replicas / (time.monotonic() - since_s)
+                requests = sum(requests_of(server) for server in fleet.servers) - sum(asked)
+                rate = requests / replicas / (time.monotonic() - since_s)
                 assert len(set(fleet.digests())) == 1
         finally:
             publisher.close()
@@ -66,7 +65,17 @@ def requests_of(server):
 
 
 def percentiles(took):
-    return {f"p{q}_ms": round(float(np.percentile(took, q)) * 1e3, 1) for q in (50, 90, 99, 100)}
+    return {f"p{q}_ms": round(float(np.percentile(took, q)) * 1e3, 1) for q in QUANTILES}
+
+
+def page(results):
+    heads = ["", "deltas", "rows a delta", "p50, ms", "p90, ms", "p99, ms", "most, ms", "requests a second and replica"]
+    rows = [
+        [name, race["deltas"], f"{race['rows']:,}", *(f"{race[f'p{q}_ms']:.0f}" for q in QUANTILES), race["requests"]]
+        for name, race in results["races"].items()
+    ]
+    lines = opening("From published to served, through an S3 server", __doc__ or "", results)
+    return "\n".join([*lines, table(heads, rows), ""])
 
 
 def main() -> int:
@@ -82,29 +91,15 @@ def main() -> int:
         f"{options.replicas} replicas, a mirror each": (options.replicas, False),
         f"{options.replicas} replicas, one mirror": (options.replicas, True),
     }
-    found = {}
+    races = {}
     with tempfile.TemporaryDirectory() as folder:
         for n, (name, (replicas, shared)) in enumerate(rounds.items()):
             took, rate = race(Path(folder) / str(n), replicas, options.deltas, options.rows, options.every, shared)
-            found[name] = percentiles(took) | {"deltas": len(took), "rows": options.rows, "requests": round(rate, 1)}
-            print(name, found[name], flush=True)
-    cores = len(os.sched_getaffinity(0))
-    lines = ["# From published to served, through an S3 server", "", (__doc__ or "").partition("\n\n")[2].strip(), ""]
-    lines += [
-        f"{cores} cores for the store, all replicas and who asks. {options.deltas} deltas a row, all replicas.",
-        "",
-    ]
-    lines += [
-        "| | rows a delta | p50 | p90 | p99 | most | requests a second and replica |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, row in found.items():
-        cells = " | ".join(f"{row[f'p{q}_ms']:.0f} ms" for q in (50, 90, 99, 100))
-        lines.append(f"| {name} | {row['rows']:,} | {cells} | {row['requests']} |")
-    (options.out / "objects.md").write_text("\n".join(lines) + "\n")
-    about = {"machine": machine(), "origin": origin("-C loadtest objects", "ARGS", sys.argv[1:])}
-    (options.out / "objects.json").write_text(json.dumps({**about, "races": found}, indent=1) + "\n")
-    return int(any(row["p99_ms"] >= BOUND_S * 1e3 for row in found.values()))
+            races[name] = percentiles(took) | {"deltas": len(took), "rows": options.rows, "requests": round(rate, 1)}
+            print(name, races[name], flush=True)
+    results = {"machine": machine(), "origin": origin("-C loadtest objects", "ARGS", sys.argv[1:]), "races": races}
+    store(options.out, "objects", results, page(results))
+    return int(any(race["p99_ms"] >= BOUND_S * 1e3 for race in races.values()))
 
 
 if __name__ == "__main__":

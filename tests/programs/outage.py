@@ -15,34 +15,25 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import machine, opening, origin, store, table
 from tests.support.object_server import ObjectServer
 from tests.support.object_stage import MODEL, Arrivals, PublishingProcess, ReplicaSet, upload_package
-from tests.support.waiting import until
+from tests.support.waiting import Background, until
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 FRESH_S = 2.0
 
 
-class Load:
+class Load(Background):
     """Clients that ask one after another and count what is no 200."""
 
     def __init__(self, ports, clients=2):
-        self.ended, self.answered, self.failed, self.slowest_s = threading.Event(), 0, [], 0.0
+        super().__init__(partial(self._ask, port) for port in ports * clients)
+        self.answered, self.failed, self.slowest_s = 0, [], 0.0
         self._counting = threading.Lock()
-        self.threads = [threading.Thread(target=self._ask, args=(port,), daemon=True) for port in ports * clients]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()
 
     def _ask(self, port):
         body = json.dumps({"inputs": {"user": [1, 2], "tags": [["a"], ["b"]], "floats": [[0.0] * 4] * 2}}).encode()
@@ -67,11 +58,11 @@ class Load:
 def outage(folder, seconds, hangs):
     """(requests answered, failed, the slowest in seconds, seconds until fresh)"""
     folder.mkdir()
-    with ObjectServer() as store:
-        os.environ.update(store.env)
+    with ObjectServer() as objects:
+        os.environ.update(objects.env)
         env = {**os.environ, "FRESHET_MIRROR": str(folder / "writer")}
-        address = store.address("outage")
-        upload_package(store, address, folder / "package")
+        address = objects.address("outage")
+        upload_package(objects, address, folder / "package")
         publisher = PublishingProcess(address, env, folder / "publish.log")
         try:
             with (
@@ -82,9 +73,9 @@ def outage(folder, seconds, hangs):
                 for n in range(3):
                     step, _ = publisher.publish(1000, n)
                     until(lambda step=step: arrivals.everywhere_s(step))
-                (store.hang if hangs else store.refuse)()
+                (objects.hang if hangs else objects.refuse)()
                 time.sleep(seconds)
-                (store.wake if hangs else store.serve)()
+                (objects.wake if hangs else objects.serve)()
                 back_s = time.monotonic()
                 step, _ = publisher.publish(1000, 100)
                 fresh_s = until(lambda: arrivals.everywhere_s(step)) - back_s
@@ -94,25 +85,30 @@ def outage(folder, seconds, hangs):
     return load.answered, len(load.failed), load.slowest_s, fresh_s
 
 
+def page(results):
+    heads = [f"for {results['seconds']:.0f} s its port", "answered", "failed", "slowest, ms", "fresh after, s"]
+    rows = [
+        [name, f"{r['answered']:,}", r["failed"], f"{r['slowest_s'] * 1e3:.0f}", f"{r['fresh_s']:.2f}"]
+        for name, r in results["rounds"].items()
+    ]
+    lines = opening("The object store gone under load", __doc__ or "", results)
+    return "\n".join([*lines, table(heads, rows), ""])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="the object store gone under load")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the report")
     options = parser.parse_args()
-    lines = ["# The object store gone under load", "", (__doc__ or "").partition("\n\n")[2].strip(), ""]
-    lines += [f"| for {options.seconds:.0f} s its port | answered | failed | slowest | fresh after |"]
-    lines += ["|---|---|---|---|---|"]
     rounds = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, hangs in (("refuses", False), ("never answers", True)):
             answered, failed, slowest_s, fresh_s = outage(Path(folder) / name, options.seconds, hangs)
             rounds[name] = {"answered": answered, "failed": failed, "slowest_s": slowest_s, "fresh_s": fresh_s}
-            lines.append(f"| {name} | {answered:,} | {failed} | {slowest_s * 1e3:.0f} ms | {fresh_s:.2f} s |")
-            print(lines[-1], flush=True)
-    (options.out / "outage.md").write_text("\n".join(lines) + "\n")
-    about = {"machine": machine(), "origin": origin("-C loadtest outage", "ARGS", sys.argv[1:])}
-    about |= {"seconds": options.seconds, "rounds": rounds}
-    (options.out / "outage.json").write_text(json.dumps(about, indent=1) + "\n")
+            print(name, rounds[name], flush=True)
+    results = {"machine": machine(), "origin": origin("-C loadtest outage", "ARGS", sys.argv[1:])}
+    results |= {"seconds": options.seconds, "rounds": rounds}
+    store(options.out, "outage", results, page(results))
     return int(any(each["failed"] or each["fresh_s"] > FRESH_S for each in rounds.values()))
 
 

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from freshet_serving.processor.repository import ChangeLog, VersionContents, ope
 from loadtest.reports.report import machine, opening, origin, table
 from tests.support import entities
 from tests.support.packages import DIM, make_weights, rows_of
+from tests.support.waiting import Background
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 MODEL, USERS, CHANGED = "small", 20_000, 100
@@ -81,8 +83,6 @@ def feed(repository: str, rate: float, pipe) -> None:
 
 
 class Feed:
-    """The publishing process."""
-
     def __init__(self, repository: Path, rate: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
@@ -102,7 +102,7 @@ class Feed:
         return self._ours.recv()
 
 
-class Engine:
+class Engine(Background):
     """A processor that follows its repository and is asked meanwhile."""
 
     def __init__(self, repository: Path) -> None:
@@ -112,18 +112,11 @@ class Engine:
         self.lock = TimedLock(self.model._lock)
         self.lock.thread = threading.get_ident()
         self.model._lock = self.lock
-        self._stop, self.failures = threading.Event(), []
-        self._threads = [threading.Thread(target=self._again, args=(act,)) for act in (self._ask, self.processor.poll)]
+        self.failures = []
+        super().__init__(partial(self._again, act) for act in (self._ask, self.processor.poll))
 
-    def __enter__(self) -> Engine:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self.processor.close()
 
     @property
@@ -135,7 +128,7 @@ class Engine:
         self.processor.process(PredictRequest(MODEL, {"user": users}))
 
     def _again(self, act) -> None:
-        while not self._stop.wait(POLL_S):
+        while not self.ended.wait(POLL_S):
             try:
                 act()
             except Exception as error:
@@ -221,13 +214,13 @@ def differences(line: Replayed, done: list[tuple[str, int, int, int]]) -> list[s
     for only, past, before, reached in done:
         steps = [step for step in line.sums if before <= step <= reached]
         # None, where the part had not changed since; what is at `before` is of an earlier rollback.
-        made = [step for step in steps if step > before and line.restores.get(step) == past]
+        restored = [step for step in steps if step > before and line.restores.get(step) == past]
         other = PARTS[PARTS.index(only) - 1]
         right = [
             step
-            for step in made or steps
+            for step in restored or steps
             if line.sums[step][only] == line.sums[past][only]
-            and (not made or line.sums[step][other] == line.sums[line.before[step]][other])
+            and (not restored or line.sums[step][other] == line.sums[line.before[step]][other])
         ]
         if not right:
             wrong.append(f"{only} to 1.{past}: not what 1.{reached} or one before it has")
@@ -263,10 +256,10 @@ def page(results: dict) -> str:
     heads = ["deltas a second", "published", "done", "refused", "wrong", "lock, median, ms", "longest, ms"]
     heads += [f"above {AIM_MS:g} ms", "longest, ms of processor time", "failures"]
     rows = [
-        [f"{found['rate']} (came to {found['a_second']})", found["deltas"], f"{found['done']} of {found['asked']}",
-         found["asked"] - found["done"], len(found["wrong"]), found["median_ms"], found["most_ms"],
-         found["over"], found["computed_ms"], len(found["failures"])]
-        for found in results["feeds"]
+        [f"{facts['rate']} (came to {facts['a_second']})", facts["deltas"], f"{facts['done']} of {facts['asked']}",
+         facts["asked"] - facts["done"], len(facts["wrong"]), facts["median_ms"], facts["most_ms"],
+         facts["over"], facts["computed_ms"], len(facts["failures"])]
+        for facts in results["feeds"]
     ]  # fmt: skip
     lines += [table(heads, rows), ""]
     held = results["held"]
@@ -275,8 +268,8 @@ def page(results: dict) -> str:
         "once released.",
         "",
     ]
-    for found in results["feeds"]:
-        lines += [f"- {text}" for key in ("refused", "wrong", "failures") for text in found[key]]
+    for facts in results["feeds"]:
+        lines += [f"- {text}" for key in ("refused", "wrong", "failures") for text in facts[key]]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -298,8 +291,11 @@ def main() -> int:
         print(results["held"], flush=True)
     Path(options.out).write_text(page(results))
     met = all(
-        found["done"] == found["asked"] and not found["wrong"] and not found["failures"] and found["most_ms"] <= AIM_MS
-        for found in results["feeds"]
+        figures["done"] == figures["asked"]
+        and not figures["wrong"]
+        and not figures["failures"]
+        and figures["most_ms"] <= AIM_MS
+        for figures in results["feeds"]
     )
     held = results["held"]
     return int(not met or held["said"] != held["asked"] or held["served"] != held["asked"])

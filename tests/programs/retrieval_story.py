@@ -73,18 +73,17 @@ def random_filter(random):
         "category": [{"in": random.integers(0, CATEGORIES + 1, 2).tolist()}, {"not": {"in": [1, 2]}}, [2, 4]],
     }
     names = random.permutation(list(clauses))[: random.integers(0, 5)]
-    wanted = {str(name): clauses[name][random.integers(0, len(clauses[name]))] for name in names}
-    return wanted or None
+    chosen = {str(name): clauses[name][random.integers(0, len(clauses[name]))] for name in names}
+    return chosen or None
 
 
 def random_request(ids, random):
-    """A request for the best items."""
     users = random.integers(0, USERS + 1, random.integers(1, 4)).tolist()
     lists = {}
     for name, share, most in (("allow", 0.2, 400), ("block", 0.4, 60), ("seen", 0.4, 60)):
         if random.random() < share:
-            some = range(len(users) if random.random() < 0.5 else 1)
-            lists[name] = [random.choice(ids, random.integers(0, most)).tolist() for _ in some]
+            positions = range(len(users) if random.random() < 0.5 else 1)
+            lists[name] = [random.choice(ids, random.integers(0, most)).tolist() for _ in positions]
             lists[name][0].append(2**62)
     return Asked(users, int(random.choice(NUMBERS)), random_filter(random), lists)
 
@@ -106,11 +105,10 @@ def ask_http(connection, asked):
 
 
 def ask_grpc(client, asked):
-    """A reply over gRPC."""
     inputs = {"user": np.array(asked.users)}
     for name, lists in asked.lists.items():
         splits = np.cumsum([0, *map(len, lists)])
-        inputs[name] = Ragged(np.array([i for one in lists for i in one], np.int64), splits)
+        inputs[name] = Ragged(np.array([i for ids in lists for i in ids], np.int64), splits)
     if asked.wanted is not None:
         inputs["filter"] = [json.dumps(asked.wanted)]
     reply = client.predict(MODEL, inputs, top_items=asked.k)
@@ -180,9 +178,9 @@ class Story:
         def some(of, most):
             return random.choice(of, min(len(of), random.integers(1, most)), replace=False).tolist()
 
-        there = np.flatnonzero(before.there)
+        listed = np.flatnonzero(before.there)
         if name == "stock":
-            put = some(there, 300)
+            put = some(listed, 300)
             return Change(put=put), restocked(before, put, random, random.choice([0.2, 0.9]))
         towers = {"user tower": ("u",), "item tower": ("i",), "everything": ("u", "i", "scale", "bias")}
         change = Change(dense=towers.get(name, ()))
@@ -190,9 +188,9 @@ class Story:
             change = Change(users=some(range(USERS), 4), dense=("u", *some(["scale", "bias"], 2)))
         elif name == "removals":
             items, categories = some(range(n), 80), some(range(CATEGORIES), 3)
-            half, few = len(items) // 2, len(categories) // 2
-            removed = [at for at in some(there, 120) if at not in items[:half]]
-            change = Change(items[:half], items[:half], removed, items[half:], categories[:few], categories[few:])
+            half, split = len(items) // 2, len(categories) // 2
+            removed = [at for at in some(listed, 120) if at not in items[:half]]
+            change = Change(items[:half], items[:half], removed, items[half:], categories[:split], categories[split:])
         elif name != "item tower":
             categories = some(range(CATEGORIES), 3) if random.random() < 0.3 else []
             change = Change(some(range(n), 200), some(range(n), 200), categories=categories, dense=change.dense)
@@ -275,23 +273,22 @@ def story(folder, options, seconds, seed):
     arguments = (*options, "--delta-guard", "off", "--undo-depth", str(UNDO_DEPTH))
     with LiveServer(folder / "repository", *arguments, log=folder / "serve.log") as live:
         pauses, ends_s = np.random.default_rng((seed, 9)), time.monotonic() + seconds
-        with Story(live, folder, contents, seed) as told:
-            while time.monotonic() < ends_s and len(told.problems) < SHOWN:
+        with Story(live, folder, contents, seed) as current:
+            while time.monotonic() < ends_s and len(current.problems) < SHOWN:
                 try:
-                    told.act()
+                    current.act()
                 except (RuntimeError, OSError, KeyError) as error:
-                    told.problems.append(f"{type(error).__name__}: {error}")
+                    current.problems.append(f"{type(error).__name__}: {error}")
                     break
                 time.sleep(pauses.random() * 0.4)
-    if len(told.lost) > len(SCHEMES) * told.done["killed workers"]:
-        often = ", ".join(f"{count} {text}" for text, count in Counter(told.lost).most_common(SHOWN))
-        told.problems.append(f"{len(told.lost)} requests without an answer: {often}")
-    figures = {"done": dict(told.done), "counts": dict(told.counts), "generations": len(told.named)}
-    return figures | {"lost": len(told.lost), "problems": told.problems[:SHOWN], "seconds": round(seconds)}
+    if len(current.lost) > len(SCHEMES) * current.done["killed workers"]:
+        often = ", ".join(f"{count} {text}" for text, count in Counter(current.lost).most_common(SHOWN))
+        current.problems.append(f"{len(current.lost)} requests without an answer: {often}")
+    figures = {"done": dict(current.done), "counts": dict(current.counts), "generations": len(current.named)}
+    return figures | {"lost": len(current.lost), "problems": current.problems[:SHOWN], "seconds": round(seconds)}
 
 
 def page(results):
-    """Return the report."""
     lines = opening("Best items while everything changes", __doc__ or "", results)
     kinds, layouts = [*ACTIONS, "rollbacks", BEYOND, "killed workers"], results["layouts"]
     counts = {
@@ -300,13 +297,13 @@ def page(results):
         "unfilled": "unfilled replies", "wrong": "wrong replies", "sold out": "of them with items out of stock",
         "stale": "of them older than a change acknowledged before",
     }  # fmt: skip
-    rows = [["minutes", *(f"{found['seconds'] / 60:.1f}" for found in layouts.values())]]
-    rows += [[kind, *(found["done"].get(kind, 0) for found in layouts.values())] for kind in kinds]
-    rows += [[text, *(f"{found['counts'].get(n, 0):,}" for found in layouts.values())] for n, text in counts.items()]
-    rows.append(["generations that replies name", *(found["generations"] for found in layouts.values())])
+    rows = [["minutes", *(f"{facts['seconds'] / 60:.1f}" for facts in layouts.values())]]
+    rows += [[kind, *(facts["done"].get(kind, 0) for facts in layouts.values())] for kind in kinds]
+    rows += [[text, *(f"{facts['counts'].get(n, 0):,}" for facts in layouts.values())] for n, text in counts.items()]
+    rows.append(["generations that replies name", *(facts["generations"] for facts in layouts.values())])
     lost = "without an answer; at most one a client for each kill"
-    rows.append([lost, *(found["lost"] for found in layouts.values())])
-    problems = [f"- {layout}: {problem}" for layout, found in layouts.items() for problem in found["problems"]]
+    rows.append([lost, *(facts["lost"] for facts in layouts.values())])
+    problems = [f"- {layout}: {problem}" for layout, facts in layouts.items() for problem in facts["problems"]]
     return "\n".join([*lines, table(["", *layouts], rows), "", *problems, *([""] if problems else [])])
 
 
@@ -322,11 +319,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="freshet-retrieval-") as folder:
         for number, (layout, arguments) in enumerate(LAYOUTS.items()):
             seconds = options.minutes * 60 / len(LAYOUTS)
-            found = story(Path(folder) / str(number), arguments, seconds, options.seed + number)
-            results["layouts"][layout] = found
-            print(f"{layout}: {found}", flush=True)
+            figures = story(Path(folder) / str(number), arguments, seconds, options.seed + number)
+            results["layouts"][layout] = figures
+            print(f"{layout}: {figures}", flush=True)
     store(options.out, "retrieval-story", results, page(results))
-    return int(any(found["problems"] for found in results["layouts"].values()))
+    return int(any(figures["problems"] for figures in results["layouts"].values()))
 
 
 if __name__ == "__main__":

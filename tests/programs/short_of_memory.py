@@ -123,8 +123,6 @@ class Squeeze(threading.Thread):
 
 
 class Campaign:
-    """One layout."""
-
     def __init__(self, folder, layout, seed):
         self.folder, self.layout, self.draw = folder, layout, random.Random(seed)
         self.root, self.log = folder / "repository", folder / "server.log"
@@ -171,18 +169,18 @@ class Campaign:
     def change(self, squeeze):
         """One delta or rollback, whatever comes of it; what that was is found out without the limit."""
         with squeeze.free():
-            here, top = self.well()
+            generation, top = self.well()
         if self.draw.random() < SHORT_SHARE:
             squeeze.short.wait(2.0)
-        step = int(here.partition(".")[2])
+        step = int(generation.partition(".")[2])
         if step and self.draw.random() < 0.2:
             target = f"{VERSION}.{self.draw.randrange(max(0, step - UNDO_DEPTH - 2), step)}"
-            known = self.ask(lambda: self.server.post_json(f"/admin/models/{MODEL}/rollback", {"generation": target}))
-            self.outcomes[f"rollback {known}"] += 1
+            status = self.ask(lambda: self.server.post_json(f"/admin/models/{MODEL}/rollback", {"generation": target}))
+            self.outcomes[f"rollback {status}"] += 1
             return
         self.attempts[top] += 1
         tried, named = Try(VERSION, top, self.attempts[top]), f"{VERSION}.{top}"
-        self.truth.know(named, tried.after(self.truth.state(here)))
+        self.truth.know(named, tried.after(self.truth.state(generation)))
         status = self.ask(lambda: self.server.upload(MODEL, tried.bytes(self.folder, step)))
         self.outcomes[f"delta {status}"] += 1
         if status != 200:
@@ -269,18 +267,18 @@ def main() -> int:
             place.mkdir()
             campaign = Campaign(place, layout, options.seed)
             times, changes = campaign.run(options.minutes * 60, options.changes)
-            done = sum(count for what, count in campaign.outcomes.items() if what.endswith(" 200"))
-            died = sum(count for what, count in campaign.outcomes.items() if what.startswith("ended"))
-            counts, found = campaign.tally.counts, campaign.tally.faults
+            done = sum(count for outcome, count in campaign.outcomes.items() if outcome.endswith(" 200"))
+            died = sum(count for outcome, count in campaign.outcomes.items() if outcome.startswith("ended"))
+            counts, layout_faults = campaign.tally.counts, campaign.tally.faults
             anew = campaign.log.read_text(errors="replace").count("could not be undone")
             lost = sum(counts[kind] for kind in counts if kind.startswith(("excused", "found nobody")))
             lines.append(
                 f"| {layout} | {options.minutes:g} | {times} times | {changes} | {changes - done} | "
                 f"{counts['checked']:,} | {lost} | {anew} | {died} | {campaign.slowest_well_s:.1f} s | "
-                f"{campaign.ended_s:.1f} s | {len(found)} |"
+                f"{campaign.ended_s:.1f} s | {len(layout_faults)} |"
             )
             print(lines[-1], dict(campaign.outcomes), dict(counts), flush=True)
-            faults += [f"{layout}: {fault}" for fault in found]
+            faults += [f"{layout}: {fault}" for fault in layout_faults]
             rounds[layout] = {
                 "limited": times,
                 "changes": changes,
@@ -289,9 +287,9 @@ def main() -> int:
                 "opened_anew": anew,
                 "slowest_well_s": campaign.slowest_well_s,
                 "ended_s": campaign.ended_s,
-                "faults": found,
+                "faults": layout_faults,
             }
-            if found:
+            if layout_faults:
                 print(campaign.log.read_text(errors="replace")[-6000:], flush=True)
     lines += ["", "Faults: none." if not faults else "Faults:", *(f"- {fault}" for fault in faults)]
     (options.out / "shortage.md").write_text("\n".join(lines).rstrip() + "\n")

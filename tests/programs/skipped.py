@@ -1,5 +1,4 @@
-"""
-The tests that a run has skipped: `python -m tests.programs.skipped build/scrubbed.xml`, one a line for `pytest @FILE`.
+"""Tests that a run has skipped: `python -m tests.programs.skipped build/scrubbed.xml`, one a line for `pytest @FILE`.
 
 `.ci/run` runs the fast tests where nothing but Python is installed, and these once more with everything. A test with
 parameters is named without them: what they are is not always fit for a command line.
@@ -23,12 +22,7 @@ def node_of(dotted):
 
 
 def skipped_tests(report):
-    """
-    Return the node IDs of the tests that were skipped, sorted.
-
-    Args:
-        report: what pytest has written with `--junitxml`.
-    """
+    """Return the node IDs of the tests that were skipped, sorted; report: of `pytest --junitxml`."""
     cases = ElementTree.parse(report).iter("testcase")
     # A module that skips as a whole is a case with its own name and no class.
     names = [f"{case.get('classname')}.{case.get('name')}" for case in cases if case.find("skipped") is not None]

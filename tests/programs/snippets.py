@@ -81,7 +81,7 @@ class Snippet:
 
 def snippets(page: Path) -> list[Snippet]:
     """The blocks of a page, in order, but for those of no language."""
-    text, found = page.read_text(), []
+    text, blocks = page.read_text(), []
     for fence in FENCE.finditer(text):
         if fence["kind"]:
             line = text.count("\n", 0, fence.start("kind")) + 1
@@ -89,13 +89,13 @@ def snippets(page: Path) -> list[Snippet]:
             block = Snippet(
                 line, fence["kind"], fence["text"], fence["title"] or "", said.get("not run", ""), said.get("needs", "")
             )
-            if block.kind == SHOWN and found and not block.not_run:
-                before = found[-1]
+            if block.kind == SHOWN and blocks and not block.not_run:
+                before = blocks[-1]
                 block = replace(
                     block, not_run="it belongs to what is not run" if before.not_run else "", needs=before.needs
                 )
-            found.append(block)
-    return found
+            blocks.append(block)
+    return blocks
 
 
 def commands(page: Path) -> list[str]:
@@ -173,13 +173,13 @@ def _compare(page: Path, blocks: Sequence[Snippet], outputs: dict[int, str]) -> 
         if block.kind != SHOWN or block.left_out or before is None or before not in outputs:
             continue
         lines = iter(outputs[before].splitlines())
-        for wanted in filter(None, map(str.strip, block.text.splitlines())):
-            assert any(shows(wanted, line.strip()) for line in lines), (
-                f"{page.name}:{block.line} shows {wanted!r}, printed was\n{outputs[before]}"
+        for shown in filter(None, map(str.strip, block.text.splitlines())):
+            assert any(shows(shown, line.strip()) for line in lines), (
+                f"{page.name}:{block.line} shows {shown!r}, printed was\n{outputs[before]}"
             )
 
 
-def shows(wanted: str, printed: str) -> bool:
+def shows(shown: str, printed: str) -> bool:
     """Return whether a line that a page shows stands for the line that was printed."""
     figures: list[float] = []
 
@@ -189,10 +189,10 @@ def shows(wanted: str, printed: str) -> bool:
         figures.append(float(number[0].replace("\\", "")))
         return r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
 
-    pattern = NUMBER.sub(pattern_of, re.escape(wanted).replace(r"\.\.\.", ".*"))
-    found = re.fullmatch(pattern, printed)
-    return found is not None and all(
-        abs(float(got) - figure) <= TOLERANCE for got, figure in zip(found.groups(), figures, strict=True)
+    pattern = NUMBER.sub(pattern_of, re.escape(shown).replace(r"\.\.\.", ".*"))
+    match = re.fullmatch(pattern, printed)
+    return match is not None and all(
+        abs(float(got) - figure) <= TOLERANCE for got, figure in zip(match.groups(), figures, strict=True)
     )
 
 

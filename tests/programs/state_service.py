@@ -74,8 +74,8 @@ Inputs = dict[str, Any]
 class Users:
     """New users of the benchmark's model over histories, and candidates for them."""
 
-    def __init__(self, events: int, seed: int = 1) -> None:
-        self._events, self._random = events, np.random.default_rng(seed)
+    def __init__(self, events: int) -> None:
+        self._events, self._random = events, np.random.default_rng(1)
 
     def next(self) -> Inputs:
         """Return the inputs of a user that nobody has seen."""
@@ -86,13 +86,11 @@ class Users:
         return {"user": int(random.integers(0, USERS)), **lists}
 
     def candidates(self, count: int = CANDIDATES) -> Inputs:
-        """Return items to score."""
         return {"item": self._random.integers(0, ITEMS, count)}
 
 
 @contextmanager
 def serving_hstu(folder: Path, events: int, *options: str) -> Iterator[LiveServer]:
-    """Serve the benchmark's HSTU."""
     repository = folder / "repository"
     repository.mkdir(parents=True)
     published(repository, HSTU, events, buckets=BUCKETS)
@@ -101,7 +99,6 @@ def serving_hstu(folder: Path, events: int, *options: str) -> Iterator[LiveServe
 
 
 def http_client(live: LiveServer, **options: Any) -> Client:
-    """Return a client over HTTP."""
     return Client(f"http://127.0.0.1:{live.http_port}", timeout_s=60, **options)
 
 
@@ -124,11 +121,11 @@ def measure_latency(folder: Path, options: argparse.Namespace) -> dict[str, dict
     parts: dict[str, dict[str, Any]] = {}
     arguments = (*ALONE, "--user-state-mb", str(STATES_MB))
     with serving_hstu(folder, EVENTS, *arguments) as live, http_client(live) as client, http_client(live) as second:
-        same, kept = users.next(), client.user(HSTU, "kept")
-        kept.prepare(same)
+        same, kept_user = users.next(), client.user(HSTU, "kept")
+        kept_user.prepare(same)
 
         def score_kept() -> float:
-            return seconds_of(partial(kept.score, users.candidates()))
+            return seconds_of(partial(kept_user.score, users.candidates()))
 
         def score_whole(inputs: Inputs) -> float:
             return seconds_of(partial(client.rank, HSTU, inputs, users.candidates()))
@@ -228,7 +225,6 @@ class RawConnection:
 
 
 def short_user(number: int) -> dict[str, np.ndarray]:
-    """Return the inputs of a user with few events."""
     random = np.random.default_rng(number)
     times = FIRST_TIME + np.cumsum(random.integers(1, 1000, SHORT))
     items = random.integers(0, ITEMS, SHORT)
@@ -255,7 +251,7 @@ def shared_out(live: LiveServer, numbers: np.ndarray, ask: Callable[[RawConnecti
 def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Prepare many users within a budget, and look for some of all."""
     random, count = np.random.default_rng(3), options.users
-    one = {"item": np.array([5])}
+    candidate = {"item": np.array([5])}
     with serving_hstu(folder, SHORT, *ALONE, "--user-state-mb", str(options.budget_mb)) as live:
         server = tree(live.process.pid)
 
@@ -263,10 +259,10 @@ def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             return connection.ask({"sequence_id": f"user {number}", "sequence_start": True}, short_user(number))
 
         def whole(connection: RawConnection, number: int) -> int:
-            return connection.ask({}, short_user(number) | one)
+            return connection.ask({}, short_user(number) | candidate)
 
         def score(connection: RawConnection, number: int) -> int:
-            return connection.ask({"sequence_id": f"user {number}"}, one)
+            return connection.ask({"sequence_id": f"user {number}"}, candidate)
 
         def spent_s(numbers: np.ndarray, ask: Callable[[RawConnection, int], int]) -> float:
             began_s = cpu_s(server)
@@ -285,11 +281,11 @@ def measure_users(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         asked = random.choice(count, min(options.asked, count), replace=False)
         statuses = shared_out(live, asked, score)
         newest = shared_out(live, np.arange(count - compared, count), score)
-    found = statuses[200] / len(asked)
+    share_found = statuses[200] / len(asked)
     return {
-        "users": count, "budget_mb": options.budget_mb, "asked": len(asked), "found": found,
+        "users": count, "budget_mb": options.budget_mb, "asked": len(asked), "found": share_found,
         "newest_found": newest[200] / compared, "other_statuses": len(asked) - statuses[200] - statuses[410],
-        "evicted": round(count * (1 - found)), "nbytes_a_user": nbytes / max(1, count * found),
+        "evicted": round(count * (1 - share_found)), "nbytes_a_user": nbytes / max(1, count * share_found),
         "sent_nbytes": sum(values.nbytes for values in short_user(0).values()),
         "prepare_over_whole": statistics.median(prepares_s) / whole_s,
         "last_over_first": prepares_s[-1] / prepares_s[0],
@@ -474,7 +470,6 @@ def measure_erase(folder: Path, _: argparse.Namespace) -> dict[str, Any]:
 
 
 def is_gone(user: Any, items: Inputs) -> bool:
-    """Report whether a user is not found."""
     try:
         user.score(items)
     except UserGone:
@@ -496,26 +491,16 @@ def rows_of(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, s
         yield "prepare", "prepares answered within it", f"{figures['answered']:.0%}", "", True
         yield "prepare", "scores of prepared users that found the user's part", f"{figures['found']:.0%}", "", True
     if users := parts.get("users"):
-        yield (
-            "users",
-            f"users prepared, {users['budget_mb']:,} MiB",
-            f"{users['users']:,}",
-            "1,000,000",
-            (users["users"] >= 10**6),
-        )
+        text, enough = f"users prepared, {users['budget_mb']:,} MiB", users["users"] >= 10**6
+        yield "users", text, f"{users['users']:,}", "1,000,000", enough
         text = f"found afterwards, of {users['asked']:,} by chance"
         yield "users", text, f"{users['found']:.2%}", "", True
         yield "users", "of the newest", f"{users['newest_found']:.2%}", "", True
         yield "users", "made room for others, from that share", f"{users['evicted']:,}", "", True
         yield "users", "memory a user, bytes", f"{users['nbytes_a_user']:,.0f}", "", True
         yield "users", "of them sent", f"{users['sent_nbytes']:,}", "", True
-        yield (
-            "users",
-            "a prepare's processor time over a whole request's",
-            f"{users['prepare_over_whole']:.2f}",
-            "",
-            (True),
-        )
+        text = "a prepare's processor time over a whole request's"
+        yield "users", text, f"{users['prepare_over_whole']:.2f}", "", True
         yield "users", "the last tenth of the prepares over the first", f"{users['last_over_first']:.2f}", "", True
     if triton := parts.get("triton"):
         yield "triton", "minutes", f"{triton['minutes']:g}", "10", triton["minutes"] >= 10
@@ -528,33 +513,16 @@ def rows_of(parts: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str, s
         text = f"words that came with a user ({erase['words_of_user']:,}) and are left once it is erased"
         yield "erase", text, f"{erase['words_left']:,}", "0", not erase["words_left"]
         yield "erase", "of its two sequence ids gone", f"{erase['gone']}", "2", erase["gone"] == 2
-        text = f"of {erase['others']} other users still found"
-        yield (
-            "erase",
-            text,
-            f"{erase['others_found']}",
-            f"{erase['others']}",
-            (erase["others_found"] == erase["others"]),
-        )
-        yield (
-            "erase",
-            f"of {erase['guesses']} guesses of another key answered",
-            f"{erase['guessed']}",
-            "0",
-            (not erase["guessed"]),
-        )
-        text = "users that it has not released by guessing"
-        yield (
-            "erase",
-            text,
-            f"{erase['kept_after_guesses']}",
-            f"{erase['kept']}",
-            (erase["kept_after_guesses"] == erase["kept"]),
-        )
+        others, kept = erase["others"], erase["kept"]
+        met = erase["others_found"] == others
+        yield "erase", f"of {others} other users still found", f"{erase['others_found']}", f"{others}", met
+        text = f"of {erase['guesses']} guesses of another key answered"
+        yield "erase", text, f"{erase['guessed']}", "0", not erase["guessed"]
+        text, met = "users that it has not released by guessing", erase["kept_after_guesses"] == kept
+        yield "erase", text, f"{erase['kept_after_guesses']}", f"{kept}", met
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
     lines = opening("User state in a live service", __doc__ or "", results)
     rows = [
         (part, text, figure if met or not aim else f"{figure}, missed", aim)

@@ -125,7 +125,6 @@ class Changes:
 
     @property
     def deltas(self):
-        """The number of deltas that were published."""
         return sum(self.counts[name] for name in CHANGES)
 
     def of(self, step):
@@ -383,7 +382,6 @@ class Caller:
         raise RuntimeError(f"{ATTEMPTS} times without an answer: {last}")
 
     def close(self):
-        """Close its connection."""
         self._client.close()
 
     def _reconnect(self):
@@ -396,8 +394,8 @@ class Caller:
 
     # Random parts of requests.
 
-    def _candidates(self, some):
-        if not some:
+    def _candidates(self, chosen):
+        if not chosen:
             return {}
         count, random = int(self._random.integers(2, CANDIDATES + 1)), self._random
         prices = random.normal(size=count).astype(np.float32)
@@ -460,7 +458,6 @@ class Callers:
 
     @property
     def problems(self):
-        """Problems of all clients."""
         waiting = ["a client waits for a reply without end"] * self.waiting
         return waiting + [f"{name}: {text}" for name, caller in self.callers.items() for text in caller.problems]
 
@@ -527,7 +524,6 @@ STATES = {
 
 
 def page(results):
-    """Return the report."""
     stories = results["stories"]
     causes = sorted({name for figures in stories.values() for name in figures["states"] if name.startswith(MISSED)})
     lines = [("changes", kind, f"of them with {kind}") for kind in CHANGES]

@@ -84,7 +84,6 @@ class Contents:
 
 
 def first_contents(random, network=HSTU):
-    """Contents of all rows."""
     tables = {name: random.normal(0, 1, (SIZES[name], DIMS[name])).astype(np.float32) for name in DIMS}
     dense = {name: random_dense(name, shape, random) for name, shape in shapes(network).items()}
     return Contents(tables, dense, network)
@@ -144,9 +143,9 @@ def scores(contents, copy, items, prices, of_user=None):
     events, target = np.concatenate([tables["item"][met], tables["action"][actions]], 1), contents.tables["item"][items]
     target = target.astype(np.float64)
     read = _hstu(w, ours, times, events, target) if contents.network == HSTU else _stca(w, ours, events, target)
-    own = tables["user"][copy.key] @ ours["mlp_0/kernel"][: DIMS["user"]] + ours["mlp_0/bias"]
+    user_share = tables["user"][copy.key] @ ours["mlp_0/kernel"][: DIMS["user"]] + ours["mlp_0/bias"]
     others = np.concatenate([target, np.array(prices, np.float64)[:, None], read], 1)
-    top = np.maximum(own + others @ w["mlp_0/kernel"][DIMS["user"] :], 0)
+    top = np.maximum(user_share + others @ w["mlp_0/kernel"][DIMS["user"] :], 0)
     return 1 / (1 + np.exp(-(top @ w["mlp_out/kernel"] + w["mlp_out/bias"])))[:, 0]
 
 
@@ -163,8 +162,8 @@ def _hstu(w, ours, times, events, target):
         u, v, q, k = _parts(w, i, asked)
         all_u, all_v, all_q, all_k = _parts(ours, i, events)
         seen = _silu(q @ all_k.T + places[n - np.arange(n)] + seconds[apart_s[-1:].reshape(n)])
-        own = w[f"history_bias_{i}/places"][0] + w[f"history_bias_{i}/times"][0]
-        itself = _silu((q * k).sum(1, keepdims=True) + own)
+        own_bias = w[f"history_bias_{i}/places"][0] + w[f"history_bias_{i}/times"][0]
+        itself = _silu((q * k).sum(1, keepdims=True) + own_bias)
         asked = _moved(w, i, u, (seen @ all_v + itself * v) / (LENGTH + 1)) + asked
         if i + 1 < LAYERS:
             weights = _silu(all_q @ all_k.T + places[APART[:n, :n]] + seconds[apart_s]) * EARLIER[:n, :n]

@@ -51,7 +51,6 @@ class Asked:
         return inputs
 
     def parameters(self):
-        """Return the parameters of a KServe request."""
         if self.user is None:
             return {}
         flags = {"prepare": "sequence_start", "replace": "sequence_replace", "remove": "sequence_remove"}

@@ -74,7 +74,7 @@ os.kill(os.getpid(), signal.SIGUSR1)
 print("ended", ended.wait(10), "heard", theirs.recv(1) == bytes([signal.SIGUSR1]))
 signal.set_wakeup_fd(-1)
 (listener,) = [thread for thread in threading.enumerate() if thread.name == "freshet-signals"]
-resort._told.close()
+resort._signal_socket.close()
 listener.join(10)
 print("listens", listener.is_alive())
 """

@@ -20,7 +20,7 @@ def missing():
 
 
 def executable():
-    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 @contextlib.contextmanager
@@ -57,9 +57,9 @@ def page_of(opened, address, size="desktop", scheme="light", **options):
         context.close()
 
 
-def show(page, view, model="ctr"):
+def show(page, view):
     """Goes to a view, and waits until it shows something."""
-    page.goto(f"{page.address}/#/" if view == "overview" else f"{page.address}/#/models/{model}/{view}")
+    page.goto(f"{page.address}/#/" if view == "overview" else f"{page.address}/#/models/ctr/{view}")
     page.wait_for_selector(MARKS[view])
     page.wait_for_load_state("load")
 

@@ -91,10 +91,9 @@ class Stage:
         return self.server.upload(MODEL, path.read_bytes())
 
     def feed(self, count):
-        """Applies so many good deltas."""
         for _ in range(count):
-            status, told = self.apply(self.delta())
-            assert status == 200, told
+            status, reply = self.apply(self.delta())
+            assert status == 200, reply
 
     def model(self):
         return json.loads(self.server.get("/admin/models", admin=True)[2])["models"][MODEL]
@@ -118,14 +117,14 @@ def played(stage):
     """What a day brings: deltas, a rollback, one that is held."""
     until(lambda: stage.generation() == "1.0")
     stage.feed(16)
-    status, told = stage.server.post_json(
+    status, reply = stage.server.post_json(
         f"/admin/models/{MODEL}/rollback", {"generation": "1.14", "reason": "labels of the last hour were late"}
     )
-    assert status == 200, told
+    assert status == 200, reply
     stage.feed(5)
 
 
 def held(stage):
     """A delta with a fault, which the guard holds."""
-    status, told = stage.apply(stage.delta("hundredfold"))
-    assert status == 409, told
+    status, reply = stage.apply(stage.delta("hundredfold"))
+    assert status == 409, reply

@@ -38,9 +38,9 @@ def few_descriptors(count=0):
 
 def fds_of(path):
     """How many are open on this very file: whatever other threads and tests open and close does not count."""
-    file, found = os.stat(path), 0
+    file, count = os.stat(path), 0
     for fd in os.listdir("/proc/self/fd"):
         # The listing's own descriptor is gone by now.
         with contextlib.suppress(OSError):
-            found += os.path.samestat(os.fstat(int(fd)), file)
-    return found
+            count += os.path.samestat(os.fstat(int(fd)), file)
+    return count

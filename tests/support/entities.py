@@ -10,7 +10,7 @@ import numpy as np
 from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.package import RECORD, EntityEntry, Manifest, TableEntry, record_layout
 from freshet_serving.processor.repository.keyring import NO_KEYS
-from freshet_serving.processor.repository.version import DENSE, table_file
+from freshet_serving.processor.repository.version import table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import make_artefact, make_weights
@@ -51,20 +51,10 @@ def write_package(
     repository, version=1, users=range(20), tags=("a", "b", "c"), keyring=NO_KEYS, entity=ENTITY, model="small"
 ):
     """Commits a version; returns its folder."""
-    keys = {
-        "user": np.array(list(users), np.int64),
-        "tag": np.array([packages.tag_id(t) for t in tags], np.int64),
-    }
-    described = manifest(version, len(keys["user"]), len(keys["tag"]), len(KNOWN), entity, model)
     with VersionWriter(Path(repository), model, version, keyring=keyring) as writer:
-        for name, table_keys in keys.items():
-            writer.tensors(table_file(name), packed(table_keys, packages.rows_of(table_keys, 0), "float32"))
-        given = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
-        records = entity_rows(described, entity, given, len(KNOWN))
+        counts = packages.write_contents(writer, users, tags, make_weights(0), make_artefact())
+        described = manifest(version, *counts, len(KNOWN), entity, model)
+        inputs = {name: column for name, column in columns(KNOWN).items() if name in entity.inputs}
+        records = entity_rows(described, entity, inputs, len(KNOWN))
         writer.tensors(table_file(TABLE), packed(np.array(KNOWN), records, RECORD))
-        writer.tensors(DENSE, make_weights(0))
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in packages.BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
         return writer.commit(described)

@@ -14,27 +14,27 @@ def fed_by_hand(manifest, inputs):
     """The dense graph's input, float32 [width], from the `inputs` of one side of an explanation with its vectors."""
     x = np.full(manifest.width, np.nan, np.float32)
     for f in manifest.features:
-        told = inputs[f.name]
-        assert told["kind"] == f.kind
-        x[f.offset : f.offset + f.width] = _columns(f, told)
+        explained = inputs[f.name]
+        assert explained["kind"] == f.kind
+        x[f.offset : f.offset + f.width] = _columns(f, explained)
     assert not np.isnan(x).any()
     return x
 
 
-def _columns(f, told):
+def _columns(f, explained):
     if f.kind == "float":
-        value = np.float32(np.nan if told["value"] is None else told["value"])
+        value = np.float32(np.nan if explained["value"] is None else explained["value"])
         if f.log1p:
             value = np.sign(value) * np.log1p(abs(value))
         return np.nan_to_num((np.float32(value) - np.float32(f.mean)) * np.float32(f.scale), nan=0.0)
     if f.kind == "floats":
-        return np.array(told["fed"], np.float32)
-    rows = np.array([one["vector"] for one in told["ids"]], np.float32).reshape(-1, told["dim"])
-    for one, row in zip(told["ids"], rows):
-        np.testing.assert_allclose(one["norm"], np.sqrt((row.astype(np.float64) ** 2).sum()), rtol=1e-5)
-    rows = rows.reshape(-1, told.get("codes", 1), told["dim"]).sum(axis=1)
+        return np.array(explained["fed"], np.float32)
+    rows = np.array([each["vector"] for each in explained["ids"]], np.float32).reshape(-1, explained["dim"])
+    for each, row in zip(explained["ids"], rows):
+        np.testing.assert_allclose(each["norm"], np.sqrt((row.astype(np.float64) ** 2).sum()), rtol=1e-5)
+    rows = rows.reshape(-1, explained.get("codes", 1), explained["dim"]).sum(axis=1)
     if f.combiner == "none":
-        out, mask = np.zeros((f.max_length, told["dim"]), np.float32), np.zeros(f.max_length, np.float32)
+        out, mask = np.zeros((f.max_length, explained["dim"]), np.float32), np.zeros(f.max_length, np.float32)
         out[: len(rows)], mask[: len(rows)] = rows, 1
         return np.concatenate([out.reshape(-1), mask])
     share = {"sum": 1, "mean": max(1, len(rows)), "sqrtn": np.sqrt(max(1, len(rows)))}[f.combiner]

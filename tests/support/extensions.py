@@ -34,19 +34,13 @@ def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave out extensions of the engine and of the server by their names; all others stay."""
     folders = {m.name for package in (of_engine, of_server) for m in pkgutil.iter_modules(package.__path__) if m.ispkg}
     monkeypatch.setenv(ONLY, ",".join(sorted(folders - set(names))) or NONE)
-    for known in (ENGINE, SERVER):
-        monkeypatch.setattr(known, "_known", None)
+    for extensions in (ENGINE, SERVER):
+        monkeypatch.setattr(extensions, "_known", None)
 
 
 @contextmanager
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, toy: str) -> Iterator[None]:
-    """Install a toy beside the extensions of the engine for the time of a test: its folder and no other file.
-
-    Args:
-        monkeypatch: Takes it away when the test ends.
-        folder: An empty folder to copy it to.
-        toy: Name of a folder of tests/extensions.
-    """
+    """Install a toy of tests/extensions beside the engine's extensions for the time of a test, in an empty folder."""
     shutil.copytree(
         Path(__file__).parents[1] / "extensions" / toy,
         folder / "installed" / toy,
@@ -56,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, toy: str) -> Iterator
     monkeypatch.setattr(ENGINE, "_known", None)
     yield
     name = f"{of_engine.__name__}.{toy}"
-    for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[module]
 
 

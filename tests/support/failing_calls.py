@@ -11,12 +11,8 @@ BY_DESCRIPTOR = ("fsync", "posix_fallocate")
 class FailingCalls:
     """Counts the system calls that touch a folder, and has one of them fail.
 
-    Attributes:
-        count: Calls so far.
-        at: The call that fails; None for none.
-        number: The system's number of its error.
-        hit: Name of the call that failed; "" for none yet.
-        lasting: Whether the calls after it that need space fail, too.
+    count: calls so far. at: the call that fails; None for none. number: the system's number of its error. hit: name of
+    the call that failed; "" for none yet. lasting: whether the calls after it that need space fail, too.
     """
 
     def __init__(self, folder, monkeypatch):

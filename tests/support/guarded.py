@@ -20,15 +20,15 @@ NONE = np.empty(0, np.int64)
 def weights(seed=0):
     """A network whose scores follow from the rows more than from the floats: about 0.1, hidden unit 0 is constant."""
     random = np.random.default_rng(7)
-    made = {name: random.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
-    kernel = made["mlp_0/kernel"]
+    tensors = {name: random.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    kernel = tensors["mlp_0/kernel"]
     kernel[: 2 * DIM] *= 3
     kernel[2 * DIM :] *= 0.2
-    kernel[:, 0], made["mlp_0/bias"][0] = 0, 1
-    made["mlp_out/kernel"] *= 0.3
-    made["mlp_out/kernel"][0] = -3
+    kernel[:, 0], tensors["mlp_0/bias"][0] = 0, 1
+    tensors["mlp_out/kernel"] *= 0.3
+    tensors["mlp_out/kernel"][0] = -3
     assert kernel.shape == (WIDTH, HIDDEN)
-    return made
+    return tensors
 
 
 def write_guarded(repository, version=1):
@@ -86,9 +86,9 @@ class Stream:
         self._step, self._skipped = state[2], skipped
         return bad
 
-    def few(self, rows=3):
-        """A delta of so many users, as they are."""
-        at = slice(0, rows)
+    def few(self):
+        """A delta of three users, as they are."""
+        at = slice(0, 3)
         return self._delta({"user": TableDelta(self._keys["user"][at], self._rows["user"][at], NONE)}, {})
 
     def mended(self):
@@ -111,7 +111,6 @@ class Stream:
 
 
 def as_inputs(count, seed=0):
-    """Inputs of one request, of so many rows."""
     random = np.random.default_rng(seed)
     tags = [[TAGS[t] for t in random.choice(len(TAGS), 2)] for _ in range(count)]
     return {

@@ -20,7 +20,6 @@ def places(document, path=()):
 
 
 def put(document, path, value):
-    """The document with a value at a path."""
     if not path:
         return value
     changed = copy.deepcopy(document)
@@ -32,7 +31,6 @@ def put(document, path, value):
 
 
 def without(document, path):
-    """The document without the value at a path."""
     changed = copy.deepcopy(document)
     inner = changed
     for key in path[:-1]:

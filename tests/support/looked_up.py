@@ -14,9 +14,7 @@ import numpy as np
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
 from freshet_serving.processor.extensions.online_features.section import ONLINE_FEATURES
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
-from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import make_artefact, make_weights
 from tests.support import packages
 
@@ -47,25 +45,14 @@ def manifest(version=1, users=0, tags=0, model="small", section=HASHES, sections
 
 def write_package(repository, version=1, users=range(20), tags=("a", "b", "c"), section=HASHES, sections=None):
     """Commits a version; returns its folder."""
-    keys = {
-        "user": np.array(list(users), np.int64),
-        "tag": np.array([packages.tag_id(t) for t in tags], np.int64),
-    }
     with VersionWriter(Path(repository), "small", version) as writer:
-        for name, table_keys in keys.items():
-            writer.tensors(table_file(name), packed(table_keys, packages.rows_of(table_keys, 0), "float32"))
-        writer.tensors(DENSE, make_weights(0))
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in packages.BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), section=section, sections=sections))
+        counts = packages.write_contents(writer, users, tags, make_weights(0), make_artefact())
+        return writer.commit(manifest(version, *counts, section=section, sections=sections))
 
 
 def reference(items, f2, f3, tags=(), f0=np.nan, f1=np.nan):
     """Scores [n] of one user by plain numpy; what is not given is missing, as in training."""
     n = len(items)
     floats = np.array([[f0, f1, a, b] for a, b in zip(f2, f3)], np.float32)
-    known = dict.fromkeys(range(20), 0), dict.fromkeys(("a", "b", "c"), 0)
-    known_tags = {packages.tag_id(t): 0 for t in known[1]}
-    return packages.reference(known[0], known_tags, make_weights(0), items, [list(tags)] * n, floats)
+    rows_of_users, rows_of_tags = dict.fromkeys(range(20), 0), {packages.tag_id(t): 0 for t in ("a", "b", "c")}
+    return packages.reference(rows_of_users, rows_of_tags, make_weights(0), items, [list(tags)] * n, floats)

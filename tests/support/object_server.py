@@ -2,10 +2,9 @@
 
 moto keeps everything in memory, so an outage must not end the process: its listening socket is closed and every
 connection cut (refuse: the port answers RST, as a dead server's does), or the process is stopped where it stands
-(hang: the kernel still accepts, nobody ever answers), and after either it goes on with what it had. An answer takes
-`delay_s` more where a test asks for the latency of a real store.
+(hang: the kernel still accepts, nobody ever answers), and after either it goes on with what it had.
 
-    python -m tests.support.object_server PORT [DELAY_S]     SIGUSR1 refuses, SIGUSR2 serves again
+    python -m tests.support.object_server PORT     SIGUSR1 refuses, SIGUSR2 serves again
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ ROOT = Path(__file__).parents[2]
 class ObjectServer:
     """moto as a process; a context manager. Its bucket is there when it has started."""
 
-    def __init__(self, port=None, delay_s=0.0):
-        if port is None:
-            with socket.socket() as probe:
-                probe.bind((HOST, 0))
-                port = probe.getsockname()[1]
-        self.port, self.delay_s = port, delay_s
-        self.endpoint = f"http://{HOST}:{port}"
+    def __init__(self):
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            self.port = probe.getsockname()[1]
+        self.endpoint = f"http://{HOST}:{self.port}"
         self.env = {
             "AWS_ACCESS_KEY_ID": "freshet",
             "AWS_SECRET_ACCESS_KEY": "not-a-secret",
@@ -43,7 +40,7 @@ class ObjectServer:
         self.process = None
 
     def start(self):
-        command = [sys.executable, "-m", "tests.support.object_server", str(self.port), str(self.delay_s)]
+        command = [sys.executable, "-m", "tests.support.object_server", str(self.port)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._wait(listening=True)
         self.make_bucket(BUCKET)
@@ -98,16 +95,16 @@ class ObjectServer:
             assert self.process.poll() is None, "the S3 server has ended"
             try:
                 socket.create_connection((HOST, self.port), timeout=5).close()
-                there = True
+                listens = True
             except (ConnectionRefusedError, ConnectionResetError):
-                there = False
-            if there == listening:
+                listens = False
+            if listens == listening:
                 return
             time.sleep(0.01)
         raise AssertionError("the S3 server does not do what it was told")
 
 
-def _run(port, delay_s):
+def _run(port):
     """Serves until it is killed."""
     import logging
 
@@ -122,8 +119,6 @@ def _run(port, delay_s):
     app = create_backend_app("s3")
 
     def answer(environ, start_response):
-        if delay_s:
-            time.sleep(delay_s)
         if environ["REQUEST_METHOD"] in ("PUT", "POST", "DELETE"):
             with writing:
                 return app(environ, start_response)
@@ -152,11 +147,11 @@ def _run(port, delay_s):
         def handle_error(self, *_):
             pass  # connections that were cut
 
-    wanted = [True]
+    serving = [True]
     changed = threading.Event()
 
     def told(number, _):
-        wanted[0] = number == signal.SIGUSR2
+        serving[0] = number == signal.SIGUSR2
         changed.set()
 
     signal.signal(signal.SIGUSR1, told)
@@ -165,7 +160,7 @@ def _run(port, delay_s):
         server = Server(HOST, port, answer, handler=Handler)
         loop = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         loop.start()
-        while wanted[0]:
+        while serving[0]:
             changed.wait(0.5)
             changed.clear()
         server.shutdown()
@@ -173,7 +168,7 @@ def _run(port, delay_s):
         for connection in list(connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        while not wanted[0]:
+        while not serving[0]:
             changed.wait(0.5)
             changed.clear()
 
@@ -188,4 +183,4 @@ if __name__ == "__main__":
         os._exit(0)
 
     threading.Thread(target=watch, daemon=True).start()
-    _run(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)
+    _run(int(sys.argv[1]))

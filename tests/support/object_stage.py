@@ -11,14 +11,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.packages import make_delta, write_package
+from tests.support.waiting import Background
 
 ROOT = Path(__file__).parents[2]
 MODEL, USERS = "small", 20_000
@@ -102,27 +103,17 @@ class ReplicaSet:
 def served(server, model=MODEL):
     """What a server says of the newest version that it serves."""
     models = json.loads(server.get("/admin/models", admin=True)[2])["models"]
-    found = models[model]["served"]
-    return found[max(found, key=int)]
+    versions = models[model]["served"]
+    return versions[max(versions, key=int)]
 
 
-class Arrivals:
+class Arrivals(Background):
     """When each step was first served by each server, asked for every few milliseconds by a thread for each."""
 
     def __init__(self, servers, every_s=0.005):
-        self.servers, self.every_s, self.ended = servers, every_s, threading.Event()
+        super().__init__(partial(self._watch, n) for n in range(len(servers)))
+        self.servers, self.every_s = servers, every_s
         self.at_s = [{} for _ in servers]
-        self.threads = [threading.Thread(target=self._watch, args=(n,), daemon=True) for n in range(len(servers))]
-
-    def __enter__(self):
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        for thread in self.threads:
-            thread.join()
 
     def _watch(self, number):
         import http.client

@@ -50,11 +50,23 @@ def manifest(version=1, users=0, tags=0, model="small", dtype="float32"):
         width=WIDTH,
         dense={name: list(shape) for name, shape in SHAPES.items()},
         files={},
-        executables=[
-            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(SHAPES))
-            for b in BUCKETS
-        ],
+        executables=executables(SHAPES),
     )
+
+
+def executables(weights):
+    """Entries of what write_executables() writes, with the names of its weights."""
+    return [
+        ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(weights))
+        for b in BUCKETS
+    ]
+
+
+def write_executables(writer, artefact):
+    folder = writer.folder / "compiled" / "onnxruntime-cpu"
+    folder.mkdir(parents=True)
+    for bucket in BUCKETS:
+        (folder / f"b{bucket}.onnx").write_bytes(artefact)
 
 
 def tag_id(tag):
@@ -83,16 +95,19 @@ def write_package(
     keyring=NO_KEYS,
 ):
     """Commits a version; returns its folder. weights: dense tensors by seed. artefact: its executable's bytes."""
-    keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
     with VersionWriter(Path(repository), model, version, keyring=keyring) as writer:
-        for name, table_keys in keys.items():
-            writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
-        writer.tensors(DENSE, weights(seed))
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(artefact())
-        return writer.commit(manifest(version, len(keys["user"]), len(keys["tag"]), model, dtype))
+        counts = write_contents(writer, users, tags, weights(seed), artefact(), dtype)
+        return writer.commit(manifest(version, *counts, model, dtype))
+
+
+def write_contents(writer, users, tags, weights, artefact, dtype="float32"):
+    """Writes rows, dense tensors and executables; returns how many users and tags there are."""
+    keys = {"user": np.array(list(users), np.int64), "tag": np.array([tag_id(t) for t in tags], np.int64)}
+    for name, table_keys in keys.items():
+        writer.tensors(table_file(name), packed(table_keys, rows_of(table_keys, 0), dtype))
+    writer.tensors(DENSE, weights)
+    write_executables(writer, artefact)
+    return len(keys["user"]), len(keys["tag"])
 
 
 def make_delta(step, users=(), removed=(), tags=(), parent=None, version=1, tag=None, dense_seed=None, **changes):

@@ -8,29 +8,29 @@ LISTS = {"tags", "sizes", "sellers"}
 TEXTS = {"category", "tags"}
 
 
-def passes(wanted, record):
+def passes(conditions, record):
     """Whether an item passes a filter; None is the record of an item without one."""
-    return all(_clause(name, what, record) for name, what in wanted.items())
+    return all(_clause(name, condition, record) for name, condition in conditions.items())
 
 
-def _clause(name, what, record):
-    if isinstance(what, dict) and "not" in what:
-        return not _clause(name, what["not"], record)
+def _clause(name, condition, record):
+    if isinstance(condition, dict) and "not" in condition:
+        return not _clause(name, condition["not"], record)
     if record is None:
         return False
     values = record[name] if name in LISTS else [record[name]]
-    return any(_matches(name, value, what) for value in values if value not in (None, ""))
+    return any(_matches(name, value, condition) for value in values if value not in (None, ""))
 
 
-def _matches(name, value, what):
+def _matches(name, value, condition):
     def held(number):
         return float(np.float32(number)) if name == "price" else number
 
-    if isinstance(what, dict):
-        return value in [held(one) for one in what["in"]]
-    if isinstance(what, list) and name not in TEXTS:
-        low, high = what
+    if isinstance(condition, dict):
+        return value in [held(number) for number in condition["in"]]
+    if isinstance(condition, list) and name not in TEXTS:
+        low, high = condition
         return (low is None or held(low) <= value) and (high is None or value <= held(high))
-    if isinstance(what, list):
-        return value in what
-    return value == held(what)
+    if isinstance(condition, list):
+        return value in condition
+    return value == held(condition)

@@ -196,9 +196,9 @@ def played_tensorrt():
         def execute_async_v3(self, stream):
             engine, runtime = self.engine, module.runtime
             assert stream in runtime.streams
-            given = {name: runtime.array(self.addresses[name], engine.shapes[name]) for name in engine.inputs}
-            ends = [name for name in engine.shapes if name not in given]
-            for name, array in zip(ends, engine.session.run(ends, given)):
+            inputs = {name: runtime.array(self.addresses[name], engine.shapes[name]) for name in engine.inputs}
+            ends = [name for name in engine.shapes if name not in inputs]
+            for name, array in zip(ends, engine.session.run(ends, inputs)):
                 runtime.array(self.addresses[name], engine.shapes[name])[...] = array
             return True
 

@@ -24,6 +24,6 @@ def write_entry_points(folder: Path) -> Path:
 
 def environment(folder: Path) -> dict[str, str]:
     """The environment of a process that finds this checkout's modules and entry points."""
-    given = os.environ.get("PYTHONPATH")
-    path = [str(write_entry_points(folder)), str(ROOT), *([given] if given else [])]
+    inherited = os.environ.get("PYTHONPATH")
+    path = [str(write_entry_points(folder)), str(ROOT), *([inherited] if inherited else [])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

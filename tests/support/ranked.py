@@ -22,7 +22,6 @@ from freshet_serving.processor.package import (
     SCORE,
     SEQUENCE,
     EntityEntry,
-    ExecutableEntry,
     Feature,
     GraphInput,
     Input,
@@ -40,10 +39,10 @@ from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
+from tests.support.packages import executables, write_executables
 
 DIM, LENGTH = 6, 8
 WIDTH = (DIM + 1) * LENGTH
-BUCKETS = (1, 4, 16)
 MODEL = "next"
 COLUMNS = [
     Input("price", "float32"),
@@ -62,42 +61,41 @@ SOURCES = {
 SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 
-def with_filters(made, records=0, columns=COLUMNS, text_nbytes=200):
+def with_filters(plain, records=0, columns=COLUMNS, text_nbytes=200):
     """The manifest with an entity of items for filters alone."""
     lists = {spec.name: 4 for spec in columns if spec.ragged and spec.dtype == "int64"}
     entity = EntityEntry("item", "item", [], lists, text_nbytes=text_nbytes, filters=list(columns))
-    words = record_layout(made, entity).words
-    seed = made.table("item").hash_seed if made.input("item").dtype == "string" else 0
+    words = record_layout(plain, entity).words
+    seed = plain.table("item").hash_seed if plain.input("item").dtype == "string" else 0
     table = TableEntry(RECORDS, words, records, RECORD, hash_seed=seed)
-    return replace(made, entities=[entity], tables=[*made.tables, table])
+    return replace(plain, entities=[entity], tables=[*plain.tables, table])
 
 
 def columns_of(keys, step):
     """What records have as a step publishes them: plain Python values by column, None for what is missing."""
-    made = {spec.name: [] for spec in COLUMNS}
+    columns = {spec.name: [] for spec in COLUMNS}
     for key in keys:
         random = np.random.default_rng([3, step, key % 2**63])
-        some = random.random(5) < 0.8
-        made["price"].append(float(np.float32(random.integers(0, 40) / 2)) if some[0] else None)
-        made["stock"].append(int(random.integers(0, 4)))
-        made["category"].append("abc"[random.integers(0, 3)] if some[2] else None)
-        made["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if some[3] else [])
-        made["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if some[4] else [])
-        made["sellers"].append([SELLERS[n] for n in random.integers(0, len(SELLERS), random.integers(0, 3))])
-    return made
+        present = random.random(5) < 0.8
+        columns["price"].append(float(np.float32(random.integers(0, 40) / 2)) if present[0] else None)
+        columns["stock"].append(int(random.integers(0, 4)))
+        columns["category"].append("abc"[random.integers(0, 3)] if present[2] else None)
+        columns["tags"].append([f"t{n}" for n in random.integers(0, 6, random.integers(0, 4))] if present[3] else [])
+        columns["sizes"].append(random.integers(-2, 3, random.integers(0, 5)).tolist() if present[4] else [])
+        columns["sellers"].append([SELLERS[n] for n in random.integers(0, len(SELLERS), random.integers(0, 3))])
+    return columns
 
 
-def records_of(made, keys, step):
-    """The records of keys as a step publishes them."""
-    return entity_rows(made, made.entities[0], columns_of(keys, step), len(keys), keys)
+def records_of(described, keys, step):
+    return entity_rows(described, described.entities[0], columns_of(keys, step), len(keys), keys)
 
 
-def manifest(version=1, items=0, dtype="float32", notes=None):
+def manifest(items=0, dtype="float32", notes=None):
     column = SequenceColumn("history.item", "ids", "history.item", "item", 0, WIDTH)
     history = SequenceEntry("history", [column], LENGTH, WIDTH, ["history.item"])
-    made = Manifest(
+    described = Manifest(
         model=MODEL,
-        version=version,
+        version=1,
         arch="sasrec_next",
         created_at=time.time(),
         inputs=[Input("item", "int64"), Input("history.item", "int64", ragged=True)],
@@ -107,16 +105,13 @@ def manifest(version=1, items=0, dtype="float32", notes=None):
         width=DIM,
         dense={"w": [DIM, DIM]},
         files={},
-        executables=[
-            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", ["w"])
-            for b in BUCKETS
-        ],
+        executables=executables(["w"]),
         sequences=[history],
         notes=item_ranking_note("user_vector", "item") if notes is None else notes,
     )
-    plain = undivided(made)
+    plain = undivided(described)
     graph = replace(plain, inputs=[*plain.inputs, GraphInput("history", ["rows", WIDTH], SEQUENCE)])
-    return replace(made, graphs={SCORE: graph})
+    return replace(described, graphs={SCORE: graph})
 
 
 def make_artefact() -> bytes:
@@ -150,39 +145,35 @@ def matrix_of(step):
 def rows_of(keys, step):
     """Rows of items as a step publishes them; every seventh item has the row of the one before it."""
     same = [key - 1 if key % 7 == 1 else key for key in keys]
-    made = [np.random.default_rng([2, step, key % 2**63]).standard_normal(DIM) for key in same]
-    return np.array(made, np.float32).reshape(len(same), DIM)
+    rows = [np.random.default_rng([2, step, key % 2**63]).standard_normal(DIM) for key in same]
+    return np.array(rows, np.float32).reshape(len(same), DIM)
 
 
-def write_ranked(repository, items=range(40), version=1, dtype="float32", notes=None, recorded=None, numbers=None):
+def write_ranked(repository, items=range(40), dtype="float32", notes=None, recorded=None, numbers=None):
     """Commits a version with step 0's rows and matrix, and with filters if some items have records.
 
     Some items may have numbers that rank them for everybody: popularity and age, or rather youth (SOURCES).
     """
     keys = np.array(list(items), np.int64)
-    with VersionWriter(Path(repository), MODEL, version) as writer:
+    with VersionWriter(Path(repository), MODEL, 1) as writer:
         writer.tensors(table_file("item"), packed(keys, rows_of(keys.tolist(), 0), dtype))
         writer.tensors(DENSE, {"w": matrix_of(0)})
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact())
-        made = manifest(version, len(keys), dtype, notes)
+        write_executables(writer, make_artefact())
+        described = manifest(len(keys), dtype, notes)
         if recorded is not None:
             with_records = np.array(list(recorded), np.int64)
-            made = with_filters(made, len(with_records))
-            records = records_of(made, with_records.tolist(), 0)
+            described = with_filters(described, len(with_records))
+            records = records_of(described, with_records.tolist(), 0)
             writer.tensors(table_file(RECORDS), packed(with_records, records, RECORD))
         if numbers is not None:
             entry = TableEntry(NUMBERS, 2, len(numbers))
-            ranking = {**made.notes["item_ranking"], "sources": SOURCES}
-            made = replace(made, tables=[*made.tables, entry], notes={"item_ranking": ranking})
+            ranking = {**described.notes["item_ranking"], "sources": SOURCES}
+            described = replace(described, tables=[*described.tables, entry], notes={"item_ranking": ranking})
             writer.tensors(table_file(NUMBERS), packed(*numbers_of(numbers), "float32"))
-        return writer.commit(made)
+        return writer.commit(described)
 
 
 def numbers_of(numbers):
-    """Keys and rows of numbers by item."""
     keys = np.array(sorted(numbers), np.int64)
     return keys, np.array([numbers[key] for key in keys.tolist()], np.float32).reshape(-1, 2)
 

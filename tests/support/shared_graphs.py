@@ -44,11 +44,11 @@ def _shared_parts(parts):
             # The first test that converts a graph imports it, which was not there when the test began.
             import_module(CONVERTER)
             share_graphs()
-            results[key] = made = parts(graph, features, buckets, sequences)
-            for part in made.by_subgraph.values():
+            results[key] = first = parts(graph, features, buckets, sequences)
+            for part in first.by_subgraph.values():
                 if _results(part.graph) is None:
                     mark_as_shared(part.graph)
-            return made
+            return first
         return _with_weights(results[key], graph.weights)
 
     shared.shared = True

@@ -39,7 +39,7 @@ def share_step_functions():
 
 def _share(module):
     step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
-    made, alone, graphs = {}, {}, {}
+    compiled_functions, alone, graphs = {}, {}, {}
     zoo = import_module("freshet_serving.models.zoo.architectures").ARCHITECTURES
     making, lock = threading.local(), threading.RLock()
     first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
@@ -101,11 +101,11 @@ def _share(module):
             # The store reads the zoo's code with the settings; a test's own network may be another in the next run.
             settings = settings or repr(compiled[:3])
         with lock:
-            if compiled not in made:
-                if len(made) >= MOST:
-                    del made[next(iter(made))]
-                made[compiled] = create(function, takes, threads, settings)
-            return made[compiled]
+            if compiled not in compiled_functions:
+                if len(compiled_functions) >= MOST:
+                    del compiled_functions[next(iter(compiled_functions))]
+                compiled_functions[compiled] = create(function, takes, threads, settings)
+            return compiled_functions[compiled]
 
     step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone
     step.shared, module.XlaFunction = True, shared

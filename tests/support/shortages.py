@@ -12,7 +12,6 @@ import builtins
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 
 import numpy as np
@@ -45,7 +44,6 @@ class Calls:
                 # Arrays are short of memory, and nothing else; system calls of whatever they say.
                 make = OUTCOMES[MemoryError] if owner is np else self.make
                 self._patch(owner, name, make)
-        self._patch(mmap, "mmap", None)
         return self
 
     def __exit__(self, *_):
@@ -53,8 +51,6 @@ class Calls:
 
     def _patch(self, owner, name, make):
         plain = getattr(owner, name)
-        if make is None:
-            return
 
         def counted(*args, **kwargs):
             number = next(self._ticket)

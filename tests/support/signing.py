@@ -21,7 +21,7 @@ def signer(name="first"):
 
 def writes(name="first", trusts=()):
     """The keyring of a trainer."""
-    return Keyring(signer(name), {signer(one).id: signer(one).public for one in {name, *trusts}})
+    return Keyring(signer(name), {signer(trusted).id: signer(trusted).public for trusted in {name, *trusts}})
 
 
 def reads(*names, memory=None):

@@ -19,6 +19,7 @@ from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.programs.list_checker import BRANDS, TAGS
 from tests.support import towers
+from tests.support.packages import write_executables
 
 FILTERS = [
     Input("stock", "int64"),
@@ -29,17 +30,15 @@ FILTERS = [
 
 
 def manifest(rows=None):
-    """The manifest, with so many rows of each table."""
-    made = towers.manifest(rows=rows)
-    (entity,) = made.entities
-    made = replace(made, entities=[replace(entity, filters=FILTERS, text_nbytes=96)])
-    words = record_layout(made, made.entities[0]).words
+    described = towers.manifest(rows=rows)
+    (entity,) = described.entities
+    described = replace(described, entities=[replace(entity, filters=FILTERS, text_nbytes=96)])
+    words = record_layout(described, described.entities[0]).words
     records = TableEntry(towers.CATALOGUE, words, (rows or {}).get(towers.CATALOGUE, 0), RECORD)
-    return replace(made, tables=[*(t for t in made.tables if t.name != towers.CATALOGUE), records])
+    return replace(described, tables=[*(t for t in described.tables if t.name != towers.CATALOGUE), records])
 
 
 def records(contents, positions):
-    """The records of items, by their positions."""
     described = manifest()
     columns = {
         "category": [np.repeat(np.arange(len(row)), row).tolist() for row in contents.of_category[positions]],
@@ -54,23 +53,20 @@ def records(contents, positions):
 
 def write_shop(repository, contents):
     """Commits a version that holds these contents; returns its folder."""
-    there = np.flatnonzero(contents.there)
+    listed = np.flatnonzero(contents.there)
     rows = {
         "user": (np.arange(len(contents.users)), contents.users),
         "item": (contents.ids, contents.rows),
         "category": (np.arange(len(contents.categories)), contents.categories),
     }
-    described = manifest({name: len(keys) for name, (keys, _) in rows.items()} | {towers.CATALOGUE: len(there)})
+    described = manifest({name: len(keys) for name, (keys, _) in rows.items()} | {towers.CATALOGUE: len(listed)})
     with VersionWriter(Path(repository), towers.MODEL, 1) as writer:
-        for name, (keys, some) in rows.items():
-            writer.tensors(table_file(name), packed(keys.astype(np.int64), some, "float32"))
-        kept = packed(contents.ids[there], records(contents, there), RECORD)
-        writer.tensors(table_file(towers.CATALOGUE), kept)
+        for name, (keys, values) in rows.items():
+            writer.tensors(table_file(name), packed(keys.astype(np.int64), values, "float32"))
+        tensors = packed(contents.ids[listed], records(contents, listed), RECORD)
+        writer.tensors(table_file(towers.CATALOGUE), tensors)
         writer.tensors(DENSE, contents.dense)
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in towers.BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(towers.make_artefact(described.width))
+        write_executables(writer, towers.make_artefact(described.width))
         return writer.commit(described)
 
 

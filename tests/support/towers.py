@@ -25,7 +25,6 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     RECORD,
     EntityEntry,
-    ExecutableEntry,
     Feature,
     Input,
     Manifest,
@@ -39,9 +38,9 @@ from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
+from tests.support.packages import executables, write_executables
 
 DIM, COLUMNS, MODEL = 4, 5, "pair"
-BUCKETS = (1, 4, 16)
 USERS, CATEGORIES = range(6), range(5)
 ENTITY, CATALOGUE = "item", "entities.item"
 SCALES = (0.5, 2.0, -1.0, 0.25)
@@ -66,7 +65,7 @@ def note():
     return vector_ranking_note("user_vector", "item_vector", ["i"], "scale", "bias")[NOTE]
 
 
-def manifest(entity=True, rows=None, version=1, notes=None):
+def manifest(entity=True, rows=None, notes=None):
     features = [
         Feature("user", "id", "user", side="user", table="user", offset=0, width=DIM),
         Feature("item", "id", "item", side="item", table="item", offset=DIM, width=DIM),
@@ -92,7 +91,7 @@ def manifest(entity=True, rows=None, version=1, notes=None):
     weights = dense_of(0, 0, 0, width)
     described = Manifest(
         model=MODEL,
-        version=version,
+        version=1,
         arch="two_tower",
         created_at=time.time(),
         inputs=inputs,
@@ -102,10 +101,7 @@ def manifest(entity=True, rows=None, version=1, notes=None):
         width=width,
         dense={name: list(array.shape) for name, array in weights.items()},
         files={},
-        executables=[
-            ExecutableEntry("onnxruntime", "cpu", b, f"compiled/onnxruntime-cpu/b{b}.onnx", "test", list(weights))
-            for b in BUCKETS
-        ],
+        executables=executables(weights),
         entities=entities,
         notes={NOTE: note()} if notes is None else notes,
     )
@@ -116,12 +112,10 @@ def manifest(entity=True, rows=None, version=1, notes=None):
 
 
 def key_of(item):
-    """The key of an item's text."""
     return int(hash_strings(Strings.of([text_of(item)]), 0)[0])
 
 
 def keys_of(entity, items):
-    """Keys of items."""
     return np.array([key_of(item) if entity == "texts" else item for item in items], np.int64)
 
 
@@ -179,9 +173,9 @@ class World:
 
     @classmethod
     def first(cls, items, entity=True):
-        made = cls(entity, dict.fromkeys(items, 0), dict.fromkeys(CATEGORIES, 0), dict.fromkeys(USERS, 0))
-        made.records = {key: record_of(key, 0) for key in items} if entity else {}
-        return made
+        world = cls(entity, dict.fromkeys(items, 0), dict.fromkeys(CATEGORIES, 0), dict.fromkeys(USERS, 0))
+        world.records = {key: record_of(key, 0) for key in items} if entity else {}
+        return world
 
     def copy(self):
         return copy.deepcopy(self)
@@ -212,52 +206,50 @@ class World:
 
 
 def record_of(key, step):
-    """Categories and a price of an item."""
     rng = np.random.default_rng([7, step, key % 2**63])
     categories = rng.integers(0, len(CATEGORIES) + 1, int(rng.integers(0, 3)))
     return tuple(categories.tolist()), float(np.float32(rng.random()))
 
 
-def records(described, kept, texts=None):
+def records(described, contents, texts=None):
     columns = {
-        "category": Ragged.of([list(categories) for categories, _ in kept]),
-        "price": np.array([price for _, price in kept], np.float32),
+        "category": Ragged.of([list(categories) for categories, _ in contents]),
+        "price": np.array([price for _, price in contents], np.float32),
     }
-    if not kept:
+    if not contents:
         columns["category"] = Ragged(np.empty(0, np.int64), np.zeros(1, np.int64))
     if described.entities[0].filters:
-        columns["stock"] = np.array([stock_of(price) for _, price in kept], np.int64)
+        columns["stock"] = np.array([stock_of(price) for _, price in contents], np.int64)
     if texts is not None:
         columns["item"] = Strings.of([text_of(item) for item in texts])
-    return make_records(described, described.entities[0], columns, len(kept))
+    return make_records(described, described.entities[0], columns, len(contents))
 
 
 def rows_of(table, keys, step):
-    made = [vector({"item": 3, "category": 4, "user": 5}[table], step, key) for key in keys]
-    return np.array(made, np.float32).reshape(len(keys), DIM)
+    rows = [vector({"item": 3, "category": 4, "user": 5}[table], step, key) for key in keys]
+    return np.array(rows, np.float32).reshape(len(keys), DIM)
 
 
-def write_towers(repository, world, version=1, notes=None):
+def write_towers(repository, world, notes=None):
     """Commits a version with the rows of a world; returns its folder."""
     keys = {"user": sorted(world.users), "item": sorted(world.items)}
     if world.entity:
         keys |= {"category": sorted(world.categories), CATALOGUE: sorted(world.records)}
-    described = manifest(world.entity, {name: len(some) for name, some in keys.items()}, version, notes)
-    with VersionWriter(Path(repository), MODEL, version) as writer:
-        for name, some in keys.items():
+    described = manifest(world.entity, {name: len(members) for name, members in keys.items()}, notes)
+    with VersionWriter(Path(repository), MODEL, 1) as writer:
+        for name, members in keys.items():
             of_items = name in ("item", CATALOGUE)
-            ids = keys_of(world.entity, some) if of_items else np.array(some, np.int64)
+            ids = keys_of(world.entity, members) if of_items else np.array(members, np.int64)
             if name == CATALOGUE:
-                kept = [world.records[key] for key in some]
-                tensors = packed(ids, records(described, kept, some if world.entity == "texts" else None), RECORD)
+                contents = [world.records[key] for key in members]
+                tensors = packed(
+                    ids, records(described, contents, members if world.entity == "texts" else None), RECORD
+                )
             else:
-                tensors = packed(ids, rows_of(name, some, 0))
+                tensors = packed(ids, rows_of(name, members, 0))
             writer.tensors(table_file(name), tensors)
         writer.tensors(DENSE, world.weights)
-        folder = writer.folder / "compiled" / "onnxruntime-cpu"
-        folder.mkdir(parents=True)
-        for bucket in BUCKETS:
-            (folder / f"b{bucket}.onnx").write_bytes(make_artefact(world.width))
+        write_executables(writer, make_artefact(world.width))
         return writer.commit(described)
 
 
@@ -274,12 +266,12 @@ def change(world, step, items=(), categories=(), users=(), put=(), removed=(), d
     after.users |= dict.fromkeys(users, step)
     none = np.empty(0, np.int64)
     gone = keys_of(world.entity, sorted(removed))
-    own = none if world.entity else gone
-    tables = {"item": TableDelta(keys_of(world.entity, items), rows_of("item", items, step), own)}
+    removed_rows = none if world.entity else gone
+    tables = {"item": TableDelta(keys_of(world.entity, items), rows_of("item", items, step), removed_rows)}
     tables["user"] = TableDelta(np.array(users, np.int64), rows_of("user", users, step), none)
     if world.entity:
-        some = np.array(categories, np.int64)
-        tables["category"] = TableDelta(some, rows_of("category", categories, step), none)
+        category_keys = np.array(categories, np.int64)
+        tables["category"] = TableDelta(category_keys, rows_of("category", categories, step), none)
         put = sorted(put)
         after.records |= {key: record_of(key, step) for key in put}
         rows = records(described, [after.records[key] for key in put], put if world.entity == "texts" else None)
@@ -306,10 +298,10 @@ def scores(world, of, user):
     return {key: float(1 / (1 + np.exp(-(scale * (by_user @ of.item_vector(key)) + bias)))) for key in keys}
 
 
-def assert_best(ids, found, world, of, user, k):
+def assert_best(ids, listed, world, of, user, k):
     """Check a list against all scores: exact up to ties."""
-    wanted = scores(world, of, user)
-    assert len(ids) == len(set(ids.tolist())) == min(k, len(wanted)), (len(ids), len(wanted))
-    best = np.sort(np.array(list(wanted.values())))[::-1][:k]
-    np.testing.assert_allclose(found, best, atol=1e-5)
-    np.testing.assert_allclose([wanted[key] for key in ids.tolist()], found, atol=1e-5)
+    expected = scores(world, of, user)
+    assert len(ids) == len(set(ids.tolist())) == min(k, len(expected)), (len(ids), len(expected))
+    best = np.sort(np.array(list(expected.values())))[::-1][:k]
+    np.testing.assert_allclose(listed, best, atol=1e-5)
+    np.testing.assert_allclose([expected[key] for key in ids.tolist()], listed, atol=1e-5)

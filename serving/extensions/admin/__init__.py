@@ -19,18 +19,14 @@ try_call          forwards one request to the data port
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import Any
 
 from freshet_serving.serving.ports import ServerExtension
-
-if TYPE_CHECKING:
-    from freshet_serving.serving.extensions.admin.admin_port import AdminPort
-    from freshet_serving.serving.server_parts import ServerParts
 
 __all__ = ["admin_bodies", "authorization"]
 
 
-def _admin_port(parts: ServerParts, listening: socket.socket) -> AdminPort:
+def _admin_port(parts: Any, listening: socket.socket) -> Any:
     from freshet_serving.serving.extensions.admin.admin_port import AdminPort
 
     return AdminPort(parts, listening)

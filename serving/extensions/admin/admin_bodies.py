@@ -24,20 +24,13 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 def json_reply(document: Any) -> Response:
-    """Return a JSON reply that must not be cached."""
     return Response(dump_json(document), media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def read_whole(request: Request, max_nbytes: int) -> bytearray:
-    """Read a whole body.
+    """Read a whole body; raise TooLarge as soon as it is known to exceed the limit.
 
     Grown chunk by chunk: joining the chunks of a large delta would hold the GIL, and with it the data port, for long.
-
-    Args:
-        max_nbytes: Limit of the body's size.
-
-    Raises:
-        TooLarge: As soon as the body is known to exceed the limit; nothing of it is kept.
     """
     declared = header_int(dict(request.headers.raw), b"content-length", MAX_LENGTH_HEADER)
     bound = SizeLimit(max_nbytes)
@@ -50,12 +43,7 @@ async def read_whole(request: Request, max_nbytes: int) -> bytearray:
 
 
 async def read_json(request: Request, model: type[Body]) -> Body:
-    """Read a JSON body of at most MAX_JSON_NBYTES.
-
-    Raises:
-        BadInput: It is not JSON, or does not fit the class.
-        TooLarge: It is too long.
-    """
+    """Read a JSON body of at most MAX_JSON_NBYTES; raise BadInput or TooLarge."""
     try:
         document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
@@ -64,12 +52,7 @@ async def read_json(request: Request, model: type[Body]) -> Body:
 
 
 def documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:
-    """Return the OpenAPI entry of a body that the route reads itself.
-
-    Args:
-        model: Class of the JSON body.
-        others: Further entries by media type.
-    """
+    """Return the OpenAPI entry of a body that the route reads itself; `others` are further entries by media type."""
     return {
         "requestBody": {
             "required": True,

@@ -28,10 +28,7 @@ HELPERS = 6
 
 
 class AdminPort:
-    """The admin port of one server."""
-
     def __init__(self, parts: ServerParts, listening: socket.socket) -> None:
-        """Assemble the port."""
         config = parts.config
         self._samples = LiveSamples(parts.lifecycle, parts.metrics)
         admin = create_admin(

@@ -1,6 +1,4 @@
-"""Assemble the admin port from its routes: deltas, rollback, versions, labels, status and the console page.
-
-The port is a FastAPI application behind Authorization.
+"""Assemble the admin port, a FastAPI application behind Authorization, from its routes.
 
 Processor calls that load or apply run in worker threads: the admin port's event loop stays free, and the data port's
 loop is not involved. Long operations may have threads of their own, at low priority (serving.loading.priority).
@@ -10,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -136,7 +135,6 @@ def create_admin(
     *,
     guard: AccessGuard | None = None,
     host: str = "127.0.0.1",
-    max_delta_nbytes: int = MAX_DELTA_NBYTES,
     bulk: Executor | None = None,
     live: LiveSamples | None = None,
     data_address: tuple[str, int] | None = None,
@@ -147,15 +145,11 @@ def create_admin(
     """Create the admin port's ASGI application.
 
     Args:
-        lifecycle: Says whether the models are available.
-        metrics: The data port's metrics, for each model's count of requests.
         guard: Checks API keys; None for no keys.
         host: Address that the port is bound to.
-        max_delta_nbytes: Largest delta that may be uploaded.
         bulk: Runs large deltas, loads and explanations; None for the threads of all other operations.
         live: Samples for the console; their owner starts and stops them.
-        data_address: Host and port of the data port, for requests that are tried.
-        tls: Whether the data port speaks TLS.
+        data_address: Host and port of the data port, for requests that are tried; with `tls` it speaks TLS.
         recordings: The folder of recorded requests; "" for none.
         routes: Routes of extensions by the last part of their path.
     """
@@ -165,7 +159,7 @@ def create_admin(
     )
     _handle_errors(app, data_address)
     trail, of_extensions = AuditTrail(), routes or {}
-    admin, model = Admin(lifecycle, metrics, max_delta_nbytes, bulk, trail), "/admin/models/{name}"
+    admin, model = Admin(lifecycle, metrics, bulk, trail), "/admin/models/{name}"
     app.get("/docs", include_in_schema=False)(admin.docs)
     app.get("/admin/health")(admin.health)
     app.get("/admin/models")(admin.models)
@@ -186,20 +180,16 @@ def create_admin(
     app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
     app.put("/admin/sessions", openapi_extra=documented(SessionCount))(admin.resize)
     app.put("/admin/groups/{group}", openapi_extra=documented(SessionCount))(admin.resize_one)
-    streams, views = (
+    parts: tuple[Routes, ...] = (
+        ConsoleFiles(),
         LiveStreams(live or LiveSamples(lifecycle, metrics)),
         ModelViews(lifecycle, ExampleRequests(recordings), data_address),
-    )
-    own: tuple[Routes, ...] = (
-        ConsoleFiles(),
-        streams,
-        views,
         VersionRoutes(lifecycle, trail, bulk),
         EraseRoute(lifecycle, trail, bulk, bool(recordings)),
         TryCalls(data_address, tls, lifecycle),
         trail,
     )
-    for part in own:
+    for part in parts:
         part.add_to(app)
     return Authorization(app, guard, host)
 
@@ -211,13 +201,10 @@ class Admin:
         self,
         lifecycle: Availability[ModelHost],
         metrics: Metrics,
-        max_delta_nbytes: int,
         bulk: Executor | None,
         trail: AuditTrail,
     ) -> None:
-        """Keep the arguments; create_admin() documents them."""
-        self._lifecycle, self._metrics, self._trail = lifecycle, metrics, trail
-        self._max_delta_nbytes, self._bulk = max_delta_nbytes, bulk
+        self._lifecycle, self._metrics, self._bulk, self._trail = lifecycle, metrics, bulk, trail
 
     async def docs(self) -> HTMLResponse:
         return HTMLResponse(reference("/admin/openapi.json"), headers=PAGE_HEADERS)
@@ -237,19 +224,19 @@ class Admin:
     async def apply_delta(self, name: Name, request: Request) -> Response:
         """Apply one delta, uploaded or named by its path; reply when every session serves it."""
         processor, executor = self._lifecycle.processor(), None
-        given: dict[str, Any]
+        delta: dict[str, Any]
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == "application/json":
-            given = {"path": (await read_json(request, DeltaPath)).path}
-            what = f"path {show(given['path'])}"
+            delta = {"path": (await read_json(request, DeltaPath)).path}
+            origin = f"path {show(delta['path'])}"
         else:
             # Any other content type that curl and client libraries send: the body is the file, and its checksums verify
             # it.
-            data = await read_whole(request, self._max_delta_nbytes)
-            given, what = {"data": data}, f"upload of {len(data)} bytes"
+            data = await read_whole(request, MAX_DELTA_NBYTES)
+            delta, origin = {"data": data}, f"upload of {len(data)} bytes"
             executor = self._bulk if len(data) > BULK_NBYTES else None
-        what = f"apply delta to {name!r}: {what}"
-        applied = await self._trail.run(request, what, lambda: processor.apply_delta(name, **given), executor)
+        change = f"apply delta to {name!r}: {origin}"
+        applied = await self._trail.run(request, change, lambda: processor.apply_delta(name, **delta), executor)
         return json_reply(
             {
                 "model": applied.model,
@@ -264,31 +251,25 @@ class Admin:
         """Roll back to an earlier generation or version, on every server of the repository."""
         processor = self._lifecycle.processor()
         body = await read_json(request, RollbackRequest)
-        target, why, only = body.generation, body.reason, body.only
+        target, reason, only = body.generation, body.reason, body.only
         goal = str(RollbackTarget.parse(target)) if target else "what was served before"
-        what = f"roll {only and f'the {only} of '}{name!r} back to {goal}" + (f": {show(why)}" if why else "")
-        done = await self._trail.run(request, what, lambda: processor.rollback(name, target, why, only))
-        return json_reply(_told(name, done, only))
+        change = f"roll {only and f'the {only} of '}{name!r} back to {goal}{_because(reason)}"
+        result = await self._trail.run(request, change, lambda: processor.rollback(name, target, reason, only))
+        return json_reply(_rollback_reply(name, result, only))
 
     async def release(self, name: Name, request: Request) -> Response:
         """Release the held deltas of a version, on every server of the repository."""
         processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
-        what = f"release held deltas of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
-        reached = await self._trail.run(
-            request, what, lambda: processor.release_deltas(name, body.version, body.reason)
-        )
-        return json_reply({"model": name, "generation": str(reached)})
+        change = f"release held deltas of {name!r}{_because(body.reason)}"
+        act = partial(processor.release_deltas, name, body.version, body.reason)
+        return json_reply({"model": name, "generation": str(await self._trail.run(request, change, act))})
 
     async def reject(self, name: Name, request: Request) -> Response:
         """Reject the held deltas of a version: undo them on every server of the repository."""
         processor, body = self._lifecycle.processor(), await read_json(request, HeldDeltasRequest)
-        what = f"reject held deltas of {name!r}" + (f": {show(body.reason)}" if body.reason else "")
-        return json_reply(
-            _told(
-                name,
-                await self._trail.run(request, what, lambda: processor.reject_deltas(name, body.version, body.reason)),
-            )
-        )
+        change = f"reject held deltas of {name!r}{_because(body.reason)}"
+        act = partial(processor.reject_deltas, name, body.version, body.reason)
+        return json_reply(_rollback_reply(name, await self._trail.run(request, change, act)))
 
     async def calibrate(self, name: Name, request: Request) -> Response:
         """Report sums of joined scores and labels; the server rolls back generations that they show to be off."""
@@ -300,9 +281,8 @@ class Admin:
     async def load(self, name: Name, version: Version, request: Request) -> Response:
         """Load a version from the repository; reply when it is served."""
         processor = self._lifecycle.processor()
-        await self._trail.run(
-            request, f"load {name!r} version {version}", lambda: processor.load(name, version), self._bulk
-        )
+        change = f"load {name!r} version {version}"
+        await self._trail.run(request, change, lambda: processor.load(name, version), self._bulk)
         return json_reply({"model": name, "version": version, "state": "AVAILABLE"})
 
     async def unload(self, name: Name, version: Version, request: Request) -> Response:
@@ -315,8 +295,8 @@ class Admin:
         """Point a label at a loaded version."""
         processor = self._lifecycle.processor()
         version = (await read_json(request, LabelRequest)).version
-        what = f"label {name!r} version {version} as {label!r}"
-        await self._trail.run(request, what, lambda: processor.set_label(name, label, version))
+        change = f"label {name!r} version {version} as {label!r}"
+        await self._trail.run(request, change, lambda: processor.set_label(name, label, version))
         return json_reply({"model": name, "label": label, "version": version})
 
     async def set_policy(self, name: Name, request: Request) -> Response:
@@ -324,8 +304,8 @@ class Admin:
         processor = self._lifecycle.processor()
         body = await read_json(request, Policy)
         changes = {key: getattr(body, key) for key in body.model_fields_set}
-        what = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
-        policy = await self._trail.run(request, what, lambda: processor.set_policy(name, changes))
+        change = f"set the policy of {name!r}: {show(dump_json(changes).decode())}"
+        policy = await self._trail.run(request, change, lambda: processor.set_policy(name, changes))
         return json_reply({"model": name, "policy": policy.to_json()})
 
     async def readmit(self, name: Name, version: Version, request: Request) -> Response:
@@ -345,75 +325,78 @@ class Admin:
     async def _resize(self, group: str | None, request: Request) -> Response:
         processor = self._lifecycle.processor()
         sessions = (await read_json(request, SessionCount)).sessions
-        what = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
-        await self._trail.run(request, what, lambda: processor.resize(sessions, group))
+        change = f"resize {'every group' if group is None else repr(group)} to {sessions} sessions"
+        await self._trail.run(request, change, lambda: processor.resize(sessions, group))
         return json_reply({"groups": {name: s.sessions for name, s in processor.group_stats().items()}})
 
 
 def _refused(name: str, extension: str) -> Callable[[], Any]:
-    """Return the handler of a route whose extension is not there."""
-
     async def refuse() -> Response:
         raise missing(name, extension)
 
     return refuse
 
 
-def _told(name: str, done: RollbackResult, only: str = "") -> dict[str, Any]:
-    """Return a rollback's result as JSON."""
-    undone = [str(generation) for generation in done.undone]
-    answer = {"model": name, "generation": str(done.generation), "undone": undone, "recorded": done.recorded}
-    answer["kept"] = [str(generation) for generation in done.kept]
-    answer["withdrawn"] = list(done.withdrawn)
-    return {**answer, "next": f"{done.generation.version}.{done.next_step}", "note": _what_follows(name, done, only)}
+def _because(reason: str) -> str:
+    return f": {show(reason)}" if reason else ""
 
 
-def _what_follows_versions(name: str, done: RollbackResult) -> str:
-    """Return in words what a rollback to an earlier version means."""
-    here, numbers = done.generation, ", ".join(map(str, done.withdrawn))
-    if not done.recorded:
-        return f"The withdrawal of version {numbers} cannot be recorded: only this server serves {here}, until it ends."
+def _rollback_reply(name: str, result: RollbackResult, only: str = "") -> dict[str, Any]:
+    return {
+        "model": name,
+        "generation": str(result.generation),
+        "undone": list(map(str, result.undone)),
+        "recorded": result.recorded,
+        "kept": list(map(str, result.kept)),
+        "withdrawn": list(result.withdrawn),
+        "next": f"{result.generation.version}.{result.next_step}",
+        "note": _what_follows(name, result, only),
+    }
+
+
+def _what_follows_versions(name: str, result: RollbackResult) -> str:
+    served, numbers = result.generation, ", ".join(map(str, result.withdrawn))
+    if not result.recorded:
+        return (
+            f"The withdrawal of version {numbers} cannot be recorded: only this server serves {served}, until it ends."
+        )
     return (
-        f"Version {numbers} is withdrawn: every server of this repository serves {here} after its next poll, and after "
-        f"a restart, until `freshet version release {name} {done.withdrawn[-1]}`. Versions published later are served. "
-        "A label that names a withdrawn version keeps it for requests with that label: move the label. A trainer "
-        f"continues from {here} with its next full version."
+        f"Version {numbers} is withdrawn: every server of this repository serves {served} after its next poll, and "
+        f"after a restart, until `freshet version release {name} {result.withdrawn[-1]}`. Versions published later are "
+        "served. A label that names a withdrawn version keeps it for requests with that label: move the label. A "
+        f"trainer continues from {served} with its next full version."
     )
 
 
-def _what_follows(name: str, done: RollbackResult, only: str) -> str:
+def _what_follows(name: str, result: RollbackResult, only: str) -> str:
     """Return in words what a rollback means for other servers and for the publisher."""
-    here, following = done.generation, f"{done.generation.version}.{done.next_step}"
+    served, following = result.generation, f"{result.generation.version}.{result.next_step}"
     if only:
-        return f"This server serves {here}, the others follow; a trainer takes the {only} over before it publishes."
-    if done.withdrawn:
-        return _what_follows_versions(name, done)
-    if not done.recorded:
+        return f"This server serves {served}, the others follow; a trainer takes the {only} over before it publishes."
+    if result.withdrawn:
+        return _what_follows_versions(name, result)
+    if not result.recorded:
         return (
-            f"The repository cannot be written: only this server serves {here}, and it applies no further delta until "
-            "the rollback is recorded (try again once the repository can be written) or the version is reloaded."
+            f"The repository cannot be written: only this server serves {served}, and it applies no further delta "
+            "until the rollback is recorded (try again once the repository can be written) or the version is reloaded."
         )
-    if not done.undone:
-        return f"{here} is already the newest generation: nothing is undone."
-    if done.kept:
-        again = ", ".join(map(str, done.kept))
+    if not result.undone:
+        return f"{served} is already the newest generation: nothing is undone."
+    if result.kept:
+        again = ", ".join(map(str, result.kept))
         return (
             f"Deltas that do not depend on the rejected one are published again as {again} and checked like any delta. "
-            f"This server serves {here}, the others follow; a trainer applies them and publishes {following}."
+            f"This server serves {served}, the others follow; a trainer applies them and publishes {following}."
         )
     return (
-        f"Every server of this repository serves {here} after it next reads the chain. A trainer returns to the "
-        f"weights of {here} with its next delta, skips the rows of the undone deltas (or learns them again with "
+        f"Every server of this repository serves {served} after it next reads the chain. A trainer returns to the "
+        f"weights of {served} with its next delta, skips the rows of the undone deltas (or learns them again with "
         f"--replay), and publishes {following}. The undone deltas are served again only if they are applied again."
     )
 
 
 def _handle_errors(app: FastAPI, data_address: tuple[str, int] | None) -> None:
-    """Register the error handlers.
-
-    Args:
-        data_address: The data port's address, named in errors for paths that only the data port serves.
-    """
+    """Register the error handlers; an error for a path that only the data port serves names that port."""
 
     @app.exception_handler(FreshetError)
     async def refused(request: Request, error: FreshetError) -> Response:

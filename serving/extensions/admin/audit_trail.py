@@ -27,30 +27,18 @@ MOST_ENTRIES, MOST_LETTERS = 100, 500
 
 
 class AuditTrail:
-    """The audit trail of one admin port."""
-
     def __init__(self) -> None:
         self._entries: deque[dict[str, Any]] = deque(maxlen=MOST_ENTRIES)
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the trail's route."""
         app.get("/admin/audit")(self.audit)
 
     async def audit(self) -> Response:
         """Return the newest 100 changes made through this port since it was opened, the newest first."""
         return json_reply({"entries": list(self._entries)[::-1]})
 
-    async def run(self, request: Request, what: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
-        """Run a change in a worker thread and log its outcome.
-
-        Args:
-            what: The change in words.
-            act: Makes the change.
-            executor: Where it runs; the loop's default if None.
-
-        Returns:
-            The result of act().
-        """
+    async def run(self, request: Request, change: str, act: Callable[[], Any], executor: Executor | None = None) -> Any:
+        """Run a change, named in words, in a worker thread, and log its outcome; return the result of act()."""
         client = request.client.host if request.client else "?"
         if key := request.scope.get(KEY_NAME):
             client = f"{client} ({key})"
@@ -58,19 +46,19 @@ class AuditTrail:
 
         def note(outcome: str) -> None:
             took_ms = round((time.monotonic() - began_s) * 1e3, 1)
-            entry = {"at": time.time(), "client": client, "what": what, "outcome": outcome, "took_ms": took_ms}
+            entry = {"at": time.time(), "client": client, "what": change, "outcome": outcome, "took_ms": took_ms}
             self._entries.append({k: v[:MOST_LETTERS] if isinstance(v, str) else v for k, v in entry.items()})
 
         try:
             result = await in_thread(executor, act)
         except FreshetError as error:
-            log.warning("%s: %s: refused: %s", client, what, show(str(error)))
+            log.warning("%s: %s: refused: %s", client, change, show(str(error)))
             note(f"refused: {error}")
             raise
         except Exception:
-            log.warning("%s: %s: failed", client, what)
+            log.warning("%s: %s: failed", client, change)
             note("failed")
             raise
-        log.info("%s: %s: done", client, what)
+        log.info("%s: %s: done", client, change)
         note("done")
         return result

@@ -2,7 +2,7 @@
 
 In this order: without API keys, the Host header must be a name that only this machine could mean, which stops DNS
 rebinding; a browser's request must come from the port's own page (serving.http.origin_checks); the bearer token must be
-a key with the scope of the route (serving.access). The admin token is such a key.
+a key with the scope of the route (serving.access), such as the admin token.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ SHOWS_FEATURES = "freshet.shows_features"
 
 
 class Authorization:
-    """ASGI middleware.
-
-    Args:
-        app: The application behind it.
-        guard: Checks API keys; None for no keys.
-        host: Address that the port is bound to.
-    """
+    """ASGI middleware in front of an application; without a guard no keys are checked. `host` is the port's address."""
 
     def __init__(
         self, app: Callable[[Scope, Receive, Send], Awaitable[None]], guard: AccessGuard | None, host: str
@@ -65,9 +59,9 @@ class Authorization:
         if self._guard is None:
             return None
         address = scope["client"][0] if scope.get("client") else ""
-        wanted, authorization = admin_scope(method, scope["path"]), headers.get(b"authorization")
-        permit = self._guard.acquire(wanted, authorization, address)
-        if wanted != OPEN:
+        required, authorization = admin_scope(method, scope["path"]), headers.get(b"authorization")
+        permit = self._guard.acquire(required, authorization, address)
+        if required != OPEN:
             scope[KEY_NAME] = self._guard.name_of(authorization)
             scope[SHOWS_FEATURES] = self._guard.has(FEATURES, authorization)
         return permit

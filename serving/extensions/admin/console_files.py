@@ -5,8 +5,8 @@ Content-Security-Policy restricts the page: scripts and styles of this port only
 strings, no embedding in a frame.
 
 Rejected: a framework with a build (the page could not be changed in an installed package, and would be ten times as
-large); EventSource (it sends no authorization header, and a token in an address ends up in logs); opening the data
-port to the page's origin (any page with the address could ask for scores).
+large); EventSource (it sends no authorization header, and a token in an address ends up in logs); opening the data port
+to the page's origin (any page with the address could ask for scores).
 """
 
 from __future__ import annotations
@@ -57,22 +57,17 @@ HEADERS = {
 
 
 class ConsoleFile(NamedTuple):
-    """One file of the page."""
-
     data: bytes
     media_type: str
     etag: str
 
 
 class ConsoleFiles:
-    """The files of the page, in memory."""
-
     def __init__(self) -> None:
         folder = resources.files("freshet_serving.serving.extensions.admin").joinpath("console")
         self._files = {name: _file(name, folder.joinpath(name).read_bytes()) for name in (INDEX, *FILES)}
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the page's routes."""
         app.get("/", include_in_schema=False)(self.index)
         app.get("/console/{name}", include_in_schema=False)(self.file)
 

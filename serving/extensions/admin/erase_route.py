@@ -1,8 +1,8 @@
 """The route that erases a user: from all processes of this server, and from the trainer's folder where it has one.
 
-What it reaches is what has named itself a keeper (processor.versions.erasure), and the folder of a trainer in the
-repository. It says what it does not reach: a person has to know where to go on. The key is in no log line, no entry of
-the audit trail and no error.
+It reaches what has named itself a keeper (processor.versions.erasure), and the folder of a trainer in the repository,
+and says what it does not reach: a person has to know where to go on. The key is in no log line, no entry of the audit
+trail and no error.
 """
 
 from __future__ import annotations
@@ -59,22 +59,14 @@ class EraseRequest(StrictModel):
 
 
 class EraseRoute:
-    """The route, over the processor that is there at the time of a request."""
+    """The route; `bulk` runs erasures, which may rewrite files: None for the threads of all other operations."""
 
     def __init__(
         self, lifecycle: Availability[ModelHost], trail: AuditTrail, bulk: Executor | None, records: bool
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            lifecycle: Says whether the models are available.
-            trail: Notes that a user was erased, not who.
-            bulk: Runs erasures, which may rewrite files; None for the threads of all other operations.
-        """
         self._lifecycle, self._trail, self._bulk, self._records = lifecycle, trail, bulk, records
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the route."""
         app.post("/admin/models/{name}/erase", openapi_extra=documented(EraseRequest))(self.erase)
 
     async def erase(self, name: Name, request: Request) -> Response:

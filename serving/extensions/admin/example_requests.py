@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
-from freshet_serving.processor.errors import FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package import Input, Manifest
 from freshet_serving.processor.repository import WARMUP, parse_warmup
 from freshet_serving.processor.versions.served_version import ServedVersion
@@ -24,25 +24,18 @@ from freshet_serving.serving.front.example_text import MOST_ROWS, texts
 from freshet_serving.serving.ports import SERVER
 
 MAX_WARMUP_NBYTES = 16 << 20
+MAX_RECORDINGS = 16
 RECORDED, ASKED, WARM, MADE_UP = "recorded", "asked lately", "warm-up", "made up"
 
 
 class ExampleRequests:
-    """Examples for one server's models.
-
-    Args:
-        recordings: The folder of --record; "" for none.
-    """
+    """Examples for one server's models; `recordings` is the folder of --record, "" for none."""
 
     def __init__(self, recordings: str = "") -> None:
         self._recordings = recordings
 
     def signature(self, version: ServedVersion) -> dict[str, Any]:
-        """Return a version's inputs and outputs as a JSON-compatible object, with an example.
-
-        Args:
-            version: The version. An input whose example is "" is too long to show.
-        """
+        """Return a version's inputs and outputs as a JSON-compatible object; an example too long to show is ""."""
         manifest = version.manifest
         source, example = self._example(version)
         ranks = ranked_items(manifest)
@@ -80,14 +73,14 @@ class ExampleRequests:
         made_up = {i.name: _made_up_input(i, version) for i in inputs}
         # What the server looks up of a person is shown to nobody who asks for an example.
         hidden = {name: made_up[name] for name in filled if name in made_up}
-        for source, found in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
+        for source, find in ((RECORDED, self._recorded), (ASKED, _asked), (WARM, _warm)):
             # An unreadable source is skipped.
             with contextlib.suppress(FreshetError, OSError, ImportError, ValueError, KeyError):
-                if (example := found(version)) is not None and (
+                if (example := find(version)) is not None and (
                     # A request may leave out what the server fills: records of entities, and keys that are not read.
-                    found_texts := texts({**made_up, **example, **hidden}, inputs)
+                    shown := texts({**made_up, **example, **hidden}, inputs)
                 ):
-                    return source, found_texts
+                    return source, shown
         return MADE_UP, texts(made_up, inputs)
 
     def _recorded(self, version: ServedVersion) -> dict[str, Column] | None:
@@ -96,16 +89,16 @@ class ExampleRequests:
         if not self._recordings or read is None:
             return None
         manifest = version.manifest
-        files = [path for path in Path(self._recordings).glob("*.parquet") if path.name.startswith(manifest.model)]
-        if not files:
-            return None
-        newest = max(files, key=lambda path: path.stat().st_mtime_ns)
-        inputs: dict[str, Column] = read(str(newest), manifest.model, manifest.inputs, 1)[0]
-        return inputs
+        # Names of other models may begin alike: read() knows whose a file is.
+        files = Path(self._recordings).glob(f"{manifest.model}-*.parquet")
+        for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:MAX_RECORDINGS]:
+            with contextlib.suppress(BadInput):
+                inputs: dict[str, Column] = read(str(path), manifest.model, manifest.inputs, 1)[0]
+                return inputs
+        return None
 
 
 def _first(example: str) -> str:
-    """Return an example of one row, as JSON text."""
     return orjson.dumps(orjson.loads(example)[:1]).decode() if example else ""
 
 
@@ -141,13 +134,13 @@ def _made_up_input(spec: Input, version: ServedVersion) -> Column:
 def _ids(spec: Input, column: int, version: ServedVersion, count: int) -> np.ndarray[Any, Any]:
     """Return ids that have a row if the input's column is looked up unchanged; else the first numbers."""
     table = _table(version.manifest, spec, column)
-    known = version.tables[table].some_keys(count) if table else np.empty(0, np.int64)
-    return np.resize(known, count) if len(known) else np.arange(1, count + 1, dtype=np.int64)
+    keys = version.tables[table].some_keys(count) if table else np.empty(0, np.int64)
+    return np.resize(keys, count) if len(keys) else np.arange(1, count + 1, dtype=np.int64)
 
 
 def _table(manifest: Manifest, spec: Input, column: int) -> str:
-    wanted = (-1, column) if spec.columns else (-1,)
+    places = (-1, column) if spec.columns else (-1,)
     for feature in manifest.features:
-        if feature.input == spec.name and feature.column in wanted and feature.kind in ("id", "ids"):
+        if feature.input == spec.name and feature.column in places and feature.kind in ("id", "ids"):
             return feature.table
     return ""

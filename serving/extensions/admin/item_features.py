@@ -28,20 +28,17 @@ MOST_ITEMS = 1000
 
 def ranked_items(manifest: Manifest) -> dict[str, Any] | None:
     """Return the inputs of a request for the best items and the columns of its filters; None if there are none."""
-    of = ENGINE.get("explanations", "items")
-    items = None if of is None else of(manifest, None)
+    items = _items(manifest)
     return None if items is None else items.described()
 
 
-def listed_items(host: ModelHost | None, name: str, generation: str | None, body: bytes) -> dict[str, Any]:
-    """Return the first user's items of a reply for people: ids as texts, scores, and columns.
+def _items(manifest: Manifest) -> Any:
+    make = ENGINE.get("explanations", "items")
+    return None if make is None else make(manifest, None)
 
-    Args:
-        host: The models; None for no columns.
-        name: The model's name.
-        generation: The generation that the reply names.
-        body: The reply, as :predict answers for the best items.
-    """
+
+def listed_items(host: ModelHost | None, name: str, generation: str | None, body: bytes) -> dict[str, Any]:
+    """Return the first user's items of a reply to :predict: ids as texts, scores and, given a host, columns."""
     outputs = orjson.loads(body)["outputs"]
     ids, scores = outputs["item_ids"][0], outputs["scores"][0]
     columns = {} if host is None else _columns(host, name, generation, ids)
@@ -54,8 +51,7 @@ def _columns(host: ModelHost, name: str, generation: str | None, ids: list[Any])
         version = find(host.catalogue, name).routes.served.get(named.version)
     except FreshetError:
         return {}
-    of = ENGINE.get("explanations", "items")
-    items = None if of is None or version is None else of(version.manifest, None)
+    items = None if version is None else _items(version.manifest)
     if version is None or items is None or not version.lock.acquire(timeout=LOCK_S):
         return {}
     try:

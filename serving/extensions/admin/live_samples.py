@@ -1,18 +1,17 @@
 """Sample a server's current rates, latencies, errors and freshness, and keep five minutes of history for a live page.
 
 Invariants
-- Each server has one sampler, on a thread of its own: it samples once a second while there is a subscriber, and every
-  IDLE_S otherwise, so that a newly opened page shows the last minutes. It reads the counters that /metrics reads;
-  nothing is counted for it.
-- Bounded: five minutes of samples, each with at most MOST_MODELS models (those with the most requests) and a few
-  hundred bytes of JSON per model, encoded once for all subscribers.
+- One sampler a server, on a thread of its own, reads the counters that /metrics reads: once a second while there is a
+  subscriber, and every IDLE_S otherwise, so that a newly opened page shows the last minutes.
+- Bounded: five minutes of samples, each with at most MOST_MODELS models (those with the most requests), encoded once
+  for all subscribers.
 - A sample covers the time since the previous one. If counters started again (a restarted process), it covers nothing.
 
 Cost: with a page open, 3 to 6 ms of processor time a second over all processes (docs/extensions/admin.md).
 
 Rejected: sampling in the page (two pages would be two samplers, and closing a page would lose its history); no sampling
-at all without subscribers (an incident is over before the page is open); a histogram for each model (another label to
-count on every request).
+without subscribers (an incident is over before the page is open); a histogram for each model (another label to count on
+every request).
 """
 
 from __future__ import annotations
@@ -46,13 +45,7 @@ OTHER = "http"
 
 
 class LiveSample(NamedTuple):
-    """One sample.
-
-    Attributes:
-        number: Its number on this server, ascending.
-        at_s: Monotonic time.
-        data: The sample as JSON.
-    """
+    """One sample, encoded as JSON; numbers ascend on a server, and `at_s` is monotonic time."""
 
     number: int
     at_s: float
@@ -60,14 +53,7 @@ class LiveSample(NamedTuple):
 
 
 class _CounterSnapshot(NamedTuple):
-    """The counters at one time.
-
-    Attributes:
-        at_s: Monotonic time.
-        histogram: Requests by latency bound.
-        codes: Requests by status code.
-        models: (requests, rows) by model name.
-    """
+    """The counters at one monotonic time: requests by latency bound and by status code, (requests, rows) by model."""
 
     at_s: float
     histogram: list[int]
@@ -95,7 +81,6 @@ class LiveSamples:
         self.closed = False
 
     def start(self) -> None:
-        """Begin sampling."""
         self._keeper.start()
 
     def close(self) -> None:
@@ -106,10 +91,7 @@ class LiveSamples:
         self._tell()
 
     def subscribe(self, notify: Callable[[], None]) -> object:
-        """Add a subscriber, and return the handle for unsubscribe().
-
-        `notify` is called on the sampler's thread after each sample, and once at the end.
-        """
+        """Have `notify` called after each sample and at the end, on the sampler's thread; return a handle."""
         subscriber = object()
         with self._lock:
             self._subscribers[subscriber] = notify
@@ -129,7 +111,6 @@ class LiveSamples:
             return [sample for sample in self._samples if sample.number > number]
 
     def take(self) -> None:
-        """Take one sample."""
         try:
             document = self._document()
         except FreshetError:
@@ -226,10 +207,10 @@ def _latencies_ms(counts: Sequence[int]) -> dict[str, float] | None:
         return None
     edges = (0.0, *BOUNDS_S, BOUNDS_S[-1])
     ends = list(itertools.accumulate(counts))
-    found = {}
+    percentiles = {}
     for name, share in SHARES.items():
-        wanted = share * whole
-        at = first_of(n for n, end in enumerate(ends) if end >= wanted)
-        part = (wanted - (ends[at] - counts[at])) / counts[at] if counts[at] else 0.0
-        found[name] = round((edges[at] + (edges[at + 1] - edges[at]) * part) * 1e3, 3)
-    return found
+        rank = share * whole
+        at = first_of(n for n, end in enumerate(ends) if end >= rank)
+        part = (rank - (ends[at] - counts[at])) / counts[at] if counts[at] else 0.0
+        percentiles[name] = round((edges[at] + (edges[at + 1] - edges[at]) * part) * 1e3, 3)
+    return percentiles

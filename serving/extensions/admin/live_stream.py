@@ -28,14 +28,11 @@ FULL = Overloaded(f"live: expected at most {MOST_STREAMS} streams at once", retr
 
 
 class LiveStreams:
-    """The streams of one admin port."""
-
     def __init__(self, samples: LiveSamples) -> None:
         self._samples = samples
         self.open = 0
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the stream's route."""
         events = {"description": "A stream of events named `sample`.", "content": {"text/event-stream": {"schema": {}}}}
         full = {"description": f"{MOST_STREAMS} streams are open already."}
         app.get("/admin/live", responses={200: events, 429: full}, response_class=Response)(self.live)
@@ -51,8 +48,6 @@ class LiveStreams:
 
 
 class _Stream(Response):
-    """One stream."""
-
     media_type = "text/event-stream"
 
     def __init__(self, streams: LiveStreams, samples: LiveSamples) -> None:
@@ -104,7 +99,6 @@ class _Stream(Response):
 
 
 async def _left(receive: Receive) -> None:
-    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -32,27 +32,18 @@ Most = Annotated[int, Query(gt=0, le=MOST, description="Maximum number of record
 
 
 class ModelViews:
-    """The views of one server's models."""
-
     def __init__(
         self,
         lifecycle: Availability[ModelHost],
         examples: ExampleRequests,
         data_address: tuple[str, int] | None = None,
     ) -> None:
-        """Set up the views.
-
-        Args:
-            lifecycle: Says whether the models are available.
-            data_address: Host and port of the data port.
-        """
         self._lifecycle, self._examples = lifecycle, examples
         self._data_port = data_address[1] if data_address else None
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the views' routes."""
-        for what in (self.timeline, self.tables, self.canaries, self.signature, self.user_state):
-            app.get(f"/admin/models/{{name}}/{what.__name__}")(what)
+        for view in (self.timeline, self.tables, self.canaries, self.signature, self.user_state):
+            app.get(f"/admin/models/{{name}}/{view.__name__}")(view)
 
     async def timeline(self, name: Name, version: Loaded = None, most: Most = 200) -> Response:
         """Return the newest records of a version's chain, each delta with its state on this server."""

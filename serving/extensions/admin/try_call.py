@@ -1,8 +1,8 @@
 """Serve POST /admin/models/{name}/try: forward one predict request to the server's own data port.
 
 The console's origin differs from the data port's, which does not allow other origins for it. The body is forwarded
-unchanged, so this request is refused for the same reasons as any prediction; so is the key, which needs the scope
-predict if the data port requires keys. If there are workers, one of them answers.
+unchanged and refused for the same reasons as any prediction; so is the key, which needs the scope predict if the data
+port requires keys. If there are workers, one of them answers.
 
 With `top_items` it asks for the best items, and the reply has the first user's `items` with their columns.
 
@@ -53,14 +53,9 @@ class _Answer(NamedTuple):
 
 
 class TryCalls:
-    """Calls of one server's data port.
+    """Calls of one server's data port at an address, if it has one; without `lifecycle` no columns of items are shown.
 
     Its certificate is not verified: the address is this server's own, which no other process can have.
-
-    Args:
-        address: Host and port of the data port; None if there is none.
-        tls: Whether it speaks TLS.
-        lifecycle: Says whether the models are available, whose items' columns are shown; None for no columns.
     """
 
     def __init__(
@@ -72,7 +67,6 @@ class TryCalls:
         self._open = 0
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the route."""
         content = {"application/json": {"schema": {"type": "object", "description": "The same body as for :predict."}}}
         extra = {"requestBody": {"required": True, "content": content}}
         full: dict[int | str, dict[str, Any]] = {
@@ -132,17 +126,7 @@ class TryCalls:
 def _call(
     address: tuple[str, int], context: ssl.SSLContext | None, path: str, body: bytes, more: Mapping[str, str]
 ) -> _Answer:
-    """Send one request on a new connection.
-
-    Args:
-        address: Host and port.
-        context: TLS context; None for plain HTTP.
-        more: Further headers.
-
-    Raises:
-        NotReady: The data port does not answer.
-        TooLarge: The reply is too long.
-    """
+    """Send one request on a new connection, over plain HTTP without a context; raises NotReady, TooLarge."""
     connection = (
         http.client.HTTPConnection(*address, timeout=CALL_S)
         if context is None
@@ -153,11 +137,11 @@ def _call(
         connection.request("POST", path, body, headers)
         reply = connection.getresponse()
         data = reply.read(MAX_REPLY_NBYTES + 1)
-        found = {name.lower(): value for name, value in reply.getheaders()}
+        reply_headers = {name.lower(): value for name, value in reply.getheaders()}
     except (OSError, http.client.HTTPException):
         raise NotReady("try: the data port does not answer") from None
     finally:
         connection.close()
     if len(data) > MAX_REPLY_NBYTES:
         raise TooLarge(f"try: expected a reply of at most {MAX_REPLY_NBYTES} bytes; send fewer rows")
-    return _Answer(reply.status, found, data)
+    return _Answer(reply.status, reply_headers, data)

@@ -26,20 +26,12 @@ class DecisionRequest(StrictModel):
 
 
 class VersionRoutes:
-    """The routes, over the processor that is there at the time of a request."""
+    """The routes; `bulk` runs decisions, which may load a version: None for the threads of all other operations."""
 
     def __init__(self, lifecycle: Availability[ModelHost], trail: AuditTrail, bulk: Executor | None) -> None:
-        """Keep the arguments.
-
-        Args:
-            lifecycle: Says whether the models are available.
-            trail: Notes each decision.
-            bulk: Runs decisions, which may load a version; None for the threads of all other operations.
-        """
         self._lifecycle, self._trail, self._bulk = lifecycle, trail, bulk
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the routes."""
         versions = "/admin/models/{name}/versions"
         app.get(versions)(self.versions)
         app.post(f"{versions}/{{version}}/release", openapi_extra=documented(DecisionRequest))(self.release)

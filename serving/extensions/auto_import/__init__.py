@@ -7,19 +7,14 @@ triton_config   checks a config.pbtxt, and reports the settings that are ignored
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from freshet_serving.serving.ports import ServerExtension
-
-if TYPE_CHECKING:
-    from freshet_serving.processor.versions.host import ModelHost
-    from freshet_serving.serving.extensions.auto_import.auto_import import AutoImporter
-    from freshet_serving.serving.serve_config import ServeConfig
 
 __all__: list[str] = []
 
 
-def _importer(config: ServeConfig, host: ModelHost) -> AutoImporter:
+def _importer(config: Any, host: Any) -> Any:
     from freshet_serving.serving.extensions.auto_import.auto_import import AutoImporter
     from freshet_serving.serving.extensions.auto_import.import_process import ImportLimits
 

@@ -1,20 +1,20 @@
 """Find plain SavedModels, Keras and ONNX files in a repository and import each in a process of its own.
 
-The server never imports in its own process: importing needs TensorFlow, takes seconds and reads untrusted files. Two
+Importing needs TensorFlow, takes seconds and reads untrusted files, so the server never does it in its own process. Two
 imports run at a time, of two models, so that one that uses its whole time limit (import_process) does not delay the
-others. The result is an ordinary package in the same folder, its manifest written last; the next poll of the repository
-finds it. This module only reports progress.
+others. The result is an ordinary package in the same folder, its manifest written last, which the next poll of the
+repository finds.
 
-A version's folder with neither a package nor a source is reported as not servable, but an empty one is not, because its
-content may still be on its way. A model that lies directly in its own folder, not in a version's, is reported in the
-log, and so is a Triton config.pbtxt beside a model (triton_config).
+A version's folder with neither a package nor a source is reported as not servable, unless it is empty: its content may
+still be on its way. A model that lies directly in its own folder, not in a version's, is reported in the log, and so is
+a Triton config.pbtxt beside a model (triton_config).
 
-Which versions are imported is the model's policy, as for packages: by default the newest one. The status of any other
-source says that it is left alone.
+The model's policy says which versions are imported, by default the newest one. The status of any other source says that
+it is left alone.
 
-Invariants: a source is not touched until nothing in it has changed for SETTLED_S, so that one that is still being
-copied is not mistaken for a broken one. A source that failed is not tried again before it changes; meanwhile the
-version is tried that the policy names without it. poll() never blocks.
+Invariants: a source is not touched until nothing in it has changed for SETTLED_S: it may still be being copied. A
+source that failed is not tried again before it changes; meanwhile the version is tried that the policy names without
+it. poll() never blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.processor.package import read_file
@@ -36,6 +36,9 @@ from freshet_serving.processor.versions.changes import FailureMessage, report
 from freshet_serving.processor.versions.routes import END, LOADING, VersionStatus
 from freshet_serving.serving.extensions.auto_import.import_process import ImportLimits, RunningImport, Start, start
 from freshet_serving.serving.extensions.auto_import.triton_config import CONFIG, MAX_NBYTES, remarks
+
+if TYPE_CHECKING:
+    from freshet_serving.processor.versions.host import ModelHost
 
 log = logging.getLogger("freshet.importer")
 
@@ -54,46 +57,34 @@ State = tuple[tuple[str, int, int], ...]
 """Path, modification time (ns) and size of every file of a source."""
 
 
-class Host(Protocol):
-    """The part of processor.versions.host.ModelHost that chooses versions and receives the status of imports."""
-
-    def chosen(self, model: str, known: Collection[int]) -> set[int]: ...
-
-    def tell(self, model: str, status: VersionStatus) -> None: ...
-
-
 class AutoImporter:
-    """Imports the versions that each model's policy names. Used by one thread at a time, except for close()."""
+    """Imports the versions that each model's policy names. Used by one thread at a time, except for close().
+
+    Args:
+        models: The only models to import; empty for all.
+        start: Starts an import process.
+        signed: Signatures are required, so unsigned sources are refused.
+    """
 
     def __init__(
         self,
         repository: str,
         models: Sequence[str],
-        host: Host,
+        host: ModelHost,
         limits: ImportLimits,
         start: Start = start,
         now_s: Callable[[], float] = time.monotonic,
         signed: bool = False,
     ) -> None:
-        """Prepare to watch a repository.
-
-        Args:
-            models: The only models to import; empty for all.
-            host: Chooses versions, and receives the status of each import.
-            limits: Limits of each import.
-            start: Starts an import process.
-            now_s: Clock in seconds.
-            signed: Signatures are required, so unsigned sources are refused.
-        """
         self._signed = signed
-        self._folder, self._wanted, self._host = Path(repository), frozenset(models), host
+        self._folder, self._models, self._host = Path(repository), frozenset(models), host
         self._limits, self._start, self._now_s = limits, start, now_s
         self._next_s = 0.0
         self._root = FolderWatch(self._folder)
         self._folders: dict[str, FolderWatch] = {}
         self._waiting: dict[str, dict[Path, FolderWatch]] = {}
         # Versions of each model that are not served yet, newest first: number, and the source or else the folder.
-        self._found: dict[str, list[tuple[int, Path]]] = {}
+        self._pending: dict[str, list[tuple[int, Path]]] = {}
         # Of each model with sources that its policy does not name: all its versions, and those.
         self._left: dict[str, tuple[set[int], set[int]]] = {}
         # The last message about each model that has no version.
@@ -108,9 +99,9 @@ class AutoImporter:
         """Report pending imports to the host before any begins, and return the models that have one."""
         with contextlib.suppress(OSError, NotReady):
             report(log, self._look())
-        for model, found in self._found.items():
-            self._host.tell(model, VersionStatus(found[0][0], LOADING))
-        return sorted(self._found)
+        for model, pending in self._pending.items():
+            self._host.tell(model, VersionStatus(pending[0][0], LOADING))
+        return sorted(self._pending)
 
     def poll(self) -> list[str]:
         """Poll once, and return a line for each import that began or ended. A failed system call is retried later."""
@@ -127,8 +118,8 @@ class AutoImporter:
 
     def _advance(self, now_s: float) -> list[str]:
         events = [*self._collect(now_s), *self._look()]
-        for model in sorted(self._found.keys() - {running.model for running in self._running}):
-            for version, path in self._found[model]:
+        for model in sorted(self._pending.keys() - {running.model for running in self._running}):
+            for version, path in self._pending[model]:
                 state = self._settled(path, now_s)
                 if state is not None and (foreign := UNSIGNED if self._signed else _foreign(path)):
                     self._done[path] = state
@@ -173,32 +164,32 @@ class AutoImporter:
             log.debug("%s: %s: %s", model, CONFIG, error)
             return []
         self._configs[model] = state
-        said = remarks(text, manifest)
-        return [FailureMessage(f"{model}: {line}") if wrong else f"{model}: {line}" for wrong, line in said]
+        lines = remarks(text, manifest)
+        return [FailureMessage(f"{model}: {line}") if wrong else f"{model}: {line}" for wrong, line in lines]
 
     def _listed(self, repository: Repository) -> list[str]:
         events: list[str] = []
         if self._root.changed():
-            names = [n for n in repository.models() if not self._wanted or n in self._wanted]
+            names = [n for n in repository.models() if not self._models or n in self._models]
             self._folders = {n: self._folders.get(n) or FolderWatch(self._folder / n) for n in names}
-            self._found = {n: found for n, found in self._found.items() if n in self._folders}
+            self._pending = {n: pending for n, pending in self._pending.items() if n in self._folders}
         for name, folder in self._folders.items():
             waiting = self._waiting.get(name, {})
             # A file added later to a version's folder does not change the model's folder.
             filled = [watch.changed() for watch in waiting.values()]
-            known, left = self._left.get(name, (set[int](), set[int]()))
-            named = bool(left and left & self._host.chosen(name, known))
-            if folder.changed() or any(filled) or named or name in self._found:
+            existing, left = self._left.get(name, (set[int](), set[int]()))
+            named = bool(left and left & self._host.chosen(name, existing))
+            if folder.changed() or any(filled) or named or name in self._pending:
                 versions, pending = repository.versions(name), repository.uncommitted(name)
                 committed = max(versions, default=0)
                 self._waiting[name] = {path: waiting.get(path) or FolderWatch(path) for path in pending.values()}
                 sources = repository.sources(name)
                 with_files = {v: path for v, path in (pending | sources).items() if not _empty(pending[v])}
                 due = self._due(name, versions, with_files)
-                self._found[name] = [(v, with_files[v]) for v in sorted(due, reverse=True)]
+                self._pending[name] = [(v, with_files[v]) for v in sorted(due, reverse=True)]
                 if not due:
-                    del self._found[name]
-                self._leave(name, {*versions, *with_files}, sources.keys() - due, told=bool(committed or not due))
+                    del self._pending[name]
+                self._leave(name, {*versions, *with_files}, sources.keys() - due, report=bool(committed or not due))
                 why = "" if committed or pending else _misplaced(self._folder / name)
                 if why and self._misplaced.get(name) != why:
                     events.append(FailureMessage(f"{name} refused: {why}"))
@@ -207,26 +198,17 @@ class AutoImporter:
         return events
 
     def _due(self, model: str, committed: Collection[int], pending: Mapping[int, Path]) -> set[int]:
-        """Return the pending versions that the policy names; one that failed does not count for the others.
-
-        Args:
-            pending: Its versions without a package.
-        """
-        running = {one.version for one in self._running if one.model == model}
+        """Return the pending versions that the policy names, as if those that failed did not exist."""
+        running = {each.version for each in self._running if each.model == model}
         failed = {v for v, path in pending.items() if path in self._done and v not in running}
         sound = {*committed, *pending} - failed
         return {v for v in pending if v in self._host.chosen(model, sound | {v})}
 
-    def _leave(self, model: str, known: set[int], left: set[int], told: bool) -> None:
-        """Report sources that are not imported, once each.
-
-        Args:
-            known: All its versions.
-            told: False while none of its versions is served and one is about to be imported.
-        """
-        before = self._left.pop(model, (known, set[int]()))[1]
-        if told and left:
-            self._left[model] = known, left
+    def _leave(self, model: str, existing: set[int], left: set[int], report: bool) -> None:
+        """Report sources that are not imported, once each, unless a model's first import is still due."""
+        before = self._left.pop(model, (existing, set[int]()))[1]
+        if report and left:
+            self._left[model] = existing, left
             for version in sorted(left - before):
                 self._host.tell(model, VersionStatus(version, END, LEFT))
 
@@ -260,7 +242,7 @@ class AutoImporter:
             else:
                 events.append(f"{running.model} version {running.version} imported")
                 folder = self._folder / running.model / str(running.version)
-                events += [f"{running.model} version {running.version}: {note}" for note in _told_by(folder)]
+                events += [f"{running.model} version {running.version}: {note}" for note in _import_notes(folder)]
         self._running = left
         return events
 
@@ -269,7 +251,7 @@ class AutoImporter:
         return FailureMessage(f"{model} version {version} refused: {error}")
 
 
-def _told_by(folder: Path) -> list[str]:
+def _import_notes(folder: Path) -> list[str]:
     """Return the notes of an import on what is not served, signatures and outputs, and on what no gate has judged."""
     try:
         manifest = json.loads(read_file(folder / MANIFEST, MAX_MANIFEST_NBYTES).tobytes())
@@ -308,8 +290,8 @@ def _foreign(path: Path) -> str:
     except OSError as error:
         return f"cannot read its folder: {error.strerror}"
     shown = ", ".join(names[:MAX_SHOWN]) + (", ..." if len(names) > MAX_SHOWN else "")
-    wanted = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
-    return f"no model found: expected {wanted}, got {shown}"
+    expected = f"{MANIFEST}, {SAVED_MODEL}, or one {' or '.join(FILE_SUFFIXES)} file"
+    return f"no model found: expected {expected}, got {shown}"
 
 
 def _called(folder: Path, name: str) -> str:
@@ -328,14 +310,12 @@ def _state(path: Path) -> State:
         files = [str(path)]
     else:
         files = sorted(itertools.islice(_files(path.parent if alone else path), MAX_FILES))
-    found = []
+    state = []
     for file in files:
-        try:
-            stat = os.stat(file)
-        except OSError:
-            continue
-        found.append((file, stat.st_mtime_ns, stat.st_size))
-    return tuple(found)
+        with contextlib.suppress(OSError):
+            status = os.stat(file)
+            state.append((file, status.st_mtime_ns, status.st_size))
+    return tuple(state)
 
 
 def _files(folder: Path) -> Iterator[str]:

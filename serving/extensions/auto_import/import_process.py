@@ -1,10 +1,10 @@
 """Run one import in a process of its own, with limits, and report its outcome.
 
 An import reads untrusted files with very large libraries: it may hang, compute for ever, or use all memory. So nothing
-waits for it, and it has limits. The operating system enforces processor time and memory (setrlimit), however the
-process spends them. Memory means the private memory of the process: files that it maps belong to the page cache, and
-address space says little, because TensorFlow reserves many times what it uses. Elapsed time is measured here; it ends a
-process that stands still, for example at a pipe or on a mount that hangs.
+waits for it, and it has limits. The operating system enforces processor time and memory (setrlimit). Memory means the
+private memory of the process: files that it maps belong to the page cache, and address space says little, because
+TensorFlow reserves many times what it uses. Elapsed time is measured here; it ends a process that stands still, for
+example at a pipe or on a mount that hangs.
 
 When a process is ended, its temporary files lie in a folder that is removed with it. What it had written of the version
 stays hidden, where `freshet repository prune` finds it.
@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from freshet_serving.processor.cores import ResourceLimits
 
@@ -53,13 +53,7 @@ OVERTIME_S = 5
 
 @dataclass(frozen=True, slots=True)
 class ImportLimits:
-    """Limits of one import.
-
-    Attributes:
-        wall_s: Elapsed time.
-        processor_s: Processor time of all cores together.
-        memory_nbytes: Private memory.
-    """
+    """Limits of one import: elapsed time, processor time of all cores together, private memory."""
 
     wall_s: float
     processor_s: int
@@ -73,37 +67,21 @@ class ImportLimits:
         return cls(config.import_timeout_s, math.ceil(2 * config.import_timeout_s), nbytes)
 
 
-class Process(Protocol):
-    """The part of subprocess.Popen that is used."""
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float) -> int: ...
-
-
-Start = Callable[[Sequence[str], IO[bytes], str, ImportLimits], Process]
+Start = Callable[[Sequence[str], IO[bytes], str, ImportLimits], subprocess.Popen[bytes]]
 """Starts `freshet`, given arguments, a file for its standard error, a folder for temporary files, and limits."""
 
 
-def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: ImportLimits) -> Process:
-    """Start an import process.
+def start(arguments: Sequence[str], errors: IO[bytes], folder: str, limits: ImportLimits) -> subprocess.Popen[bytes]:
+    """Start `freshet` with these arguments, and files for its standard error and temporary files.
 
-    The limits are set from this process: between fork and exec, a process that has threads can hardly do anything
-    safely.
-
-    Args:
-        arguments: Arguments of `freshet`.
-        said: File for its standard error.
-        folder: Folder for its temporary files.
+    The limits are set from this process: between fork and exec, a process with threads can hardly do anything safely.
     """
     command = [sys.executable, "-P", "-m", "freshet_serving", *arguments]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=said,
+        stderr=errors,
         env={**needed_environment(os.environ), "TMPDIR": folder},
     )
     if sys.platform == "linux":
@@ -117,37 +95,26 @@ def start(arguments: Sequence[str], said: IO[bytes], folder: str, limits: Import
 def needed_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of the server's environment that an import needs.
 
-    That is where programs, libraries, caches and devices are, and the settings of its libraries. Nothing else is passed
-    on: an import reads untrusted files and must not see tokens, passwords or keys of object stores.
+    That is where programs, libraries, caches and devices are, and the settings of its libraries. An import reads
+    untrusted files and must not see tokens, passwords or keys of object stores.
     """
     return {name: value for name, value in environ.items() if NEEDED.fullmatch(name) and not SECRET.search(name)}
 
 
-def _limit(pid: int, what: int, soft: int, hard: int) -> None:
+def _limit(pid: int, limit: int, soft: int, hard: int) -> None:
     """Lower a resource limit of a process; a limit that this process has cannot be raised."""
-    _, most = resource.getrlimit(what)
+    _, most = resource.getrlimit(limit)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)
-    resource.prlimit(pid, what, (soft, hard))
+    resource.prlimit(pid, limit, (soft, hard))
 
 
 class RunningImport:
-    """A running import. Used by one thread at a time."""
+    """A running import of one version. Used by one thread at a time."""
 
     def __init__(
         self, model: str, version: int, arguments: Sequence[str], limits: ImportLimits, start: Start, now_s: float
     ) -> None:
-        """Start the import.
-
-        Args:
-            version: Version that it writes.
-            arguments: Arguments of `freshet`.
-            start: Starts the process.
-            now_s: The current time.
-
-        Raises:
-            OSError: The process cannot be started.
-        """
         self.model, self.version = model, version
         self._limits, self._until_s, self._late = limits, now_s + limits.wall_s, False
         self._folder = tempfile.TemporaryDirectory(prefix="freshet-import-", ignore_cleanup_errors=True)
@@ -161,8 +128,7 @@ class RunningImport:
     def ended(self, now_s: float) -> str | None:
         """Return why the import failed, "" if it succeeded, or None while it is running.
 
-        A process that exceeds its time is killed, and abandoned if it still does not end: a process that waits for a
-        mount cannot be killed.
+        A process that exceeds its time is killed. One that waits for a mount cannot be killed, and is abandoned.
         """
         code = self._process.poll()
         if code is None:
@@ -178,7 +144,6 @@ class RunningImport:
             self._clean()
 
     def close(self) -> None:
-        """End the import if it is running."""
         self._process.kill()
         try:
             self._process.wait(STOP_WAIT_S)
@@ -187,20 +152,21 @@ class RunningImport:
         self._clean()
 
     def _why(self, code: int) -> str:
-        said = self._tail()
-        lines, limits = said.splitlines(), self._limits
+        text = self._tail()
+        lines, limits = text.splitlines(), self._limits
         reason = next((line.removeprefix(PREFIX) for line in reversed(lines) if line.startswith(PREFIX)), "")
         if self._late:
             return f"the import took more than {limits.wall_s:g} s and was stopped; raise --import-timeout-s"
         if code == -signal.SIGXCPU:
-            spent = f"more than {limits.processor_s} s of processor time"
-            return f"the import took {spent} and was stopped; raise --import-timeout-s"
+            return (
+                f"the import took more than {limits.processor_s} s of processor time and was stopped; "
+                "raise --import-timeout-s"
+            )
         if reason:
             return reason
         log.error("importing %s version %d failed: %s", self.model, self.version, " | ".join(lines[-SHOWN_LINES:]))
-        if OUT_OF_MEMORY.search(said):
-            wanted = f"more than {limits.memory_nbytes} bytes of memory"
-            return f"the import needed {wanted}; raise --import-memory-bytes"
+        if OUT_OF_MEMORY.search(text):
+            return f"the import needed more than {limits.memory_nbytes} bytes of memory; raise --import-memory-bytes"
         return KILLED if code == -signal.SIGKILL else UNKNOWN
 
     def _tail(self) -> str:

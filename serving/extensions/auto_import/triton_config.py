@@ -45,32 +45,27 @@ def parse(text: str) -> Fields:
 
 
 def remarks(text: str, manifest: Manifest | None) -> list[tuple[bool, str]]:
-    """Return the remarks on a config.pbtxt: whether each is an error, and the line.
-
-    Args:
-        text: The file's text.
-        manifest: Manifest of the model's newest version; None while there is none.
-    """
+    """Return the remarks on a config.pbtxt, each a line and whether it is an error; no manifest, no check of names."""
     try:
         fields = parse(text)
     except BadInput as error:
         return [(True, f"{error}; the file is ignored")]
-    said = []
+    lines = []
     if manifest is not None:
         inputs = [*(i.name for i in manifest.inputs), *manifest.own_names]
         outputs = list(dict.fromkeys([*(o.name for o in manifest.outputs), *manifest.replies()]))
         sides = (("input", inputs), ("output", outputs))
-        for side, known in sides:
+        for side, names in sides:
             named = [n for entry in fields.get(side, ()) if isinstance(entry, dict) for n in entry.get("name", ())]
-            odd = [n for n in named if str(n) not in known and not str(n).endswith(".row_splits")]
+            odd = [n for n in named if str(n) not in names and not str(n).endswith(".row_splits")]
             if odd:
-                there = ", ".join(known[:MAX_SHOWN])
-                said.append((True, f"{CONFIG}: expected {side}s of the model, {there}, got {str(odd[0])[:64]!r}"))
+                shown = ", ".join(names[:MAX_SHOWN])
+                lines.append((True, f"{CONFIG}: expected {side}s of the model, {shown}, got {str(odd[0])[:64]!r}"))
     passed = [f"{name[:64]} ({INSTEAD[name]})" if name in INSTEAD else name[:64] for name in fields if name not in READ]
     if passed:
         more = f", and {len(passed) - MAX_SHOWN} more" if len(passed) > MAX_SHOWN else ""
-        said.append((False, f"{CONFIG} is only checked for names; ignored: {', '.join(passed[:MAX_SHOWN])}{more}"))
-    return said
+        lines.append((False, f"{CONFIG} is only checked for names; ignored: {', '.join(passed[:MAX_SHOWN])}{more}"))
+    return lines
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
@@ -105,10 +100,7 @@ def _value(tokens: Iterator[tuple[str, str]], name: str, depth: int) -> list[Any
     if token == ":":
         kind, token = next(tokens, ("", "the end"))
     if token in OPENING:
-        found, odd = _fields(tokens, OPENING[token], depth + 1)
-        if odd:
-            raise BadInput(f"{CONFIG}: expected a field of {name[:64]!r}, got {odd[:64]!r}")
-        return [found]
+        return [_message(tokens, token, name, depth)]
     if token == "[":
         return _list(tokens, name, depth)
     if kind == "text":
@@ -118,16 +110,20 @@ def _value(tokens: Iterator[tuple[str, str]], name: str, depth: int) -> list[Any
     return [token]
 
 
+def _message(tokens: Iterator[tuple[str, str]], opening: str, name: str, depth: int) -> Fields:
+    fields, odd = _fields(tokens, OPENING[opening], depth + 1)
+    if odd:
+        raise BadInput(f"{CONFIG}: expected a field of {name[:64]!r}, got {odd[:64]!r}")
+    return fields
+
+
 def _list(tokens: Iterator[tuple[str, str]], name: str, depth: int) -> list[Any]:
     values: list[Any] = []
     for kind, token in tokens:
         if token == "]":
             return values
         if token in OPENING:
-            found, odd = _fields(tokens, OPENING[token], depth + 1)
-            if odd:
-                raise BadInput(f"{CONFIG}: expected a field of {name[:64]!r}, got {odd[:64]!r}")
-            values.append(found)
+            values.append(_message(tokens, token, name, depth))
         elif kind != "mark":
             values.append(token[1:-1] if kind == "text" else token)
     raise BadInput(f"{CONFIG}: expected ']' after {name[:64]!r}, got the end")

@@ -9,17 +9,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 
 def core_families(planning: Any) -> Iterator[Metric]:
-    """Yield the metric families of a plan.
-
-    Args:
-        planning: The plan (processor.ports.CorePlanner).
-    """
     cores = GaugeMetricFamily(
         "freshet_group_cores",
         "Cores that the group computes on; groups without a budget share them.",
         labels=("group",),
     )
-    for name, own in planning.cores.items():
-        cores.add_metric((name,), len(own))
+    for name, group_cores in planning.cores.items():
+        cores.add_metric((name,), len(group_cores))
     yield cores
     yield GaugeMetricFamily("freshet_lent_cores", "Shared cores that are lent to trainers.", len(planning.lent))

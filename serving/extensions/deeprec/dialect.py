@@ -22,7 +22,6 @@ class DeepRecOptions(NamedTuple):
 
     Attributes:
         outputs: Names of the requested outputs; empty for all.
-        timeout_s: The request's timeout in seconds.
         whole: Whether outputs of whole numbers are sent as such: ids are no floats.
     """
 

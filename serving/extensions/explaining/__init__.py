@@ -6,13 +6,9 @@ explain_command  explain
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from freshet_serving.serving.ports import ServerExtension
-
-if TYPE_CHECKING:
-    from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute
-    from freshet_serving.serving.server_parts import ServerParts
 
 __all__ = ["explain_route"]
 
@@ -23,7 +19,7 @@ def _explain() -> Any:
     return explain
 
 
-def _explain_route(parts: ServerParts) -> ExplainRoute:
+def _explain_route(parts: Any) -> Any:
     from freshet_serving.serving.extensions.explaining.explain_route import ExplainRoute, ExplainSettings
 
     return ExplainRoute(parts.lifecycle, ExplainSettings.of(parts.config, parts.workers), parts.bulk)

@@ -67,7 +67,6 @@ def explain(
 
 
 def _request(name: str) -> dict[str, Any]:
-    """Read a request's JSON from a file. Raises BadInput."""
     try:
         data = sys.stdin.buffer.read(MAX_REQUEST_NBYTES + 1) if name == "-" else Path(name).read_bytes()
     except OSError as error:
@@ -134,7 +133,6 @@ def _item_line(side: dict[str, Any]) -> str:
 
 
 def _nearest(side: dict[str, Any]) -> Table:
-    """Return the events that are nearest to the item."""
     from rich.table import Table
     from rich.text import Text
 
@@ -182,10 +180,10 @@ def _features(sides: list[dict[str, Any]]) -> Table:
             table.add_row(Text(about), Text(cells[0][0]), *(Text(fed) for _, fed in cells))
             continue
         longest = max(every, key=len)
-        for n, one in enumerate(longest[:MOST_IDS]):
-            shown = [_row_of(ids[n]) if n < len(ids) else "" for ids in every]
+        for n, read in enumerate(longest[:MOST_IDS]):
+            shown = [_row(ids[n]) if n < len(ids) else "" for ids in every]
             table.add_row(
-                Text(about if n == 0 else ""), Text(printable(one["id"])), *(_marked(cell, shown) for cell in shown)
+                Text(about if n == 0 else ""), Text(printable(read["id"])), *(_marked(cell, shown) for cell in shown)
             )
         if len(longest) > MOST_IDS:
             table.add_row("", Text(f"and {len(longest) - MOST_IDS} more", style="dim"))
@@ -199,22 +197,22 @@ def _events(name: str, sides: list[dict[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    told = [side.get("histories", {}).get(name) for side in sides]
-    first = first_of(each for each in told if each)
+    histories = [side.get("histories", {}).get(name) for side in sides]
+    first = first_of(each for each in histories if each)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(f"{name}, {first['events']} events", overflow="fold")
     for side in sides:
         table.add_column(f"score by the event in {side['generation']}", justify="right")
     by_place: dict[int, list[dict[str, Any] | None]] = {}
-    for n, each in enumerate(told):
+    for n, each in enumerate(histories):
         for event in each["newest"] if each else ():
-            by_place.setdefault(event["place"], [None] * len(told))[n] = event
+            by_place.setdefault(event["place"], [None] * len(histories))[n] = event
     strongest = sorted(by_place, key=lambda place: -max(abs(e["score_change"] or 0) for e in by_place[place] if e))
     for place in sorted(strongest[:MOST_EVENTS]):
         events = by_place[place]
-        some = first_of(e for e in events if e)
-        ids = ", ".join(printable(one["id"]) for each in some["ids"].values() for one in each[:1])
-        ids += "".join(f", {_number(value)}" for value in some.get("floats", {}).values())
+        event = first_of(e for e in events if e)
+        ids = ", ".join(printable(read["id"]) for reads in event["ids"].values() for read in reads[:1])
+        ids += "".join(f", {_number(value)}" for value in event.get("floats", {}).values())
         changes = ("" if e is None else _signed(e["score_change"]) for e in events)
         table.add_row(Text(f"{place}: {ids}"), *map(Text, changes))
     if len(by_place) > MOST_EVENTS:
@@ -231,20 +229,19 @@ def _marked(cell: str, beside: list[str]) -> Any:
     return Text(cell, style="bold" if len(set(beside)) > 1 else "")
 
 
-def _row_of(one: dict[str, Any]) -> str:
-    """Describe the origin of a row."""
-    return f"{_origin(one)}, norm {_number(one['norm'])}"
+def _row(read: dict[str, Any]) -> str:
+    return f"{_origin(read)}, norm {_number(read['norm'])}"
 
 
-def _origin(one: dict[str, Any]) -> str:
-    if one["found"] == "default":
-        why = one["why"] if one.get("step") is None else f"{one['why']} by step {one['step']}"
+def _origin(read: dict[str, Any]) -> str:
+    if read["found"] == "default":
+        why = read["why"] if read.get("step") is None else f"{read['why']} by step {read['step']}"
         return f"default ({why})"
-    if one["from"] == "version":
+    if read["from"] == "version":
         return "version"
-    if one["step"] is None:
-        return f"delta of step {one['until']} or before"
-    return f"{one['from']} {one['step']}"
+    if read["step"] is None:
+        return f"delta of step {read['until']} or before"
+    return f"{read['from']} {read['step']}"
 
 
 def _numbers(read: dict[str, Any]) -> tuple[str, str]:

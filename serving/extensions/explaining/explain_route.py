@@ -2,9 +2,9 @@
 
 How to use it: docs/extensions/explaining.md.
 
-Threads: the admin port's event loop reads the body and waits; a thread, at low priority if there are several workers,
-does the rest (processor.extensions.explaining.explanation). One explanation is made at a time and WAITING more may
-wait; further ones are refused. So explanations take at most one of the threads that apply large deltas.
+The admin port's event loop reads the body and waits; a thread, at low priority if there are several workers, does the
+rest (processor.extensions.explaining.explanation). One explanation is made at a time and WAITING more may wait; further
+ones are refused. So explanations take at most one of the threads that apply large deltas.
 """
 
 from __future__ import annotations
@@ -58,13 +58,7 @@ REQUEST_KEYS = ("inputs", "instances", "signature_name")
 
 
 class ExplainSettings(NamedTuple):
-    """Settings of the server that explanations depend on.
-
-    Attributes:
-        recordings: The folder of recorded requests; "" for none.
-        workers: Number of processes that answer.
-        online_stores: Online stores that features are looked up in.
-    """
+    """Settings of the server that explanations depend on; `recordings` is a folder, "" for none."""
 
     recordings: str = ""
     limits: RequestLimits = DEFAULTS
@@ -73,11 +67,6 @@ class ExplainSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: ServeConfig, workers: int) -> ExplainSettings:
-        """Return the settings of a server.
-
-        Args:
-            workers: Number of processes that answer.
-        """
         return cls(config.record, RequestLimits.of(config), workers, config.stores())
 
 
@@ -99,7 +88,7 @@ class ExplainRequest(StrictModel):
 
 
 class ExplainRoute:
-    """The route of explanations."""
+    """The route of explanations; `bulk` runs them, or the loop's default threads if it is None."""
 
     def __init__(
         self,
@@ -107,40 +96,8 @@ class ExplainRoute:
         settings: ExplainSettings | None = None,
         bulk: Executor | None = None,
     ) -> None:
-        """Set up the explanations.
-
-        Args:
-            lifecycle: Says whether the models are available.
-            settings: Settings of the server; those of one process without recordings if None.
-            bulk: Runs explanations; None for the loop's default threads.
-        """
-        self._lifecycle, self._explanations = lifecycle, Explanations(settings or ExplainSettings(), bulk)
-
-    def add_to(self, app: FastAPI) -> None:
-        """Add the route."""
-        app.post("/admin/models/{name}/explain", openapi_extra=documented(ExplainRequest))(self.explain)
-
-    async def explain(self, name: Name, request: Request) -> Response:
-        """Explain the score of one row: its features, embedding rows and executable.
-
-        With `against` the reply also explains the score under a second generation and compares the two.
-        """
-        processor = self._lifecycle.processor()
-        body = await read_whole(request, MAX_EXPLAIN_NBYTES)
-        shows = request.scope.get(SHOWS_FEATURES, True)
-        return json_reply(await self._explanations.answer(processor, name, body, shows))
-
-
-class Explanations:
-    """The explanations of one server."""
-
-    def __init__(self, settings: ExplainSettings, bulk: Executor | None) -> None:
-        """Set up the explainer.
-
-        Args:
-            bulk: Runs explanations; None for the loop's default threads.
-        """
-        self._settings, self._bulk = settings, bulk
+        self._lifecycle, self._bulk = lifecycle, bulk
+        self._settings = settings = settings or ExplainSettings()
         if settings.workers > 1:
             beside = f"supervisor, beside {settings.workers} workers"
             self._explainer = Explainer(beside, ScoringProcess().score)
@@ -152,26 +109,24 @@ class Explanations:
         self._opened: InputLookups | None = None
         self._lookups: weakref.WeakKeyDictionary[ServedVersion, InputLookup | None] = weakref.WeakKeyDictionary()
 
-    async def answer(
-        self, processor: ModelHost, name: str, body: bytearray, shows_features: bool = True
-    ) -> dict[str, Any]:
-        """Return an explanation as a JSON-compatible object.
+    def add_to(self, app: FastAPI) -> None:
+        app.post("/admin/models/{name}/explain", openapi_extra=documented(ExplainRequest))(self.explain)
 
-        Args:
-            name: The model's name.
-            shows_features: True if the caller may see features that the server looks up.
+    async def explain(self, name: Name, request: Request) -> Response:
+        """Explain the score of one row: its features, embedding rows and executable.
 
-        Raises:
-            FreshetError: The request is invalid, or too many wait.
-            Forbidden: Features would have to be looked up that the caller may not see.
+        With `against` the reply also explains the score under a second generation and compares the two.
         """
+        processor = self._lifecycle.processor()
+        body = await read_whole(request, MAX_EXPLAIN_NBYTES)
+        shows = request.scope.get(SHOWS_FEATURES, True)
         if self._asked > WAITING:
             raise Overloaded(f"explain: expected at most {WAITING} waiting requests; try again")
         self._asked += 1
         try:
             async with self._turn:
-                explain = partial(self._explain, processor, name, memoryview(body), shows_features)
-                return await in_thread(self._bulk, explain)
+                act = partial(self._explain, processor, name, memoryview(body), shows)
+                return json_reply(await in_thread(self._bulk, act))
         finally:
             self._asked -= 1
 
@@ -195,7 +150,7 @@ class Explanations:
         hidden = _filled_by_server(version.manifest, sent)
         if not shows_features and listed is not None:
             # What keeps an item off the list is told with the values of its record.
-            hidden += [name for what, name in listed.tables.items() if what == "record"]
+            hidden += [name for kind, name in listed.tables.items() if kind == "record"]
         if not shows_features and hidden:
             raise Forbidden(
                 f"authorization: expected a key with the scope {FEATURES}, because {hidden[0]!r} would be "
@@ -221,26 +176,27 @@ class Explanations:
     def _recorded(
         self, model: ServedModel, asked: ExplainRequest, request_id: str, limits: RequestLimits, shows_features: bool
     ) -> dict[str, Any]:
-        found = self._find(model.name, request_id)
-        version, step = _picked(model, asked, found.generation.version)
+        request = self._find(model.name, request_id)
+        version, step = _picked(model, asked, request.generation.version)
         if not shows_features and any(f.kind != UNREAD for f in version.manifest.fillers.values()):
             raise Forbidden(
                 f"authorization: expected the scope {FEATURES}: recordings hold features that were looked up"
             )
-        if found.inputs_of != version.manifest.inputs:
+        if request.inputs_of != version.manifest.inputs:
             raise BadInput(
                 f"request_id: was recorded for other inputs than those of version {version.manifest.version}"
             )
         against = None if asked.against is None else _question(model, asked.against, "against")
         question = GenerationRef(version, step)
-        if against is None and found.generation.version in model.routes.served:
-            answered = GenerationRef(model.routes.served[found.generation.version], found.generation.step)
-            same = answered == question or (step is None and version.generation == found.generation)
+        generation = request.generation
+        if against is None and generation.version in model.routes.served:
+            answered = GenerationRef(model.routes.served[generation.version], generation.step)
+            same = answered == question or (step is None and version.generation == generation)
             if not same and self._explainer.reaches(answered):
                 against = answered
-        answer = self._asked_for(model, found.inputs, asked, question, against, limits)
-        row = {name: scores[asked.row] for name, scores in found.outputs.items()}
-        recorded = {"request_id": request_id, "generation": str(found.generation), "time": found.time, "outputs": row}
+        answer = self._asked_for(model, request.inputs, asked, question, against, limits)
+        row = {name: scores[asked.row] for name, scores in request.outputs.items()}
+        recorded = {"request_id": request_id, "generation": str(generation), "time": request.time, "outputs": row}
         return {**answer, "recorded": recorded}
 
     def _asked_for(
@@ -257,8 +213,8 @@ class Explanations:
                 inputs, asked.row, question, against, limits=limits, vectors=asked.vectors, item=asked.item
             )
         except Conflict:
-            for one in (question, against):
-                if one is not None and one.step is not None and (why := _undone(model, one)):
+            for explained in (question, against):
+                if explained is not None and explained.step is not None and (why := _undone(model, explained)):
                     raise Conflict(why) from None
             raise
 
@@ -271,20 +227,19 @@ class Explanations:
         find_recorded = SERVER.get("recordings", "find")
         if find_recorded is None:
             raise missing("request_id", "recorder")
-        found = find_recorded(self._settings.recordings, model, request_id)
-        if found is None:
+        request = find_recorded(self._settings.recordings, model, request_id)
+        if request is None:
             raise NotFound(
                 f"request_id: {request_id[:64]!r} of model {model!r} was not recorded; --record-share sets the "
                 "share of recorded requests, and a recorded one can be found within a minute"
             )
-        return found
+        return request
 
 
 def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) -> tuple[ServedVersion, int | None]:
-    """Select the version to explain, and the step; None for the served one.
+    """Select the version to explain, and the step, None for the served one.
 
-    Args:
-        answered_by: The version that answered the recorded request, if there is one.
+    `answered_by` is the version that answered the recorded request, if there is one.
     """
     if asked.version is not None and asked.label is not None:
         raise BadInput("explain: expected one of version and label")
@@ -301,11 +256,7 @@ def _picked(model: ServedModel, asked: ExplainRequest, answered_by: int | None) 
 
 
 def _filled_by_server(manifest: Manifest, sent: Collection[str]) -> list[str]:
-    """Return the inputs that the server fills from a store or from records of entities.
-
-    Args:
-        sent: The inputs that the request sends.
-    """
+    """Return the inputs, but those `sent`, that the server fills from a store or from records of entities."""
     return [
         name
         for name, filler in manifest.fillers.items()
@@ -317,32 +268,24 @@ def _undone(model: ServedModel, asked: GenerationRef) -> str:
     """Return the error for a generation that was rolled back, with the rollback's record; "" if it was not."""
     version = asked.version.manifest.version
     entries = model.timeline(version, MOST)["entries"]
-    wanted = f"{version}.{asked.step}"
-    delta = next((e for e in entries if e["kind"] == DELTA and e["generation"] == wanted), None)
+    generation = f"{version}.{asked.step}"
+    delta = next((e for e in entries if e["kind"] == DELTA and e["generation"] == generation), None)
     if delta is None or delta["state"] != UNDONE:
         return ""
     backs = [e for e in entries if e["kind"] == ROLLBACK and e["number"] > delta["number"]]
     by = next((e for e in reversed(backs) if Generation.parse(e["generation"]).step < (asked.step or 0)), None)
     undo = "" if by is None else f" by record {by['number']}, a rollback to {by['generation']}"
-    return f"generation {wanted} was undone{undo}; `freshet evaluate --generation {wanted}` scores a table by it"
+    scored = f"`freshet evaluate --generation {generation}` scores a table by it"
+    return f"generation {generation} was undone{undo}; {scored}"
 
 
-def _question(model: ServedModel, text: str, what: str) -> GenerationRef:
-    """Return a generation of a loaded version.
-
-    Args:
-        text: The generation, such as 3.16.
-        what: Name of the field, for the error message.
-
-    Raises:
-        BadInput: It is no generation.
-        NotFound: Its version is not loaded.
-    """
+def _question(model: ServedModel, text: str, field: str) -> GenerationRef:
+    """Return a generation of a loaded version, as the field `field` names it; raise BadInput or NotFound."""
     generation = Generation.parse(text)
     version = model.routes.served.get(generation.version)
     if version is None:
         load = f"POST /admin/models/{model.name}/versions/{generation.version}/load"
         raise NotFound(
-            f"{what}: version {generation.version} of model {model.name!r} is not loaded; load it with {load}"
+            f"{field}: version {generation.version} of model {model.name!r} is not loaded; load it with {load}"
         )
     return GenerationRef(version, generation.step)

@@ -87,17 +87,17 @@ def _poller(
     from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, check_token, poll_all, resolve
 
     check_token(token)
-    given = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]
+    addresses = [AdminAddress.parse(text) for text in dict.fromkeys(replicas)]
     if service:
         AdminAddress.parse(service)
 
     async def look() -> FleetReport:
-        found = await resolve(service, timeout_s) if service else []
-        there = list({(each.host, each.port): each for each in (*given, *found)}.values())
-        said = await poll_all(there, token, timeout_s, model)
-        if service and not found:
-            said.append(ReplicaStatus(service, problem="the name resolves to no address"))
-        return compare(said, model)
+        resolved = await resolve(service, timeout_s) if service else []
+        distinct = list({(each.host, each.port): each for each in (*addresses, *resolved)}.values())
+        statuses = await poll_all(distinct, token, timeout_s, model)
+        if service and not resolved:
+            statuses.append(ReplicaStatus(service, problem="the name resolves to no address"))
+        return compare(statuses, model)
 
     return lambda: asyncio.run(look())
 
@@ -110,9 +110,9 @@ def table(report: FleetReport) -> str:
     listed = {line.where for line in report.lines}
     rows += [_row(line) for line in report.lines]
     rows += [
-        (said.where, "-" if said.problem else _ready(said.ready), "", "", "", "", "", said.problem.partition(":")[0])
-        for said in report.replicas
-        if said.where not in listed
+        (each.where, "-" if each.problem else _ready(each.ready), "", "", "", "", "", each.problem.partition(":")[0])
+        for each in report.replicas
+        if each.where not in listed
     ]
     widths = [max(map(len, column)) for column in zip(*rows)]
     text = ["  ".join(_cell(*each) for each in zip(row, widths, HEADINGS)).rstrip() for row in rows]
@@ -132,14 +132,13 @@ def _ready(ready: bool) -> str:
 
 
 def _row(line: VersionComparison) -> tuple[str, ...]:
-    mine = line.standing
-    if mine is None:
+    served = line.standing
+    if served is None:
         return line.where, _ready(line.ready), line.model, f"{line.version}.-", "-", f"{line.behind}", "-", line.wrong
-    stale = "-" if mine.staleness_s is None else f"{mine.staleness_s:.1f} s"
-    state = line.wrong or mine.state or "-"
+    stale = "-" if served.staleness_s is None else f"{served.staleness_s:.1f} s"
     return (
-        line.where, _ready(line.ready), line.model, f"{line.version}.{mine.step}", mine.digest[:12], f"{line.behind}",
-        stale, state,
+        line.where, _ready(line.ready), line.model, f"{line.version}.{served.step}", served.digest[:12],
+        f"{line.behind}", stale, line.wrong or served.state or "-",
     )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
 """Compare the replicas of a fleet by their own reports: which serve the newest record, and which do not.
 
 Pure functions: replies come in as JSON of any shape, a FleetReport comes out. A malformed reply costs that replica its
-line and does not affect the others. A replica that reports false values can make the others look behind, and no more:
-nothing is changed on the basis of the report.
+line and does not affect the others. A replica that reports false values can make the others look behind, and no more.
 
 The newest state of a version is that of the replica that serves most of its records; of several, the state that most of
 them serve. It is not the one with the highest step: a rollback is newer than what it undoes. A DIVERGED replica never
@@ -38,13 +37,11 @@ class ReplicaVersion:
     """A version as one replica reports it.
 
     Attributes:
-        step: Step of the generation that it serves.
-        digest: Digest of that generation.
-        state: State of its change log.
-        reason: Reason for that state; "" for none.
+        step: Step of the generation that it serves, whose digest is `digest`.
+        state: State of its change log, for the reason `reason`; "" for none.
         records: Number of records that it knows.
         behind: Number of known generations that it does not serve.
-        staleness_s: Staleness in seconds; None if it is not reported.
+        staleness_s: None if it is not reported.
     """
 
     step: int
@@ -58,15 +55,7 @@ class ReplicaVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """The report of one replica.
-
-    Attributes:
-        where: Its address.
-        problem: Why there is no readable report; "" if there is one.
-        versions: The versions that it serves.
-        labelled: Those of them that have a label there.
-        trainers: The trainers of its models, by name.
-    """
+    """The report of one replica at the address `where`; `problem` is why there is none that can be read."""
 
     where: str
     ready: bool = False
@@ -81,12 +70,9 @@ class VersionComparison:
     """One version on one replica, compared with the fleet.
 
     Attributes:
-        where: Address of the replica.
-        ready: The replica is ready.
         standing: The version as the replica reports it; None if it does not serve it.
         behind: Number of records that the newest state of the fleet is ahead.
-        wrong: BEHIND, ABSENT, WAITING, DIVERGED or "".
-        why: Explanation.
+        wrong: BEHIND, ABSENT, WAITING, DIVERGED or "", for the reason `why`.
     """
 
     where: str
@@ -121,16 +107,7 @@ class FleetReport:
 
 
 def read_report(where: str, document: Any, model: str | None = None) -> ReplicaStatus:
-    """Read a replica's reply to GET /admin/models.
-
-    Args:
-        where: Its address.
-        document: The parsed reply.
-        model: The only model to read; None for all.
-
-    Raises:
-        BadInput: The reply is malformed.
-    """
+    """Read a replica's reply to GET /admin/models, perhaps of one model alone; raises BadInput."""
     ready, models = _of(document, "ready", bool), _of(document, "models", dict)
     if len(models) > MAX_MODELS:
         raise BadInput(f"expected at most {MAX_MODELS} models, got {len(models)}")
@@ -182,11 +159,7 @@ def _short(text: str) -> str:
 
 
 def compare(replicas: Sequence[ReplicaStatus], model: str | None = None) -> FleetReport:
-    """Compare the replicas.
-
-    Args:
-        model: A model that the user named and that must therefore be served; None for none.
-    """
+    """Compare the replicas; a model that the user named must be served."""
     by_version: dict[Key, dict[str, ReplicaVersion]] = defaultdict(dict)
     for status in replicas:
         for key, standing in status.versions.items():
@@ -215,13 +188,12 @@ def _belongs(status: ReplicaStatus, key: Key, labelled: bool) -> bool:
 
 
 def _newest(standings: Iterable[ReplicaVersion]) -> ReplicaVersion:
-    """Return the state that the others are compared with."""
-    known = list(standings)
-    sound = [each for each in known if each.state != DIVERGED] or known
+    reported = list(standings)
+    sound = [each for each in reported if each.state != DIVERGED] or reported
     most = max(each.records - each.behind for each in sound)
-    there = [each for each in sound if each.records - each.behind == most]
-    digests = Counter(each.digest for each in there)
-    return max(there, key=lambda each: (digests[each.digest], each.records, each.step, each.digest))
+    newest = [each for each in sound if each.records - each.behind == most]
+    digests = Counter(each.digest for each in newest)
+    return max(newest, key=lambda each: (digests[each.digest], each.records, each.step, each.digest))
 
 
 def _odd(standings: Iterable[ReplicaVersion]) -> set[tuple[int, str]]:
@@ -242,27 +214,25 @@ def _odd(standings: Iterable[ReplicaVersion]) -> set[tuple[int, str]]:
 
 
 def _judge(status: ReplicaStatus, key: Key, newest: ReplicaVersion, odd: set[tuple[int, str]]) -> VersionComparison:
-    (model, version), mine = key, status.versions.get(key)
-    name = f"{model} {version}"
+    (model, version), served = key, status.versions.get(key)
 
     def line(wrong: str, why: str, behind: int = 0) -> VersionComparison:
-        return VersionComparison(status.where, status.ready, model, version, mine, behind, wrong, why)
+        return VersionComparison(status.where, status.ready, model, version, served, behind, wrong, why)
 
-    if mine is None:
+    if served is None:
         return line(ABSENT, f"does not serve version {version} of {model}", newest.records)
-    here = f"{name}.{mine.step}"
-    behind = max(0, newest.records - newest.behind - mine.records + mine.behind)
-    if mine.digest == newest.digest:
-        behind = 0
-    if mine.state == DIVERGED:
-        return line(DIVERGED, f"DIVERGED at {here}: {mine.reason}", behind)
-    if (mine.step, mine.digest) in odd:
-        return line(DIVERGED, f"DIVERGED at {here}: others serve different content for this generation", behind)
-    if mine.digest != newest.digest:
-        why = f"behind at {here}, the newest is {version}.{newest.step}"
-        return line(BEHIND, f"{why}: {mine.reason}" if mine.reason else why, max(1, behind))
-    if mine.state == WAITING:
-        return line(WAITING, f"WAITING at {here}: {mine.reason}", behind)
+    at = f"at {model} {version}.{served.step}"
+    same = served.digest == newest.digest
+    behind = 0 if same else max(0, newest.records - newest.behind - served.records + served.behind)
+    if served.state == DIVERGED:
+        return line(DIVERGED, f"DIVERGED {at}: {served.reason}", behind)
+    if (served.step, served.digest) in odd:
+        return line(DIVERGED, f"DIVERGED {at}: others serve different content for this generation", behind)
+    if not same:
+        why = f"behind {at}, the newest is {version}.{newest.step}"
+        return line(BEHIND, f"{why}: {served.reason}" if served.reason else why, max(1, behind))
+    if served.state == WAITING:
+        return line(WAITING, f"WAITING {at}: {served.reason}", behind)
     return line("", "", behind)
 
 
@@ -271,8 +241,8 @@ def _problems(
 ) -> Iterable[str]:
     if not replicas:
         yield "no replicas found"
-    for wanted in (DIVERGED, ABSENT, BEHIND, WAITING):
-        yield from (f"{line.where}: {line.why}" for line in lines if line.wrong == wanted)
+    for wrong in (DIVERGED, ABSENT, BEHIND, WAITING):
+        yield from (f"{line.where}: {line.why}" for line in lines if line.wrong == wrong)
     yield from (f"{status.where}: {status.problem}" for status in replicas if status.problem)
     yield from (f"{status.where}: not ready" for status in replicas if not status.problem and not status.ready)
     if model is not None and not lines:

@@ -2,13 +2,12 @@
 
 Invariants
 - A replica costs at most MAX_REPLY_NBYTES, MAX_HEAD_NBYTES and timeout_s, from the connection to the last byte: one
-  that hangs, trickles or floods is reported with a problem, and does not delay the others.
+  that hangs, trickles or floods does not delay the others. Only the system bounds the time of a name lookup.
 - At most AT_ONCE are polled at a time, and MOST in all.
 - No redirect and no proxy is followed, so the token is sent only to the given addresses.
 
 HTTP/1.0 is used so that a reply ends with its connection and is never chunked. Rejected: the urllib of AdminClient,
-whose timeout starts again with every byte; and threads, because a thread that hangs cannot be ended. Only the system
-bounds the time of a name lookup.
+whose timeout starts again with every byte; and threads, because a thread that hangs cannot be ended.
 """
 
 from __future__ import annotations
@@ -35,14 +34,7 @@ PATH = "/admin/models"
 
 @dataclass(frozen=True, slots=True)
 class AdminAddress:
-    """Address of a replica's admin port.
-
-    Attributes:
-        where: The address as shown to users.
-        host: Host or IP address.
-        secure: It uses TLS.
-        name: Name that its certificate must have; "" for the host.
-    """
+    """Address of a replica's admin port; its certificate must have `name`, if there is one, instead of the host."""
 
     where: str
     host: str
@@ -76,7 +68,6 @@ class AdminAddress:
 
     @property
     def authority(self) -> str:
-        """Value of the Host header."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -87,42 +78,28 @@ def check_token(token: str) -> None:
 
 
 async def resolve(service: str, timeout_s: float) -> list[AdminAddress]:
-    """Return all current addresses of a name, such as a headless service of Kubernetes; empty if it has none.
-
-    Args:
-        service: HOST:PORT.
-        timeout_s: Time limit of the lookup.
-
-    Raises:
-        BadInput: The service has another form.
-    """
+    """Return all current addresses of HOST:PORT, such as a headless service of Kubernetes; empty if it has none."""
     name = AdminAddress.parse(service)
     loop = asyncio.get_running_loop()
     try:
-        found = await asyncio.wait_for(loop.getaddrinfo(name.host, name.port, type=1), timeout_s)
+        resolved = await asyncio.wait_for(loop.getaddrinfo(name.host, name.port, type=1), timeout_s)
     except (OSError, TimeoutError, UnicodeError):
         return []
-    hosts = sorted({str(address[0]) for *_, address in found})
+    hosts = sorted({str(address[0]) for *_, address in resolved})
     return [_at(host, name) for host in hosts]
 
 
 def _at(host: str, name: AdminAddress) -> AdminAddress:
-    there = AdminAddress("", host, name.port, name.secure, name.host)
-    return replace(there, where=f"http{'s' * name.secure}://{there.authority}")
+    address = AdminAddress("", host, name.port, name.secure, name.host)
+    return replace(address, where=f"http{'s' * name.secure}://{address.authority}")
 
 
 async def poll_all(
     replicas: Sequence[AdminAddress], token: str, timeout_s: float, model: str | None = None
 ) -> list[ReplicaStatus]:
-    """Return the report of each replica, in their order.
+    """Return the report of each replica, in their order; raise BadInput if there are too many.
 
-    Args:
-        token: Bearer token; "" for none.
-        timeout_s: Time limit of each replica.
-        model: The only model to read; None for all.
-
-    Raises:
-        BadInput: There are too many replicas.
+    Each has `timeout_s`. Without a token "" none is sent; without a model, all are read.
     """
     if len(replicas) > MOST:
         raise BadInput(f"fleet: expected at most {MOST} replicas, got {len(replicas)}")

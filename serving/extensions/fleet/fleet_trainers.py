@@ -1,7 +1,7 @@
 """Read what the replicas of a fleet report about trainers, and choose the newest report of each.
 
-A trainer that is silent or has failed is told, and makes no replica unhealthy: all serve what there is. A replica
-that is cut off from the repository sees every trainer fall silent, so the report with the least age counts.
+A trainer that is silent or has failed makes no replica unhealthy: all serve what there is. A replica that is cut off
+from the repository sees every trainer fall silent, so the report with the least age counts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ class TrainerStatus:
     """A trainer as one replica reports it.
 
     Attributes:
-        state: State of its run.
         age_s: Seconds since the replica saw its report change.
-        rows_per_s: Rows that it trains on each second.
         problem: Reason why somebody should look at it; "" for none.
     """
 
@@ -33,11 +31,7 @@ class TrainerStatus:
 
 
 def read_trainer(entry: Any) -> TrainerStatus | None:
-    """Return the trainer of a model's entry in GET /admin/models; None if it has none, as from an older server.
-
-    Raises:
-        BadInput: The entry is malformed.
-    """
+    """Return the trainer of a model's entry in GET /admin/models; None if it has none, as from an older server."""
     trainer = entry.get("trainer") if isinstance(entry, dict) else None
     if trainer is None:
         return None
@@ -49,11 +43,6 @@ def read_trainer(entry: Any) -> TrainerStatus | None:
 
 
 def newest_trainers(reports: Iterable[Mapping[str, TrainerStatus]]) -> dict[str, TrainerStatus]:
-    """Return the newest status of each trainer, by name of the model.
-
-    Args:
-        reports: The trainers of each replica, by name of the model.
-    """
     newest: dict[str, TrainerStatus] = {}
     for report in reports:
         for model, status in report.items():
@@ -63,7 +52,6 @@ def newest_trainers(reports: Iterable[Mapping[str, TrainerStatus]]) -> dict[str,
 
 
 def trainer_line(model: str, status: TrainerStatus) -> str:
-    """Return a line about a trainer."""
     if status.problem:
         return f"{model}: {status.problem}"
     rate = f", {status.rows_per_s:,.0f} rows/s" if status.state == "running" else ""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def guard_families(host: ModelHost) -> Iterator[Metric]:
-    """Yield the metric families of the guards of a host's models."""
     preview = HistogramMetricFamily(
         "freshet_delta_preview_duration_seconds",
         "Seconds spent scoring recent rows before a delta is served.",

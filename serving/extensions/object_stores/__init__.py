@@ -6,17 +6,14 @@ mirror_metrics  metric families: requests to the store, and the disk use of its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from freshet_serving.serving.ports import ServerExtension
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 __all__: list[str] = []
 
 
-def _families(host: Any, stats: Sequence[Any]) -> Iterable[Metric]:
+def _families(host: Any, stats: Sequence[Any]) -> Iterable[Any]:
     if not host.repository.remote:
         return ()
     from freshet_serving.serving.extensions.object_stores.mirror_metrics import mirror_families

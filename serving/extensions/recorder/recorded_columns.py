@@ -48,13 +48,7 @@ CELL_NBYTES = 9
 
 
 class RecordedColumn(NamedTuple):
-    """A column of the file.
-
-    Attributes:
-        name: Name of the column.
-        kind: A key of TYPES.
-        column: Column of the input; -1 if it is the whole input.
-    """
+    """A column of the file; `column` is that of its input, -1 if it is the whole input, and `kind` a key of TYPES."""
 
     name: str
     kind: str
@@ -75,25 +69,21 @@ def recorded(manifest: Manifest) -> list[RecordedColumn]:
         for f in manifest.features
         if f.input in inputs and f.kind != FLOATS
     ]
-    there = {(c.input, max(c.column, 0)) for c in columns}
+    covered = {(c.input, max(c.column, 0)) for c in columns}
     for spec in (i for i in manifest.inputs if i.name in inputs):
         # Keys of users are personal data, so that what the model does not read is not recorded.
         if spec.name in manifest.fillers and manifest.fillers[spec.name].kind == UNREAD:
             continue
         kind = KINDS[spec.dtype][spec.ragged]
         for at in range(spec.columns or 1):
-            if (spec.name, at) not in there:
+            if (spec.name, at) not in covered:
                 name = f"{INPUT}{spec.name}.{at}" if spec.columns else f"{INPUT}{spec.name}"
                 columns.append(RecordedColumn(name, kind, spec.name, at if spec.columns else -1))
     return columns
 
 
 class RecordedColumns:
-    """The columns of the recordings of one manifest.
-
-    Attributes:
-        names: The inputs that have a column.
-    """
+    """The columns of the recordings of one manifest; `names` are the inputs that have one."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -119,19 +109,12 @@ class RecordedColumns:
         self._once = all(count == 1 for count in self._copies.values())
 
     def fit(self, manifest: Manifest) -> bool:
-        """Return whether requests of the given manifest have these columns."""
-        mine = self.manifest
-        return manifest is mine or (
-            (manifest.inputs, manifest.outputs) == (mine.inputs, mine.outputs) and recorded(manifest) == self._columns
-        )
+        recorder = self.manifest
+        same = (manifest.inputs, manifest.outputs) == (recorder.inputs, recorder.outputs)
+        return manifest is recorder or (same and recorded(manifest) == self._columns)
 
     def held_nbytes(self, inputs: Mapping[str, Column], rows: int, texts_nbytes: int) -> int:
-        """Return an upper bound of the memory that a request takes as a batch.
-
-        Args:
-            inputs: The inputs as the request sent them.
-            texts_nbytes: Bytes of its id and its generation, which are in every row.
-        """
+        """Return an upper bound of a request's memory as a batch; each row repeats texts of `texts_nbytes`."""
         values = nbytes_of(inputs)
         if not self._once:
             values += sum(nbytes_of({n: c}) * (self._copies[n] - 1) for n, c in inputs.items() if self._copies[n] > 1)
@@ -140,12 +123,7 @@ class RecordedColumns:
     def batch(
         self, inputs: Mapping[str, Column], rows: int, request_id: str, reply: PredictReply, at_s: float
     ) -> pa.RecordBatch:
-        """Return the rows of a request.
-
-        Args:
-            inputs: The inputs as the request sent them.
-            at_s: Time of the reply, Unix seconds.
-        """
+        """Return the rows of a request, given its inputs as it sent them and the time of the reply in Unix seconds."""
         columns: list[Any] = [
             pa.repeat(pa.scalar(request_id), rows),
             pa.array(np.arange(rows, dtype=np.int32)),
@@ -184,24 +162,18 @@ def _strings(strings: Strings) -> pa.Array:
 
 
 def request_of(table: pa.Table, features: list[dict[str, Any]], inputs: Sequence[Input]) -> dict[str, Column]:
-    """Rebuild one request from its rows in a file; an input that was sent once has one row again.
+    """Rebuild one request from its rows in a file; raise Corrupt if a value is missing.
 
-    Args:
-        table: The request's rows, starting with its first.
-        features: The features, from the file's metadata.
-        inputs: The inputs, from the file's metadata.
-
-    Raises:
-        Corrupt: A value is missing.
+    An input that was sent once has one row again. Features and inputs are those of the file's metadata.
     """
-    made: dict[str, Column] = {}
+    request: dict[str, Column] = {}
     for spec in inputs:
-        mine = [(max(f["column"], 0), _sent(table[f["name"]])) for f in features if f["input"] == spec.name]
-        rows = len(mine[0][1]) if mine else len(table)
-        if any(len(column) != rows for _, column in mine):
+        columns = [(max(f["column"], 0), _sent(table[f["name"]])) for f in features if f["input"] == spec.name]
+        rows = len(columns[0][1]) if columns else len(table)
+        if any(len(column) != rows for _, column in columns):
             raise Corrupt(f"recording: expected {rows} rows in each column of input {spec.name!r}")
-        made[spec.name] = _input(mine, spec, rows)
-    return made
+        request[spec.name] = _input(columns, spec, rows)
+    return request
 
 
 def _sent(column: pa.ChunkedArray) -> pa.Array:
@@ -243,7 +215,6 @@ def _numbers(values: pa.Array, spec: Input) -> NDArray[Any]:
 
 
 def _strings_of(values: pa.Array) -> Strings:
-    """Return a copy of an Arrow array of strings."""
     values = values.cast(pa.large_binary())
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)

@@ -30,13 +30,7 @@ MOST_S = 5.0
 
 
 class RecordedRequest(NamedTuple):
-    """A recorded request.
-
-    Attributes:
-        time: Time of the reply, in ISO 8601.
-        inputs: The inputs by name.
-        outputs: float32 [rows, columns] by name.
-    """
+    """A recorded request: its outputs are float32 [rows, columns] by name, the time of the reply is in ISO 8601."""
 
     generation: Generation
     time: str
@@ -46,22 +40,18 @@ class RecordedRequest(NamedTuple):
 
 
 def find_recorded(folder: str, model: str, request_id: str) -> RecordedRequest | None:
-    """Return the newest request of a model with this id; None if there is none.
-
-    Args:
-        folder: Folder of the recordings.
-    """
+    """Return the newest request of a model with this id; None if there is none."""
     give_up_s = time.monotonic() + MOST_S
     for path in _newest(Path(folder), model):
         if time.monotonic() > give_up_s:
             return None
         try:
             # Files may disappear during the search: the recorder removes old ones.
-            found = _find(path, model, request_id)
+            request = _find(path, model, request_id)
         except (OSError, KeyError, ValueError, TypeError, pa.ArrowException, FreshetError):
             continue
-        if found is not None:
-            return found
+        if request is not None:
+            return request
     return None
 
 
@@ -84,8 +74,8 @@ def _find(path: Path, model: str, request_id: str) -> RecordedRequest | None:
         column = file.schema_arrow.names.index(REQUEST)
         for group in reversed(range(file.num_row_groups)):
             statistics = file.metadata.row_group(group).column(column).statistics
-            known = statistics is not None and statistics.has_min_max
-            if known and not statistics.min <= request_id <= statistics.max:
+            has_range = statistics is not None and statistics.has_min_max
+            if has_range and not statistics.min <= request_id <= statistics.max:
                 continue
             ids = file.read_row_group(group, [REQUEST, ROW], use_threads=False)
             hits = np.flatnonzero(pc.equal(ids[REQUEST], request_id).to_numpy())
@@ -101,7 +91,7 @@ def _request(table: pa.Table, about: dict[str, Any]) -> RecordedRequest:
     inputs_of = [Input(**spec) for spec in about["inputs"]]
     # An input without a column was left out, and is looked up again.
     recorded = {column["input"] for column in about["features"]}
-    known = [spec for spec in inputs_of if spec.name in recorded]
+    recorded_inputs = [spec for spec in inputs_of if spec.name in recorded]
     outputs = {
         output["name"]: np.array(table[OUTPUT + output["name"]].to_pylist(), np.float32).reshape(len(table), -1)
         for output in about["outputs"]
@@ -109,7 +99,7 @@ def _request(table: pa.Table, about: dict[str, Any]) -> RecordedRequest:
     return RecordedRequest(
         Generation.parse(table[GENERATION][0].as_py()),
         table[TIME][0].as_py().isoformat(),
-        request_of(table, about["features"], known),
+        request_of(table, about["features"], recorded_inputs),
         outputs,
         inputs_of,
     )

@@ -1,13 +1,12 @@
 """Take the requests of a user out of the recordings of a folder.
 
-A request is the user's if one of its rows has the key, and is taken out as a whole. Recordings have the columns that a
-model reads and no other, so those of a model that only looks features up by the key do not tell whose they are: they
-stay (`tells`).
+A request is the user's if one of its rows has the key, and is taken out as a whole. Recordings of a model that only
+looks features up by the key do not have it, and stay.
 
 Invariants
 - A file is replaced by one without these requests, or by none if there are no others. Readers that have opened it read
   the old one to its end.
-- One process at a time erases in a folder: they hold a lock of it, so none of them brings back what another has erased.
+- One process at a time erases in a folder, under a lock of it, so none brings back what another has erased.
 - A file that cannot be read is no recording, and stays.
 
 Costs: the key's columns of each file of the model are read, and a file that has the user is written anew, a row group
@@ -38,23 +37,12 @@ SUFFIX = ".erased"
 
 
 def tells(about: Mapping[str, Any], user: ErasedUser) -> list[str]:
-    """Return the columns of a recording that may hold a user's key.
-
-    Args:
-        about: The file's metadata.
-    """
+    """Return the columns of a recording that may hold a user's key; `about` is the file's metadata."""
     return [f["name"] for f in about["features"] if f["input"] in user.inputs]
 
 
 def erase_recorded(folder: Path, user: ErasedUser) -> int:
-    """Take the requests of a user out of all files; return how many there were.
-
-    Args:
-        folder: Folder of the recordings.
-
-    Raises:
-        OSError: A file can be neither replaced nor removed.
-    """
+    """Take the requests of a user out of all files of a folder; return how many there were."""
     with _locked(folder):
         for stale in folder.glob(f".*{SUFFIX}"):
             stale.unlink(missing_ok=True)
@@ -90,12 +78,7 @@ def _erase(path: Path, user: ErasedUser) -> int:
 
 
 def _write(file: pq.ParquetFile, target: Path, columns: list[str], user: ErasedUser) -> int:
-    """Write the rows of others to a new file; return how many there are.
-
-    Args:
-        target: The new file.
-        columns: Columns that may hold the key.
-    """
+    """Write the rows of others to a new file; return how many there are."""
     others = 0
     with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
         for n in range(file.num_row_groups):
@@ -109,10 +92,9 @@ def _write(file: pq.ParquetFile, target: Path, columns: list[str], user: ErasedU
 
 
 def _requests(table: pa.Table, user: ErasedUser) -> tuple[NDArray[np.bool_], int]:
-    """Return the rows of a user's requests, bool [n], and the number of these requests; a request lies in one group.
+    """Return the rows of a user's requests, bool [n], and the number of these requests.
 
-    Args:
-        table: Column ROW, and those that may hold the key.
+    The table has the column ROW, and those that may hold the key. A request lies in one row group.
     """
     rows = np.zeros(len(table), np.bool_)
     for name in table.column_names[1:]:
@@ -122,9 +104,9 @@ def _requests(table: pa.Table, user: ErasedUser) -> tuple[NDArray[np.bool_], int
             rows |= user.rows(values) & column.is_valid().to_numpy(zero_copy_only=False)
         elif pa.types.is_binary(column.type):
             rows |= np.asarray(pc.equal(column, user.text).fill_null(False))
-    number = np.cumsum(table[ROW].to_numpy() == 0)
-    mine = np.unique(number[rows])
-    return np.isin(number, mine), len(mine)
+    request = np.cumsum(table[ROW].to_numpy() == 0)
+    of_user = np.unique(request[rows])
+    return np.isin(request, of_user), len(of_user)
 
 
 @contextlib.contextmanager

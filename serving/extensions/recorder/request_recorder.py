@@ -1,9 +1,7 @@
 """Record a sample of the requests as Parquet files, for warming up versions, load tests and training.
 
-Each candidate is one row, whatever the format of the request. The columns are those of its inputs
-(recorded_columns); an input that was sent once has its value in the request's first row and null in
-the others. Inputs that the request left out have the values that its score was computed from: those that were looked up
-as online features, and those that its batch read from entities. Further columns are
+Each candidate is one row. The columns are those of its inputs (recorded_columns). Inputs that the request left out have
+the values that its score was computed from, looked up as online features or read from entities. Further columns are
 
     freshet.request      string    x-request-id, or a number that this process assigns
     freshet.row          int32     row of the request; 0 begins a request
@@ -14,16 +12,16 @@ as online features, and those that its batch read from entities. Further columns
 The schema's metadata, under "freshet", maps columns to the inputs' columns, so that requests can be rebuilt.
 
 Invariants
-- The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Queued
-  requests are accounted with their size as a batch of rows; records of entities are accounted from the moment the
-  batch keeps them. So memory is bounded: MAX_QUEUED_NBYTES in the queue, and for each model GROUP_NBYTES plus one
-  request (at most MAX_REQUEST_NBYTES) waiting for their row group, three times that while it is written.
+- The request path appends to a bounded queue, or drops the request and counts it; a thread does everything else. Memory
+  is bounded: MAX_QUEUED_NBYTES in the queue (requests with their size as a batch of rows, and records of entities from
+  the moment the batch keeps them), and for each model GROUP_NBYTES plus one request (at most MAX_REQUEST_NBYTES)
+  waiting for their row group, three times that while it is written.
 - What is recorded is what was used: a request is dropped if a key's strings were too long to be kept in its record.
-- A request lies within one row group: it begins where freshet.row is 0, and no reader has to look further back.
+- A request lies within one row group: no reader has to look further back than its row 0.
 - A file appears under its name only when it is complete. A crash loses only the file being written: at most ROTATE_S or
   a sixteenth of max_nbytes.
-- An erasure (recording_erasure) reaches what was recorded before it, and what is being answered meanwhile: requests
-  that began before it and end after it are dropped. The thread finishes the model's file first.
+- An erasure (recording_erasure) reaches what was recorded before it: the thread finishes the model's file first.
+  Requests that began before it and end after it are dropped.
 - The files of one recorder take at most max_nbytes: the oldest are removed first. A disk that cannot be written loses
   recordings, but never fails a request.
 """
@@ -31,6 +29,7 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -89,7 +88,6 @@ class SampledRequest:
     """A request to be recorded.
 
     Attributes:
-        columns: The columns of its model's recordings.
         inputs: The inputs as the request sent them, and those of online features.
         at_s: Time of the reply, Unix seconds.
         nbytes: Size of its rows as a batch.
@@ -108,28 +106,24 @@ class SampledRequest:
     def whole(self) -> SampledRequest | None:
         """Return the request with all inputs as they were used; None if a key's strings are not kept.
 
-        Raises:
-            BadInput: The version's file was changed under the server.
+        Raises BadInput if the version's file was changed under the server.
         """
-        made = self if self.used is None else replace(self, inputs={**self.inputs, **self.used.columns()}, used=None)
-        return made if self.columns.names <= made.inputs.keys() else None
+        whole = self if self.used is None else replace(self, inputs={**self.inputs, **self.used.columns()}, used=None)
+        return whole if self.columns.names <= whole.inputs.keys() else None
 
 
 class RequestRecorder(Observer):
-    """Recorder of a sample of the requests; close() ends it."""
+    """Recorder of a share of the requests; close() ends it.
+
+    Args:
+        max_nbytes: Maximum size of this recorder's files.
+        name: Name that distinguishes the files of several processes.
+
+    Raises:
+        BadInput: The folder cannot be written.
+    """
 
     def __init__(self, folder: str, share: float, max_nbytes: int, name: str) -> None:
-        """Open the folder and start the thread.
-
-        Args:
-            folder: Folder to write to.
-            share: Share of the requests to record.
-            max_nbytes: Maximum size of this recorder's files.
-            name: Name that distinguishes the files of several processes.
-
-        Raises:
-            BadInput: The folder cannot be written.
-        """
         self._folder, self._share, self._max_nbytes, self._name = Path(folder), share, max_nbytes, name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -159,9 +153,7 @@ class RequestRecorder(Observer):
     def erase_user(self, user: ErasedUser) -> Mapping[str, int]:
         """Take the requests of a user out of all recordings of the folder (Keeper.erase_user).
 
-        Raises:
-            NotReady: What is queued cannot be written.
-            OSError: A file cannot be replaced.
+        Raises NotReady if what is queued cannot be written, OSError if a file cannot be replaced.
         """
         from freshet_serving.serving.extensions.recorder.recording_erasure import erase_recorded
 
@@ -175,11 +167,6 @@ class RequestRecorder(Observer):
         return {"recorded_requests": erase_recorded(self._folder, user)}
 
     def __call__(self, request: PredictRequest, replica: Replica, bound: BoundRequest, done: Done) -> Done:
-        """Return the callback, wrapped if the request is sampled.
-
-        Args:
-            bound: The request bound to the replica's plan.
-        """
         self._credit += self._share
         if self._credit < 1.0:
             return done
@@ -212,7 +199,6 @@ class RequestRecorder(Observer):
             return True
 
     def counted(self) -> Snapshot:
-        """Return the recorder's counters, for /metrics."""
         return self._counters.snapshot()
 
     def close(self) -> None:
@@ -272,31 +258,31 @@ class RequestRecorder(Observer):
     def _write(self) -> None:
         while self._queue:
             with self._lock:
-                kept = self._queue.popleft()
-                self._queued_nbytes -= kept.nbytes
+                sampled = self._queue.popleft()
+                self._queued_nbytes -= sampled.nbytes
             try:
-                whole = kept.whole()
+                whole = sampled.whole()
             except BadInput as error:
-                log.error("could not record a request of %s: %s", kept.columns.manifest.model, error)
+                log.error("could not record a request of %s: %s", sampled.columns.manifest.model, error)
                 whole = None
             if whole is None:
                 with self._lock:
                     self._counters.cells[DROPPED] += 1
                 continue
-            kept = whole
+            sampled = whole
             del whole
-            model = kept.columns.manifest.model
+            model = sampled.columns.manifest.model
             file = self._files.get(model)
-            if file is None or not file.columns.fit(kept.columns.manifest):
+            if file is None or not file.columns.fit(sampled.columns.manifest):
                 self._finish([model] if file else [])
                 self._due += 1
-                stem = f"{model}-{self._name}-{int(kept.at_s * 1e3)}-{self._due}"
-                file = self._files[model] = _File(self._folder, stem, kept.columns)
-            file.add(kept)
+                stem = f"{model}-{self._name}-{int(sampled.at_s * 1e3)}-{self._due}"
+                file = self._files[model] = _File(self._folder, stem, sampled.columns)
+            file.add(sampled)
             self._counters.cells[REQUESTS] += 1
-            self._counters.cells[ROWS] += kept.rows
+            self._counters.cells[ROWS] += sampled.rows
             # A long request is freed as soon as it is a batch.
-            del kept
+            del sampled
             file.flush_if_full()
         now_s = time.monotonic()
         full = self._max_nbytes // FILES
@@ -317,8 +303,8 @@ class RequestRecorder(Observer):
 
     def _make_room(self) -> None:
         """Remove this recorder's oldest files until the others fit."""
-        own = [p for p in self._folder.glob("*.parquet") if f"-{self._name}-" in p.name]
-        stats = sorted(((p.stat().st_mtime_ns, p.stat().st_size, p) for p in own), reverse=True)
+        files = [p for p in self._folder.glob("*.parquet") if f"-{self._name}-" in p.name]
+        stats = sorted(((p.stat().st_mtime_ns, p.stat().st_size, p) for p in files), reverse=True)
         taken = 0
         for _, nbytes, path in stats:
             taken += nbytes
@@ -332,15 +318,15 @@ class _File:
     def __init__(self, folder: Path, stem: str, columns: RecordedColumns) -> None:
         self.began_s, self.nbytes, self.columns = time.monotonic(), 0, columns
         self._path, self._temporary = folder / f"{stem}.parquet", folder / f".{stem}.tmp"
-        self._kept: deque[SampledRequest] = deque()
+        self._waiting: deque[SampledRequest] = deque()
         self._waiting_rows = self._waiting_nbytes = 0
         self._writer = pq.ParquetWriter(self._temporary, columns.schema, compression="zstd")
 
-    def add(self, kept: SampledRequest) -> None:
-        self._kept.append(kept)
-        self.nbytes += kept.nbytes
-        self._waiting_rows += kept.rows
-        self._waiting_nbytes += kept.nbytes
+    def add(self, sampled: SampledRequest) -> None:
+        self._waiting.append(sampled)
+        self.nbytes += sampled.nbytes
+        self._waiting_rows += sampled.rows
+        self._waiting_nbytes += sampled.nbytes
 
     def flush_if_full(self) -> None:
         if self._waiting_rows >= GROUP_ROWS or self._waiting_nbytes >= GROUP_NBYTES:
@@ -359,28 +345,20 @@ class _File:
 
     def _flush(self) -> None:
         self._waiting_rows = self._waiting_nbytes = 0
-        if self._kept:
-            batches = [self._batch(self._kept.popleft()) for _ in range(len(self._kept))]
+        if self._waiting:
+            batches = [self._batch(self._waiting.popleft()) for _ in range(len(self._waiting))]
             table = pa.Table.from_batches(batches).combine_chunks()
             self._writer.write_table(table, row_group_size=len(table))
 
-    def _batch(self, kept: SampledRequest) -> pa.RecordBatch:
-        return self.columns.batch(kept.inputs, kept.rows, kept.request_id, kept.reply, kept.at_s)
+    def _batch(self, sampled: SampledRequest) -> pa.RecordBatch:
+        return self.columns.batch(sampled.inputs, sampled.rows, sampled.request_id, sampled.reply, sampled.at_s)
 
 
 def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -> list[dict[str, Column]]:
-    """Return recorded requests with the given inputs, spread over all files.
-
-    Args:
-        folder: Folder of recordings, or one file.
-        most: Maximum number of requests.
-
-    Raises:
-        BadInput: There are none.
-    """
+    """Return at most `most` requests with these inputs, spread over all files; raise BadInput if there are none."""
     root = Path(folder)
     files = sorted(root.glob("*.parquet")) if root.is_dir() else [root]
-    found = []
+    readable = []
     for path in files:
         try:
             file = pq.ParquetFile(path)
@@ -388,15 +366,11 @@ def read_requests(folder: str, model: str, inputs: Sequence[Input], most: int) -
         except (OSError, KeyError, ValueError, pa.ArrowException):
             continue
         if about["model"] == model and about["inputs"] == [asdict(i) for i in inputs]:
-            found.append((file, about["features"]))
+            readable.append((file, about["features"]))
     requests: list[dict[str, Column]] = []
-    for n, (file, features) in enumerate(found):
-        share = -(-(most - len(requests)) // (len(found) - n))
-        for request in _requests(file, features, inputs):
-            if share == 0:
-                break
-            requests.append(request)
-            share -= 1
+    for n, (file, features) in enumerate(readable):
+        share = -(-(most - len(requests)) // (len(readable) - n))
+        requests += itertools.islice(_requests(file, features, inputs), share)
     if not requests:
         raise BadInput(f"recordings: expected requests of model {model[:64]!r} with its inputs, got none")
     return requests

@@ -45,10 +45,8 @@ class RerankOptions(NamedTuple):
 
     Attributes:
         output: The output with the scores.
-        documents: The documents as sent.
+        documents: As sent; `returned` says whether results repeat them.
         top_n: Most results.
-        returned: Whether results repeat their documents.
-        timeout_s: The request's timeout in seconds; None for the default.
     """
 
     output: str
@@ -59,11 +57,7 @@ class RerankOptions(NamedTuple):
 
 
 def model_of(body: Body, limits: RequestLimits) -> str:
-    """Return the name of the model that a body asks for.
-
-    Raises:
-        BadInput: It names none.
-    """
+    """Return the name of the model that a body asks for; raise BadInput if it names none."""
     name = load_json(body, limits).get("model")
     if type(name) is not str or not 0 < len(name) <= MAX_MODEL_LETTERS:
         raise BadInput(f"model: expected the name of a model, got {json_kind(name)}")
@@ -89,7 +83,7 @@ def decode(
         _returned(document.get("return_documents", True)),
         header_timeout_s(headers),
     )
-    sent = {**{name: [value] for name, value in query.items()}, item.name: [_id(item, one) for one in documents]}
+    sent = {**{name: [value] for name, value in query.items()}, item.name: [_id(item, each) for each in documents]}
     plain, extent = not has_booleans(body), RequestSize(limits)
     inputs = {}
     for spec in manifest.expected_inputs(sent):
@@ -122,7 +116,6 @@ def encode(reply: PredictReply, options: RerankOptions, regions: Regions | None)
 
 
 def _query(query: Any, manifest: Manifest) -> dict[str, Any]:
-    """Return the user's inputs by name."""
     if type(query) is str and query.lstrip().startswith("{"):
         try:
             query = orjson.loads(query)
@@ -134,20 +127,16 @@ def _query(query: Any, manifest: Manifest) -> dict[str, Any]:
             f"query: expected an object of the user's inputs (the model reads {names}), got {json_kind(query)}"
         )
     by_name = dict(manifest.by_input(query))
-    known = {i.name for i in manifest.inputs}
-    unknown = next((name for name in by_name if name not in known), None)
+    inputs = {i.name for i in manifest.inputs}
+    unknown = next((name for name in by_name if name not in inputs), None)
     if unknown is not None:
-        names = ", ".join(sorted(known)[:16])
+        names = ", ".join(sorted(inputs)[:16])
         raise BadInput(f"query: expected inputs of the model, got {show(unknown)}; it has {names}")
     return by_name
 
 
 def _item_input(manifest: Manifest, query: Mapping[str, Any]) -> Input:
-    """Return the input that the documents are ids of: the item's, which the query leaves out.
-
-    Raises:
-        BadInput: There is none, or several could be meant.
-    """
+    """Return the input that the documents are ids of: the item's, which the query leaves out; raises BadInput."""
     ids = [i for i in manifest.inputs if i.name not in query and not i.ragged and not i.columns]
     of_items = manifest.origins(f.input for f in manifest.features if f.side == ITEM)
     keys = {e.key for e in manifest.entities if of_items.intersection([e.key, *e.inputs])}
@@ -183,7 +172,6 @@ def _scores_of(manifest: Manifest) -> str:
 
 
 def _id(item: Input, document: Any) -> Any:
-    """Return a document's id."""
     if type(document) is dict:
         document = document.get("id", document.get("text"))
     if type(document) is list:

@@ -1,9 +1,8 @@
 """Access regions of system shared memory that clients have registered: tensors without a copy through a socket.
 
-Off by default. A region's key is the name of a POSIX shared memory object, one word without dots, so a client can name
-nothing else in the file system. Pages are read and written by pread and pwrite, never mapped: if a client shortens its
-object after registering it, a read comes short, which is an error of the request; a mapping would end the process by
-SIGBUS. Unregistering closes the descriptor; a request that is being decoded has already copied its data.
+A region's key is the name of a POSIX shared memory object, one word without dots, so a client can name nothing else in
+the file system. Pages are read and written by pread and pwrite, never mapped: if a client shortens its object, a read
+comes short, which is an error of the request; a mapping would end the process by SIGBUS.
 
 Invariant: a descriptor is used under the same lock under which it is closed, because requests are also read on other
 threads, and its number may belong to another file after that.
@@ -42,7 +41,7 @@ class Region(NamedTuple):
 
 
 class SystemRegions:
-    """Regions that clients have registered, by name. One event loop registers them; its other threads read them too."""
+    """The implementation of Regions, which documents its methods."""
 
     def __init__(self, max_read_nbytes: int = DEFAULTS.max_body_bytes) -> None:
         self._regions: dict[str, Region] = {}
@@ -50,19 +49,7 @@ class SystemRegions:
         self._open = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
-        """Register a region; as in Triton, a name in use is refused.
-
-        Args:
-            name: Name of the region.
-            key: Name of the shared memory object.
-            offset: Offset of the region in bytes.
-            nbytes: Size of the region in bytes.
-
-        Raises:
-            BadInput: An argument is invalid, or the name is in use.
-            NotFound: There is no such object.
-            TooLarge: There are MAX_REGIONS regions already.
-        """
+        """As in Triton, a name in use is refused."""
         if not name or len(name) > MAX_NAME_LENGTH:
             raise BadInput(f"name: expected 1 to {MAX_NAME_LENGTH} characters, got {len(name)}")
         if name in self._regions:
@@ -84,33 +71,25 @@ class SystemRegions:
         self._regions[name] = Region(key, offset, nbytes, fd, writable)
 
     def unregister(self, name: str = "") -> None:
-        """Unregister one region, or without a name all; an unknown name is not an error."""
         with self._open:
-            for known in [name] if name else list(self._regions):
-                region = self._regions.pop(known, None)
+            for each in [name] if name else list(self._regions):
+                region = self._regions.pop(each, None)
                 if region is not None:
                     os.close(region.fd)
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the status of one region, or without a name of all; raise NotFound for an unknown name."""
         if name and name not in self._regions:
             raise NotFound(f"shared memory region {show(name)} is not registered")
         return [
-            {"name": known, "key": region.key, "offset": region.offset, "byte_size": region.nbytes}
-            for known, region in self._regions.items()
-            if not name or known == name
+            {"name": each, "key": region.key, "offset": region.offset, "byte_size": region.nbytes}
+            for each, region in self._regions.items()
+            if not name or each == name
         ]
 
     def read(self, span: RegionSpan) -> bytes:
-        """Read a span of a region.
-
-        Raises:
-            BadInput: The span is not inside a registered region.
-            TooLarge: The span exceeds max_body_bytes.
-        """
         if span.nbytes > self._max_read_nbytes:
-            wanted = f"expected at most {self._max_read_nbytes} (max_body_bytes)"
-            raise TooLarge(f"shared_memory_byte_size: {wanted}, got {span.nbytes}")
+            expected = f"expected at most {self._max_read_nbytes} (max_body_bytes)"
+            raise TooLarge(f"shared_memory_byte_size: {expected}, got {span.nbytes}")
         with self._open:
             region = self._inside(span)
             data = os.pread(region.fd, span.nbytes, region.offset + span.offset)
@@ -119,14 +98,6 @@ class SystemRegions:
         return data
 
     def write(self, span: RegionSpan, data: bytes) -> None:
-        """Write into a span of a region.
-
-        Args:
-            data: The bytes; no longer than the span.
-
-        Raises:
-            BadInput: The region is not registered, too small or not writable.
-        """
         with self._open:
             region = self._inside(span)
             if not region.writable or os.fstat(region.fd).st_size < region.offset + region.nbytes:
@@ -138,10 +109,8 @@ class SystemRegions:
         if region is None:
             raise BadInput(f"shared memory region {show(span.region)} is not registered")
         if span.offset + span.nbytes > region.nbytes:
-            wanted = f"at most the region's {region.nbytes} bytes"
-            raise BadInput(
-                f"shared memory region {show(span.region)}: expected {wanted}, got {span.offset + span.nbytes}"
-            )
+            expected = f"expected at most the region's {region.nbytes} bytes"
+            raise BadInput(f"shared memory region {show(span.region)}: {expected}, got {span.offset + span.nbytes}")
         return region
 
 

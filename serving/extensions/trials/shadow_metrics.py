@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def shadow_families(host: ModelHost) -> Iterator[Metric]:
-    """Yield the metric families of a host's shadows; none if there is no shadow."""
     versions = [v for _, model in sorted(host.catalogue.items()) for _, v in sorted(model.routes.served.items())]
     shadows = [(v, comparison) for v in versions if (comparison := shadow_comparison(host, v)) is not None]
     if not shadows:

@@ -3,7 +3,7 @@ import pytest
 
 from freshet_serving import Prediction
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.serving.client.prediction import missing_of
+from freshet_serving.serving.client.prediction import prediction_of
 
 
 def test_one_of_several_outputs_must_be_named():
@@ -15,6 +15,22 @@ def test_one_of_several_outputs_must_be_named():
             prediction.scores(name)
 
 
-def test_missing_features_are_read_from_the_header():
-    assert missing_of("") == {}
-    assert missing_of("age=late, a%2Cb=null, ...") == {"age": "late", "a,b": "null"}
+def test_details_are_read_from_headers():
+    headers = {
+        "x-model-generation": "1.3",
+        "x-features-missing": "age=late, a%2Cb=null, ...",
+        "x-unknown-rows": "0, 3-5",
+        "x-features": '{"age": [31]}',
+        "x-unfilled": "2",
+    }
+    prediction = prediction_of("m", 1, {}, lambda name: headers.get(name, ""))
+    assert (prediction.generation, prediction.features, prediction.unfilled) == ("1.3", {"age": [31]}, 2)
+    assert prediction.features_missing == {"age": "late", "a,b": "null"}
+    assert (prediction.unknown_rows, prediction.dropped_rows) == ((0, 3, 4, 5), ())
+    assert prediction_of("m", 1, {}, lambda name: "") == Prediction("m", 1, "", {})
+
+
+@pytest.mark.parametrize("name", ["x-unknown-rows", "x-features", "x-unfilled"])
+def test_malformed_header_is_refused(name):
+    with pytest.raises(ValueError):
+        prediction_of("m", 1, {}, lambda header: "[1]" if header == name else "")

@@ -4,13 +4,13 @@ import sys
 import pytest
 import typer
 
-from freshet_serving.serving.commands.core_commands import NAMES, LoadedOnUse, as_command, load
+from freshet_serving.serving.commands.core_commands import COMMANDS, LoadedOnUse, as_command, load
 from freshet_serving.serving.commands.serve_command import ServeCommand
 
 PACKAGE = "freshet_serving.serving.commands."
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_loads_under_its_name(name):
     assert as_command(name, load(name)).name == name
 

@@ -45,7 +45,7 @@ def test_link_from_a_different_site_may_be_followed():
     "host", [b"localhost:1", b"127.0.0.1", b"127.1.2.3:80", b"[::1]:8501", b"LocalHost", b"box:8501"]
 )
 def test_names_of_this_machine_are_same_site(host):
-    assert origin_checks.rebinding_refusal({b"host": host}, own="box") == ""
+    assert origin_checks.rebinding_refusal({b"host": host}, own_name="box") == ""
 
 
 @pytest.mark.parametrize(

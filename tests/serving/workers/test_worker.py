@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import threading
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -145,7 +146,7 @@ def born(groups):
     reserved, grpc = reserve("127.0.0.1", 0)
     here, there = Channel.pair()
     channel = Channel(there)
-    settings = WorkerSettings(FrontendOptions(version="9"), {"groups": groups}, None, [], grpc).message()
+    settings = asdict(WorkerSettings(FrontendOptions(version="9"), {"groups": groups}, None, [], grpc))
     shared = {"board": np.zeros((3, 1), np.int64), "meters": rate_limiter_memory(2), "states": None}
     worker = Worker(channel, {**settings, **shared, "seat": 0}, SimpleNamespace(unpack=lambda packed: packed))
 

@@ -7,6 +7,7 @@ import pytest
 
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.watching import LabelSums
+from freshet_serving.serving.extensions.admin import api
 from freshet_serving.serving.loading.priority import BULK_NBYTES
 from tests.serving.extensions.admin.fakes import Client
 
@@ -85,8 +86,9 @@ def test_delta_that_does_not_continue_the_log_is_409(caplog):
     assert "refused" in caplog.text
 
 
-def test_upload_size_is_limited_while_reading():
-    client = Client(max_delta_nbytes=10)
+def test_upload_size_is_limited_while_reading(monkeypatch):
+    monkeypatch.setattr(api, "MAX_DELTA_NBYTES", 10)
+    client = Client()
     reply = client("POST", "/admin/models/ctr/deltas", content=b"x" * 11, headers=OCTETS)
     assert (reply.status_code, reply.json()) == (413, {"error": "body: expected at most 10 bytes, got 11"})
 

@@ -55,6 +55,9 @@ def test_recorded_request_is_preferred_over_others(version, tmp_path):
     bound = SparsePlan(version.manifest).bind_inputs(inputs)
     recorder._offer(PredictRequest("small", inputs), version.manifest, bound, 0, reply, 0)
     recorder.close()
+    # Newer ones of models whose names begin alike.
+    for name in ("smaller-x", "small-v2-x"):
+        (tmp_path / "recordings" / f"{name}.parquet").write_bytes(b"PAR1rubbish")
     told = ExampleRequests(str(tmp_path / "recordings")).signature(version)
     assert told["source"] == "recorded"
     assert told["inputs"][0]["example"] == "[7,8]"

@@ -219,7 +219,7 @@ def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
         running.pop()
         return {}
 
-    monkeypatch.setattr("freshet_serving.serving.extensions.explaining.explain_route.Explanations._explain", slow)
+    monkeypatch.setattr("freshet_serving.serving.extensions.explaining.explain_route.ExplainRoute._explain", slow)
 
     async def crowd():
         asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]
