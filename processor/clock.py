@@ -32,11 +32,7 @@ class SystemClock:
 
 
 def process_start_s(stat: Path = Path("/proc/self/stat")) -> float:
-    """Return the monotonic second in which this process was started, imports and all before them included.
-
-    Args:
-        stat: The system's record of this process; where there is none, the start is now.
-    """
+    """Return the monotonic second in which this process was started, before its imports; else now."""
     try:
         # After the name, which may contain anything: field 22 is the start, in ticks since the machine was started.
         ticks = int(stat.read_text().rpartition(")")[2].split()[19])

@@ -2,9 +2,9 @@
 
 A plain numpy array: int64 or float32, [n] or [n, columns].
 Ragged:  values of all rows end to end, and where each row starts.
-Strings: UTF-8 bytes of all strings end to end, and where each string starts (Arrow's layout, so that a Parquet
-         column and a protocol's byte tensor both arrive without a copy).
-PackedColumns: plain columns in one buffer, by name: what a binary protocol hands over without copying it.
+Strings: UTF-8 bytes of all strings end to end, and where each string starts (Arrow's layout: a Parquet column and a
+         protocol's byte tensor arrive without a copy).
+PackedColumns: plain columns in one buffer, by name, as a binary protocol hands them over.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Ragged:
 
 
 def are_splits(splits: NDArray[Any], count: int) -> bool:
-    """Report whether an array is the row_splits of so many values: whole numbers, ascending from 0 to their count."""
+    """Report whether an array is the row_splits of `count` values: whole numbers, ascending from 0 to `count`."""
     if splits.dtype.kind not in "iu" or splits.ndim != 1 or len(splits) < 2:
         return False
     if len(splits) == 2:
@@ -144,11 +144,7 @@ def first_value(column: Column | None) -> bytes | None:
 
 
 def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
-    """Return rows of a column as copies.
-
-    Args:
-        rows: Row numbers, in the order of the result.
-    """
+    """Return rows of a column as copies, in the order of `rows`."""
     if not isinstance(column, Strings | Ragged):
         return column[rows]
     bounds = column.offsets if isinstance(column, Strings) else column.row_splits
@@ -166,12 +162,7 @@ def take_rows(column: Any, rows: NDArray[np.int64]) -> Any:
 
 
 def slice_column(column: Column, first: int, last: int) -> Column:
-    """Return rows [first, last) of a column without copying values.
-
-    Args:
-        first: First row.
-        last: End of the range, exclusive.
-    """
+    """Return rows [first, last) of a column without copying values."""
     if isinstance(column, Strings):
         return Strings(column.data, column.offsets[first : last + 1])
     if isinstance(column, Ragged):
@@ -209,13 +200,7 @@ def _nbytes(column: Column) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """A plain column inside a buffer.
-
-    Attributes:
-        dtype: Its type.
-        columns: Values per row; 0 for shape [rows].
-        offset: Byte of the first value.
-    """
+    """A plain column of shape [rows] (`columns` 0) or [rows, columns], from byte `offset` of a buffer on."""
 
     name: str
     dtype: np.dtype[Any]
@@ -226,13 +211,9 @@ class ColumnLayout:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferLayout:
-    """The positions of columns after a header.
+    """The positions of columns after a header, made once for a header and shared by all its requests.
 
-    Made once for a header and shared by all its requests; equal only to itself, so that it can serve as a key for
-    whatever is derived from it.
-
-    Attributes:
-        nbytes: Bytes of all columns together.
+    Equal only to itself, so that it can be a key for what is derived from it. `nbytes` is of all columns together.
     """
 
     columns: tuple[ColumnLayout, ...]
@@ -240,12 +221,9 @@ class BufferLayout:
 
 
 class PackedColumns(Mapping[str, Column]):
-    """Columns in a buffer; as a mapping, views of it (copies where the buffer is not aligned).
+    """Columns in a buffer from byte `start` on; as a mapping, views of it (copies where the buffer is not aligned).
 
     The caller has checked that start + places.nbytes bytes exist.
-
-    Attributes:
-        start: Byte at which the columns begin.
     """
 
     __slots__ = ("buffer", "places", "start")

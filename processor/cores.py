@@ -2,21 +2,16 @@
 
 Pure, except run_on(), on(), ResourceLimits.here() and Occupancy.
 
-The limits of a process are how many cores' worth of time, and how much memory, it may use. They are read, never set.
+A process may run on the cores of its affinity, limited by the quota of its control groups (a quota of 1.5 is one core
+that runs all the time): its own group and any above it, of both versions. The paths of /proc/self/cgroup need not
+exist: in a container they name folders of the host, and the root of /sys/fs/cgroup is the container's own group.
 
-Cores are those that it may run on (affinity), limited by the quota of its control groups (a quota of 1.5 is one core
-that runs all the time). A limit applies wherever it is set: at the process's own group or at any above it. Both
-versions of control groups are read, and the paths of /proc/self/cgroup need not exist here: in a container they name
-folders of the host, and the root of /sys/fs/cgroup is the container's own group.
+Occupancy: each process has two words, which it alone writes and all processes read, without a lock:
 
-Occupancy tracks how many of the shared cores are computing, and each process's heartbeat. Each process has two words,
-which it alone writes and all processes read, without a lock:
-
-computing    number of its threads that are computing. A hint: two processes may both take the last core for the length
-of a batch, which then takes longer, but nothing else goes wrong.
-beats        heartbeat: counts up while the process makes progress, with every run of an executable and while its event
-loop runs. Several threads of the process write it, and one of two simultaneous increments may be lost; readers only
-check whether it changes (serving.workers.worker_pool).
+computing    number of its threads that are computing. A hint: if two processes take the last core, one batch takes
+longer and nothing else goes wrong.
+beats        heartbeat: counts up with every run of an executable and while its event loop runs. Of two simultaneous
+increments one may be lost; readers only check whether it changes (serving.workers.worker_pool).
 """
 
 from __future__ import annotations
@@ -37,15 +32,7 @@ MAX_CPU = 1 << 16
 
 
 def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
-    """Return the cores of a list such as "0-3,8", as Linux writes it.
-
-    Args:
-        text: The list.
-        where: The option's name, for messages.
-
-    Raises:
-        BadInput: If it is not such a list.
-    """
+    """Return the cores of a list such as "0-3,8", as Linux writes it; `where` is the option's name, for messages."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -59,15 +46,7 @@ def parse_cpus(text: str, where: str = "cpus") -> frozenset[int]:
 
 
 def parse_cpusets(text: str, where: str = "cpus") -> tuple[frozenset[int], ...]:
-    """Parse a group's cpus: one set of cores per session, separated by semicolons; "" for none.
-
-    Args:
-        text: The option's value.
-        where: The option's name, for messages.
-
-    Raises:
-        BadInput: If a part is not a list of cores.
-    """
+    """Parse a group's cpus: one set of cores per session, separated by semicolons; "" for none. See parse_cpus()."""
     return tuple(parse_cpus(part, where) for part in text.split(";")) if text.strip() else ()
 
 
@@ -89,17 +68,12 @@ def spread(allowed: frozenset[int], nodes: Sequence[frozenset[int]]) -> tuple[fr
 
     So a session's buffers and threads stay on its node. Empty if one node holds all cores: the scheduler does better
     then.
-
-    Args:
-        allowed: Cores that may be used.
-        nodes: Cores of each memory node.
     """
     sets = [node & allowed for node in nodes if node & allowed]
     return tuple(sets) if len(sets) > 1 else ()
 
 
 def available() -> frozenset[int]:
-    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
@@ -113,7 +87,7 @@ def run_on(cpus: frozenset[int]) -> None:
 
 @contextmanager
 def on(cpus: frozenset[int]) -> Iterator[None]:
-    """Bind the calling thread to cores for the duration of a block, see run_on()."""
+    """Bind the calling thread to cores for a block, see run_on()."""
     before = available()
     run_on(cpus)
     try:
@@ -138,7 +112,7 @@ class ResourceLimits:
     Attributes:
         affinity: Number of cores that it may run on.
         quota: Cores' worth of time, None for all of them.
-        memory_nbytes: Bytes of memory, None if the system does not report them.
+        memory_nbytes: None if the system does not report them.
     """
 
     affinity: int
@@ -147,7 +121,7 @@ class ResourceLimits:
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> ResourceLimits:
-        """Read the limits of this process. root: the folder that contains proc and sys."""
+        """Read the limits of this process; `root` contains proc and sys."""
         return cls(len(available()), _quota(root), _memory_nbytes(root))
 
     @property
@@ -187,11 +161,7 @@ def _memory_nbytes(root: Path) -> int | None:
 
 
 def free_memory(root: Path = Path("/")) -> float:
-    """Return the share of the memory that this process may still use, of the machine and of its groups; 1.0 if unknown.
-
-    Args:
-        root: The folder that contains proc and sys.
-    """
+    """Return the share of the machine's and its groups' memory that this process may still use; 1.0 if unknown."""
     shares = []
     for folder in _folders(root, "memory"):
         for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
@@ -206,14 +176,14 @@ def free_memory(root: Path = Path("/")) -> float:
 
 
 def _named(file: Path, name: str) -> int:
-    """Return the number that follows a name in a file of the system; 0 if there is none."""
+    """Return the number after a name in a file of the system; 0 if there is none."""
     words = _words(file)
     pairs = (int(value) for key, value in zip(words, words[1:]) if key == name and value.isdecimal())
     return next(pairs, 0)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield every folder that may limit this process: of its groups and all above them, as far as they are visible."""
+    """Yield every visible folder that may limit this process: of its groups and of all above them."""
     for line in _text(root / CGROUP).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -233,7 +203,6 @@ def _words(file: Path) -> list[str]:
 
 
 def _text(file: Path) -> str:
-    """Return a file's text; "" if it cannot be read."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError, ValueError):
@@ -241,22 +210,12 @@ def _text(file: Path) -> str:
 
 
 class Occupancy:
-    """Occupancy of a set of cores. Its own word has one writer at a time; the caller must hold the lock for that."""
+    """Occupancy of a set of cores. The caller serialises writes to its own word."""
 
     def __init__(
-        self,
-        cores: int,
-        words: NDArray[np.int64] | None = None,
-        slot: int = 0,
-        beats: NDArray[np.int64] | None = None,
+        self, cores: int, words: NDArray[np.int64] | None = None, slot: int = 0, beats: NDArray[np.int64] | None = None
     ) -> None:
-        """Attach to the shared words.
-
-        Args:
-            words: Computing threads of each process, int64 [processes], shared by all; None for a process alone.
-            slot: Index of this process's words.
-            beats: Heartbeats of each process, int64 [processes], shared by all; None for a process alone.
-        """
+        """Attach to the shared words, int64 [processes], of which `slot` is its own; None for a process alone."""
         # Reading an item of a memoryview costs a fraction of reading one of an array.
         self._words, self._beats = (
             memoryview((np.zeros(slot + 1, np.int64) if shared is None else shared).data) for shared in (words, beats)
@@ -264,7 +223,7 @@ class Occupancy:
         self._cores, self._slot, self._own = cores, slot, 0
 
     def change(self, threads: int) -> None:
-        """Count `threads` more computing threads in this process; fewer if negative."""
+        """Count `threads` more computing threads of this process; fewer if negative."""
         self._own += threads
         self._words[self._slot] = self._own
 

@@ -1,22 +1,19 @@
-"""Counters in one block of slots: whoever counts lays them out with their metrics; all others read them by name.
+"""Counters in one block of slots: the owner lays them out with their metrics; all others read them by name.
 
-A slot is one number, of a metric family that it describes itself, so that a counter is added in one place: where it is
-counted. A block holds the numbers of one owner (an observer, the remote tables of a version), a snapshot what they are
-now, by slot. Snapshots of several owners and processes add up by slot (`merged`).
+A slot is one number and describes its metric family itself, so that a counter is added in one place. A block holds the
+numbers of one owner (an observer, the remote tables of a version); snapshots of several owners and processes add up by
+slot (`merged`).
 
 Invariants
-- A block's slots are laid out once, when its owner is created, and never change.
-- A cell is written by its owner only: by one thread, or under the owner's lock. Any thread reads a snapshot, which is a
-  copy; it is of one moment if it is taken under that lock.
-- A slot is itself in every process of a server, so snapshots of processes with different slots (another extension,
-  another version) add up too, and nothing is lost: a slot that only one of them has stays as it is.
-- Adding is associative and has no order: integers stay integers, and only a slot of seconds has fractions.
+- A block's slots never change.
+- A cell is written by its owner only: by one thread, or under the owner's lock. A snapshot is of one moment if it is
+  taken under that lock.
+- Slots are equal across processes; a slot that only one process has is kept.
 
-Costs: to count is an addition to a cell of a list; a snapshot builds a dict of all slots, for a scrape or a report.
+Costs: to count is an addition to a cell of a list; a snapshot builds a dict of all slots.
 
-Rejected: one array for a process (extensions come and go with versions, and each would need a range of its own); an
-array of NumPy (an addition to one of its cells takes four times as long); help texts beside the extension's other
-offers (a second place for each counter).
+Rejected: one array for a process (extensions come and go with versions); an array of NumPy (an addition to a cell takes
+four times as long); help texts beside the extension's other offers (a second place for each counter).
 """
 
 from __future__ import annotations
@@ -50,11 +47,7 @@ class Slot(NamedTuple):
     zero: Number = 0
 
     def each(self, values: Iterable[str]) -> list[Slot]:
-        """Return a slot of the family for each value of its label.
-
-        Args:
-            values: The values; each slot is called "name.value".
-        """
+        """Return a slot "name.value" of the family for each value of its label."""
         return [self._replace(name=f"{self.name}.{value}", value=value) for value in values]
 
 
@@ -63,35 +56,20 @@ Snapshot = Mapping[Slot, Number]
 
 
 class CounterBlock:
-    """The counters of one owner.
-
-    Attributes:
-        slots: The slots, in order.
-        cells: Their numbers; only the owner writes them.
-    """
+    """The counters of one owner, who alone writes `cells`."""
 
     __slots__ = ("cells", "slots")
 
     def __init__(self, slots: Iterable[Slot]) -> None:
-        """Lay out the slots.
-
-        Args:
-            slots: The slots, each once.
-        """
         self.slots = tuple(slots)
         self.cells: list[Number] = [slot.zero for slot in self.slots]
 
     def snapshot(self) -> Snapshot:
-        """Return a copy of the numbers."""
         return dict(zip(self.slots, self.cells))
 
 
 def merged(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """Return the sum of snapshots, slot by slot.
-
-    Args:
-        snapshots: Snapshots of different owners, or of the same owner in different processes.
-    """
+    """Return the sum of snapshots, slot by slot."""
     total: dict[Slot, Number] = {}
     for snapshot in snapshots:
         for slot, number in snapshot.items():

@@ -4,16 +4,15 @@
     reply = processor.process(PredictRequest("ctr", {"ids": ids, "floats": floats}))
     reply.outputs["score"], str(reply.generation)
 
-Callers of DeepRec's Processor pass the bytes of its PredictRequest instead, and get those of a PredictResponse:
+Callers of DeepRec's Processor pass the bytes of its PredictRequest and get those of a PredictResponse:
 
     response = processor.process(request)
 
-A Processor combines a host of models (processor.versions.host) and a predictor (processor.sessions.predictor), whose
-own methods offer more than Processor promises.
+A Processor combines a host of models (processor.versions.host) and a predictor (processor.sessions.predictor); both
+offer more than Processor promises.
 
-Thread-safe throughout. Requests are validated in the caller's thread and computed on the SessionGroup's threads;
-changes (poll, apply_delta, rollback, load, ...) run in the caller's thread under the model's lock and never block a
-request.
+Thread-safe. Requests are validated in the caller's thread and computed on the SessionGroup's threads; changes (poll,
+apply_delta, rollback, load, ...) run in the caller's thread under the model's lock and never block a request.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class ProcessorConfig(SessionConfig):
 
 
 class InProcessHost(ModelHost):
-    """The host of a process that answers requests for its models itself, with its predictor."""
+    """The host of a process that answers requests itself, with its own predictor."""
 
     def __init__(self, config: ProcessorConfig, clock: Clock) -> None:
         """Open the repository and start the sessions; see Processor."""
@@ -148,7 +147,6 @@ class InProcessHost(ModelHost):
             self.predictor.update_routes({name: _routes(model.routes) for name, model in self._models.items()})
 
     def connect(self, version: ServedVersion) -> Replica:
-        """Open the version in this process, which alone answers requests."""
         options = self.predictor.groups.of(version.manifest.model).options
         return Replica(
             version.files,
@@ -348,13 +346,11 @@ class Processor:
 
 
 def _replica(version: ServedVersion) -> Replica:
-    """Return this process's replica of a version."""
     replica = version.replicas
     assert isinstance(replica, Replica), "connect() made it"
     return replica
 
 
 def _routes(routes: Routes[ServedVersion]) -> Routes[Replica]:
-    """Return routes to this process's replicas."""
     served = {number: _replica(version) for number, version in routes.served.items()}
     return Routes(routes.model, served, routes.labels, routes.states, routes.traffic)

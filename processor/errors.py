@@ -17,11 +17,11 @@ FreshetError                  500 INTERNAL
 ├── NotReady                  503 UNAVAILABLE         loading, draining or closed
 └── Expired                   504 DEADLINE_EXCEEDED   its deadline passed in the queue
 
-Messages name the field, the expected and the actual value. They never contain a path, a stack or an internal name: they
-are sent to clients unchanged.
+Messages name the field, the expected and the actual value. They are sent to clients unchanged, so they never contain a
+path, a stack or an internal name.
 
-A shortage in the process (of memory, descriptors, disk space, or a disk that does not answer) is transient and no fault
-of the file being read: shortage() and unreadable() report it as NotReady, and the operation is retried.
+A shortage in the process (of memory, descriptors, disk space, or a disk that does not answer) passes: shortage() and
+unreadable() report it as NotReady, not as a fault of the file, and the operation is retried.
 """
 
 import difflib
@@ -63,27 +63,18 @@ class NotFound(FreshetError):
     http_status = 404
     grpc_code = "NOT_FOUND"
 
-
-class UnknownModel(NotFound):
     def __init__(self, message: str, known: str = "") -> None:
-        """Create the error.
-
-        Args:
-            known: Names of the known models, for another message about the same error.
-        """
+        """Create the error; `known` are the names that exist, for another message about the same error."""
         super().__init__(message)
         self.known = known
+
+
+class UnknownModel(NotFound):
+    """A model that does not exist; `known` names those that do."""
 
 
 class UnknownVersion(NotFound):
-    def __init__(self, message: str, known: str = "") -> None:
-        """Create the error.
-
-        Args:
-            known: The versions or labels of the model, for another message about the same error.
-        """
-        super().__init__(message)
-        self.known = known
+    """A version or label that does not exist; `known` names those of the model."""
 
 
 class UserGone(NotFound):
@@ -108,11 +99,7 @@ class Refused(Conflict):
 
 class Diverged(Conflict):
     def __init__(self, message: str, file: Path | None = None) -> None:
-        """Create the error.
-
-        Args:
-            file: The file that shows the difference; while it is unchanged, retrying is useless.
-        """
+        """Create the error; `file` shows the difference: while it is unchanged, retrying is useless."""
         super().__init__(message)
         self.file = file
 
@@ -166,10 +153,7 @@ class Expired(FreshetError):
 
 
 def printable(text: str) -> str:
-    """Return the text on one line with characters that are not printable (control, bidirectional) escaped as in Python.
-
-    For text that others wrote into a repository or a request.
-    """
+    """Return text that others wrote on one line; characters that do not print (control, bidirectional) are escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -226,11 +210,7 @@ ENDED = {
 
 
 def nearest(name: str, names: Collection[str]) -> str:
-    """Return a hint for an unknown name: ' (did you mean ...?)', or ''.
-
-    Args:
-        name: The unknown name.
-    """
+    """Return a hint for an unknown name: ' (did you mean ...?)', or ''."""
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -238,9 +218,7 @@ def nearest(name: str, names: Collection[str]) -> str:
 def option_hint(name: str, names: Collection[str], section: str = "") -> str:
     """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
 
-    Args:
-        name: The unknown name.
-        section: Section of the training file that it is in, or key whose value it is; "" for an option or flag.
+    A key's `section` is that of the training file, or the key whose value it is; "" for an option or flag.
     """
     now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
     return f" (ended: {now})" if now else nearest(name, names)
@@ -284,11 +262,7 @@ def shortage(error: BaseException) -> NotReady | None:
 
 
 def unreadable(what: str, error: OSError) -> FreshetError:
-    """Return the error for a file that cannot be read: NotReady if that is transient, else Corrupt.
-
-    Args:
-        what: The file's name, for the message.
-    """
+    """Return the error for a file, named `what`, that cannot be read: NotReady if that passes, else Corrupt."""
     kind = Corrupt if shortage(error) is None else NotReady
     return kind(f"{what}: cannot be read: {error.strerror or 'it cannot be mapped'}")
 
@@ -296,8 +270,8 @@ def unreadable(what: str, error: OSError) -> FreshetError:
 def first_of(items: Iterable[T]) -> T:
     """Return the first item; raise LookupError if there is none.
 
-    next() would raise StopIteration, which ends whatever generator it passes through and which no future can hold: who
-    waits for it waits for ever. tests/test_stop_iteration.py keeps it out of the engine and the servers.
+    next() would raise StopIteration, which ends the generators it passes through and which no future can hold: its
+    waiter waits for ever. tests/test_stop_iteration.py keeps next() out of the engine and the servers.
     """
     for item in items:
         return item

@@ -1,7 +1,7 @@
 """Optional libraries: report which extra installs a library that is missing.
 
-The core serves packages on a CPU. Code that needs another library imports it inside `needed`, or lets the ImportError
-propagate to the command line, which calls `install_hint`: either way the user sees one line, never a traceback.
+Code that needs one imports it inside `needed`, or lets the ImportError propagate to the command line, which calls
+`install_hint`: either way the user sees one line, never a traceback.
 """
 
 from __future__ import annotations
@@ -45,12 +45,7 @@ def how_to_install(extra: str) -> str:
 
 
 def install_hint(subject: str, error: ImportError, extra: str = "") -> str | None:
-    """Return the message for a failed import; None if it is not of an extra's library.
-
-    Args:
-        subject: What needs the library, such as "record".
-        extra: The extra to name, if a smaller one than the library's own suffices.
-    """
+    """Return the message for a failed import of an extra's library, or None; `extra` replaces the library's own."""
     library = (error.name or "").partition(".")[0]
     if library not in EXTRA_OF:
         return None
@@ -65,12 +60,7 @@ class MissingLibrary(BadInput):
 
 @contextmanager
 def needed(subject: str, extra: str = "") -> Iterator[None]:
-    """Raise MissingLibrary with the install command if the block's import of an extra's library fails.
-
-    Args:
-        subject: What needs the library, such as "a signature".
-        extra: The extra to name, if a smaller one than the library's own suffices.
-    """
+    """Raise MissingLibrary with the install command if the block's import of a library fails; see install_hint()."""
     try:
         yield
     except ImportError as error:

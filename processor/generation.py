@@ -1,8 +1,8 @@
 """Generations, which identify the state that answers, and the position of a version in memory. No I/O, clock or arrays.
 
-- A delta applies to the state at its parent_step and leads to its step.
-- parent_step must be the current step. A compacted delta replaces the run parent_step+1 .. step, so it also applies
-  to any state inside that run: its rows are the run's last values.
+- A delta applies to the state at its parent_step, which must be the current step, and leads to its step.
+- A compacted delta replaces the run parent_step+1 .. step by the run's last values, so it also applies to any state
+  inside that run.
 - Rollback undoes applied deltas, newest first, at most `undo_depth` of them.
 
 The records on disk define the order of deltas and what was undone (processor.repository.log.history).
@@ -21,10 +21,7 @@ UNDO_DEPTH = 16
 CHAIN_STATES = CURRENT, WAITING, HELD, DIVERGED = "CURRENT", "WAITING", "HELD", "DIVERGED"
 """States of a version relative to its change log (processor.versions.log_applier)."""
 GUARD_MODES = OFF, ON, STRICT = "off", "on", "strict"
-"""Modes of the guard, which holds suspicious deltas (processor.extensions.guard).
-
-These words are here, since a command that only names them should not have to load kernels.
-"""
+"""Modes of the guard, which holds suspicious deltas (processor.extensions.guard). Here, away from kernels."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,13 +52,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Position:
-    """Position of a version in memory in its change log, and how far back it can go without its files.
-
-    Attributes:
-        undo_depth: Largest number of deltas that can be undone.
-        step: The current step.
-        undoable: Steps that can be gone back to, oldest first.
-    """
+    """Position of a version in its change log; `undoable` are the steps to go back to without files, oldest first."""
 
     model: str
     version: int
@@ -70,12 +61,7 @@ class Position:
     undoable: list[int] = field(default_factory=list)
 
     def check_parent(self, model: str, version: int, step: int, parent_step: int, compacted: bool) -> None:
-        """Raise BadInput or Conflict unless such a delta continues the change log here.
-
-        Args:
-            model: The delta's model.
-            compacted: Whether it replaces the run parent_step + 1 .. step.
-        """
+        """Raise BadInput or Conflict unless a delta, compacted or not, continues the change log here."""
         if model != self.model:
             raise BadInput(f"delta: expected model {self.model!r}, got {model[:64]!r}")
         if version != self.version:
@@ -87,7 +73,7 @@ class Position:
             raise Conflict(f"delta: continues step {parent_step}, the served generation is {served}")
 
     def advance(self, step: int) -> int:
-        """Record an applied delta; returns how many of the oldest deltas can no longer be undone."""
+        """Record an applied delta; return how many of the oldest deltas can no longer be undone."""
         self.undoable.append(self.step)
         self.step = step
         excess = max(0, len(self.undoable) - self.undo_depth)

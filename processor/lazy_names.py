@@ -9,13 +9,9 @@ from typing import Any
 
 
 def lazy_names(package: str, names: dict[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a subpackage (PEP 562).
+    """Return the `__getattr__` of a subpackage (PEP 562), from what each module exports, separated by spaces.
 
-    A module of the subpackage must not have the name of what it exports: once it is loaded, it would hide it.
-
-    Args:
-        package: Dotted name of the subpackage.
-        names: What it exports, separated by spaces, by the module that defines it, relative to the subpackage.
+    A module must not have the name of what it exports: once it is loaded, it would hide it.
     """
     module_of = {name: module for module, exported in names.items() for name in exported.split()}
 

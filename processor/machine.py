@@ -1,10 +1,9 @@
 """This machine's processor: the features that compiled code may need, and names for sets of them.
 
-Machine code runs on a processor that has every feature it was compiled for, and crashes on another. So an executable of
-machine code carries the full set of its builder's features, and is only loaded where that is a subset of this
-machine's. The instruction set itself (x86_64, aarch64) is one of the features. If the system does not report the
-features, the set holds the instruction set alone: code from another machine that needs more is then rejected, which is
-safe.
+Machine code crashes on a processor that lacks a feature it was compiled for. So an executable of machine code carries
+its builder's full set of features, and is loaded only where that is a subset of this machine's. The instruction set
+(x86_64, aarch64) is one of the features. If the system does not report the features, the set holds the instruction set
+alone: code that needs more is rejected, which is safe.
 """
 
 from __future__ import annotations
@@ -42,13 +41,6 @@ INT8 = ("avx512_vnni", "avx_vnni", "asimddp", "i8mm")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine's processor.
-
-    Attributes:
-        features: Features of the processor, including its instruction set.
-        name: The processor's model, as the system names it.
-    """
-
     features: frozenset[str]
     name: str
 
@@ -93,12 +85,7 @@ def this_machine() -> Machine:
 
 
 def parse(cpuinfo: str, instruction_set: str) -> Machine:
-    """Return the machine that the text of /proc/cpuinfo describes. Cores may differ: only features that all have count.
-
-    Args:
-        cpuinfo: The text.
-        instruction_set: The instruction set, as platform.machine() names it.
-    """
+    """Return the machine of /proc/cpuinfo's text and platform.machine(), with the features that all cores have."""
     instruction_set = {"amd64": "x86_64", "arm64": "aarch64"}.get(instruction_set, instruction_set)
     flags: frozenset[str] | None = None
     name = ""
@@ -106,8 +93,8 @@ def parse(cpuinfo: str, instruction_set: str) -> Machine:
         key, _, value = line.partition(":")
         key = key.strip().lower()
         if key in ("flags", "features"):
-            found = frozenset(flag for flag in value.split() if RELEVANT.fullmatch(flag))
-            flags = found if flags is None else flags & found
+            core_flags = frozenset(flag for flag in value.split() if RELEVANT.fullmatch(flag))
+            flags = core_flags if flags is None else flags & core_flags
         elif key == "model name" and not name:
             name = value.strip()[:128]
     features = (flags or frozenset()) | {instruction_set}

@@ -1,12 +1,11 @@
 """Shared memory: buffers that grow by being touched, and handles by which another process maps the very same bytes.
 
-One reservation is one memfd (Linux) of its final size: address space is reserved at once, pages only when written, so
-an arena needs no growth protocol and no copy, and its size does not depend on /dev/shm. On other systems it is an
-anonymous mapping, which behaves the same within one process.
+One reservation is one memfd (Linux) of its final size. Address space is reserved at once, pages only when written: an
+arena needs no growth protocol and no copy, and does not depend on /dev/shm. Elsewhere it is an anonymous mapping.
 
-A SharedMap keeps a descriptor of its file. share() finds it below any view and names the bytes by (descriptor, offset,
-dtype, shape); attach() maps them again in the process that received the descriptor. So another process reads the inode
-that was verified here, even if its path has been replaced since.
+share() finds the SharedMap below any view, which keeps a descriptor of its file, and names the bytes by (descriptor,
+offset, dtype, shape); attach() maps them in the process that received the descriptor. So another process reads the
+inode that was verified here, even if its path has been replaced since.
 """
 
 from __future__ import annotations
@@ -39,12 +38,7 @@ class SharedMap(mmap.mmap):
 
     @classmethod
     def of(cls, fd: int, nbytes: int, writable: bool) -> SharedMap:
-        """Map a file.
-
-        Args:
-            fd: Its descriptor, which the caller may close.
-            writable: True for a writable mapping.
-        """
+        """Map a file whose descriptor the caller may close."""
         mapping = cls(fd, nbytes, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
         mapping.fd = os.dup(fd)
         return mapping
@@ -56,12 +50,10 @@ class SharedMap(mmap.mmap):
 
 
 def return_large_blocks() -> None:
-    """Make the C library return blocks of LARGE_NBYTES and more to the system when they are freed.
+    """Make the C library return freed blocks of LARGE_NBYTES and more to the system.
 
-    By default glibc raises its own threshold to the largest block that was freed, up to 32 MB, and then keeps twice as
-    much
-    in the heap of each thread: one large request left 70 MB behind in every process that had read one. Settings of
-    malloc
+    By default glibc raises its threshold to the largest block that was freed, up to 32 MB, and keeps twice as much in
+    the heap of each thread: one large request left 70 MB behind in every process that had read one. Settings of malloc
     in the environment take precedence. Does nothing if there is no mallopt.
     """
     if any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
@@ -74,12 +66,7 @@ def return_large_blocks() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayHandle:
-    """The location of an array's bytes, in C order.
-
-    Attributes:
-        offset: Byte of the file at which they begin.
-        dtype: Type of the elements.
-    """
+    """The location of an array's bytes, in C order; `offset` is their first byte in the file."""
 
     mapping: SharedMap
     offset: int
@@ -88,12 +75,7 @@ class ArrayHandle:
 
 
 def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -> NDArray[np.uint8]:
-    """Return a writable, page-aligned buffer, resident only where it has been written.
-
-    Args:
-        name: Its name in the system.
-        content: Pieces that it begins with; the rest is zeros.
-    """
+    """Return a writable, page-aligned buffer that begins with `content`, resident only where it has been written."""
     nbytes, at = max(nbytes, mmap.PAGESIZE), 0
     if sys.platform != "linux":
         mapped = mmap.mmap(-1, nbytes)
@@ -117,8 +99,7 @@ def reserve(nbytes: int, name: str, content: Iterable[NDArray[np.uint8]] = ()) -
 def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of an array, piece by piece, each valid until the next.
 
-    Those of a mapped file are read by system calls: if it was truncated that is an OSError, and no page of it becomes
-    resident.
+    Those of a mapped file are read by system calls: a truncated file is an OSError, and no page of it becomes resident.
     """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     mapped = place_in_file(flat)
@@ -135,7 +116,7 @@ def pieces(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
 
 
 def place_in_file(array: NDArray[Any]) -> tuple[int, int] | None:
-    """Return the descriptor of the file that a contiguous array is mapped from, and its first byte there; else None."""
+    """Return (descriptor, first byte) in the file that a contiguous array is mapped from, else None."""
     mapping = _mapping(array) if array.flags.c_contiguous else None
     if mapping is None:
         return None
@@ -146,25 +127,13 @@ def private_copy(view: NDArray[np.int64], name: str) -> NDArray[np.int64]:
     """Return a writable copy of `view` in reserved memory; of a mapped view no page stays resident.
 
     On Linux it is written to the file before that is mapped: half the time of writing through a mapping, whose every
-    page
-    is a fault and is zeroed first.
-
-    Args:
-        name: Name of the memory in the system.
-
-    Raises:
-        OSError: If a mapped file was truncated.
+    page is a fault and is zeroed first. Raises OSError if a mapped file was truncated.
     """
     return reserve(view.nbytes, name, pieces(view))[: view.nbytes].view(np.int64).reshape(view.shape)
 
 
 def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
-    """Return copies of arrays in one reservation, each on a cache line, ready for share().
-
-    Args:
-        arrays: The arrays.
-        name: Name of the memory in the system.
-    """
+    """Return copies of arrays in one reservation, each on a cache line, ready for share()."""
     starts, at = [], 0
     for array in arrays:
         starts.append(at)
@@ -179,12 +148,7 @@ def gather(arrays: Sequence[NDArray[Any]], name: str) -> list[NDArray[Any]]:
 
 
 def share(arrays: Sequence[NDArray[Any]], name: str) -> list[ArrayHandle]:
-    """Return a handle for each array. Those that are in no mapping are copied, together into one reservation.
-
-    Args:
-        arrays: The arrays.
-        name: Name of the copies' memory in the system.
-    """
+    """Return a handle for each array. Those that are in no mapping are copied, together into one reservation."""
     mappings = [_mapping(a) if a.flags.c_contiguous else None for a in arrays]
     strays = [np.ascontiguousarray(a) for a, m in zip(arrays, mappings) if m is None]
     copies = iter(gather(strays, name) if strays else [])
@@ -200,16 +164,7 @@ def share(arrays: Sequence[NDArray[Any]], name: str) -> list[ArrayHandle]:
 
 
 def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """Return the array that a handle names, as a view of the mapped file.
-
-    Args:
-        mapped: The file, mapped by this process.
-        offset: Byte at which the array begins.
-        dtype: Type of the elements.
-
-    Raises:
-        ValueError: If the array does not lie inside the file.
-    """
+    """Return the array that a handle names as a view of the mapped file; ValueError if it does not lie inside."""
     whole = np.frombuffer(mapped, np.uint8)
     kind, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
     if not 0 <= offset <= whole.nbytes - count * kind.itemsize:
@@ -218,13 +173,12 @@ def attach(mapped: mmap.mmap | NDArray[np.uint8], offset: int, dtype: str, shape
 
 
 def _mapping(array: NDArray[Any]) -> SharedMap | None:
-    """Return the SharedMap that an array is a view of, if it is one."""
+    """Return the SharedMap that an array is a view of, if any."""
     owner = _owner(array)
     return owner if isinstance(owner, SharedMap) else None
 
 
 def _owner(array: NDArray[Any]) -> Any:
-    """Return the object whose memory an array is a view of."""
     owner: Any = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -234,13 +188,8 @@ def _owner(array: NDArray[Any]) -> Any:
 def advise(array: NDArray[Any], advice: int) -> None:
     """Call madvise() for the pages that an array lies in, if it is a view of a mapping; ignores failures.
 
-    Only for mappings: MADV_DONTNEED drops pages that can be read again, and other memory has nothing to be read again
-    from.
-    It goes through the C library, because a call for many pages must not hold the GIL.
-
-    Args:
-        array: The array.
-        advice: A constant such as mmap.MADV_DONTNEED.
+    Only for mappings: MADV_DONTNEED drops pages, and other memory has nothing to be read again from. It goes through
+    the C library, because a call for many pages must not hold the GIL.
     """
     if not isinstance(_owner(array), mmap.mmap) or not array.size or sys.platform != "linux":
         return

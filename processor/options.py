@@ -3,7 +3,7 @@
     sessions: int = field(default=0, metadata=option("Sessions a process", between(0, 1024, "one per core")))
 
 Checks of one value, the command line and the documentation are derived from it; a check across options stays with
-their dataclass. An option that repr() does not show is shown by no message either.
+their dataclass. An option that repr() hides is shown by no message either.
 """
 
 from __future__ import annotations
@@ -29,13 +29,7 @@ TYPE_NAMES: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values that an option may have.
-
-    Attributes:
-        words: Description of the values.
-        holds: Reports whether a value is one of them.
-        names: All of them, if they are names.
-    """
+    """The values that an option may have, described by `words`; `names` are all of them, if they are names."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -50,7 +44,6 @@ class Option:
         help: Its purpose, without a full stop.
         values: The values that it may have; None for any.
         unit: The unit of a number; "" if the help names what is counted.
-        heading: Its heading in the help.
         empty: Meaning of an empty default: "", 0 or nothing.
         folded: True if few users need it: --help omits it, --help-all and the documentation have it.
     """
@@ -75,46 +68,20 @@ def type_name(value: Any) -> str:
 
 
 def option(
-    help: str,
-    values: Values | None = None,
-    *,
-    unit: str = "",
-    heading: str = "",
-    empty: str = "",
-    folded: bool = False,
+    help: str, values: Values | None = None, *, unit: str = "", heading: str = "", empty: str = "", folded: bool = False
 ) -> Mapping[str, Option]:
-    """Return the metadata of a field that is an option.
-
-    Args:
-        help: See Option.
-        values: See Option.
-        unit: See Option.
-        heading: See Option.
-        empty: See Option.
-        folded: See Option.
-    """
+    """Return the metadata of a field that is an option; see Option."""
     return {"option": Option(help, values, unit, heading, empty, folded)}
 
 
 def between(least: float, most: float, zero: str = "") -> Values:
-    """Return the values from `least` to `most`, both included.
-
-    Args:
-        least: The smallest value.
-        most: The largest value.
-        zero: Meaning of 0.
-    """
+    """Return the values from `least` to `most`, both included; `zero` is the meaning of 0."""
     meaning = f" ({zero})" if zero else ""
     return Values(f"{least}{meaning} to {most}", lambda value: least <= value <= most)
 
 
 def above(bound: float, most: float) -> Values:
-    """Return the values above `bound`, up to `most`.
-
-    Args:
-        bound: The exclusive lower bound.
-        most: The largest value.
-    """
+    """Return the values above `bound`, up to `most`."""
     return Values(f"more than {bound}, at most {most}", lambda value: bound < value <= most)
 
 
@@ -144,12 +111,7 @@ def default_of(field: dataclasses.Field[Any]) -> str:
 
 
 def check(config: Any, where: str = "") -> None:
-    """Raise BadInput for the first option of a dataclass's instance whose value is not allowed.
-
-    Args:
-        config: The instance.
-        where: Prefix of the option's name in the message.
-    """
+    """Raise BadInput for the first option of a dataclass's instance whose value is not allowed; `where` is a prefix."""
     for field, option in options_of(config):
         value, values = getattr(config, field.name), option.values
         if values is not None and not values.holds(value):

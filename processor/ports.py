@@ -1,24 +1,22 @@
-"""Extensions, and the ports by which the core asks them: what a predict and a delta do not need.
+"""Extensions, and the ports by which the core asks them for what a predict and a delta do not need.
 
-An extension is a folder of processor/extensions/ or serving/extensions/. Its `__init__.py` says in one line which
-others it needs, and offers the core what it has:
+An extension is a folder of processor/extensions/ or serving/extensions/. Its `__init__.py` names the extensions it
+needs and what it offers the core:
 
     REQUIRES = ("online_features",)
     EXTENSION = Extension(storages={"s3": open_bucket})
 
 Invariants
 - The core imports no extension: it asks ENGINE (or serving.ports.SERVER) for what is offered under a name, and has a
-  default of its own for what nobody offers.
-- What needs an extension that is not there is refused by a line that names it (`missing`), never ignored.
-- A name is offered once: two extensions that offer the same are refused when they are found.
-- Extensions are found once in a process, at the first question, and are not changed after that. FRESHET_EXTENSIONS
-  names the only ones to use, separated by commas; "none" leaves out all. A name that no extension of the installation
-  has is refused by whoever asks first, the engine alone too: a misspelt one would be left out silently.
+  default for what nobody offers.
+- What needs a missing extension is refused by a line that names it (`missing`), never ignored.
+- Two extensions that offer the same name are refused when they are found: once in a process, at the first question.
+- FRESHET_EXTENSIONS names the only ones to use, separated by commas; "none" leaves out all. An unknown name is
+  refused, also by the engine alone: a misspelt one would be left out silently.
 
 Costs: finding imports the `__init__.py` of every extension, so an extension imports the rest of itself when it is used.
 
-Rejected: entry points (the engine works from a checkout, and nobody else's code runs because it is installed); a list
-of extensions in the core (a new one would change the core).
+Rejected: entry points (no code should run because it is installed); a list of extensions in the core.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class Storage:
 
     Attributes:
         repository: Opens a repository (processor.repository) from its address, the folder for local copies ("" for the
-            default), their maximum size in bytes (0 for the default), True to serve the copies while the address
-            cannot be reached, and the names of the only models to copy (all if empty).
+            default), their maximum bytes (0 for the default), True to serve the copies while the address cannot be
+            reached, and the only models to copy (all if empty).
         objects: Opens the objects below an address, from the address and its name in messages, to be listed (`head`,
             `entries`) and read (`read_range`).
     """
@@ -63,14 +61,13 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the manifest that an extension reads. A value that is false is a section that is not there.
+    """A section of the manifest that an extension reads; a false value is a missing section.
 
     Attributes:
-        parse: Returns the section's value from what JSON has; raises BadInput that names the field.
-        dump: Returns what JSON has of a value.
+        parse: Returns the section's value from JSON; raises BadInput that names the field.
+        dump: Returns a value as JSON.
         check: Raises BadInput unless a value agrees with its manifest.
-        fillers: Returns what fills inputs that a request leaves out, by input (processor.package.InputFiller), from a
-            value that parse() returned or a program made.
+        fillers: Returns a processor.package.InputFiller for each input that the section fills.
         lines: Returns a value as lines for people.
     """
 
@@ -86,12 +83,12 @@ class InputStores:
     """Stores outside of the process that inputs are looked up in before a request is bound.
 
     Attributes:
-        parse: Returns the settings of one store, from its name and its address or its section of a file; raises
+        parse: Returns the settings of one store from its name and its address or its section of a file; raises
             BadInput that names the option.
-        open: Opens the stores of such settings, or of mappings of their fields, on a clock; returns what looks inputs
-            up in them (processor.features.input_lookup.InputLookups).
-        list_writer: Makes what writes inputs to one store as lookups read them, from its settings, a version's manifest
-            and the inputs (processor.features.input_writer.ListWriter).
+        open: Opens stores from such settings, or from mappings of their fields, and a clock; returns a
+            processor.features.input_lookup.InputLookups.
+        list_writer: Returns a processor.features.input_writer.ListWriter from a store's settings, a version's manifest
+            and the inputs.
     """
 
     parse: Callable[[str, Any], Any]
@@ -101,12 +98,11 @@ class InputStores:
 
 @dataclass(frozen=True, slots=True)
 class UserStateStore:
-    """Functions of a store for what was computed of users (processor.running.user_states).
+    """A store of user states (processor.running.user_states).
 
     Attributes:
-        memory: Allocates the memory that the processes of a server share, an array, from its bytes and their number.
-        open: Opens one process's states (ProcessStates), from the memory, the number of processes, its own, and the
-            clock.
+        memory: Allocates the array that a server's processes share, from its bytes and their number.
+        open: Opens one process's ProcessStates from the memory, the number of processes, its own, and the clock.
     """
 
     memory: Callable[[int, int], Any]
@@ -119,10 +115,10 @@ class CorePlanner:
 
     Attributes:
         process: Plans for a process that answers alone: from its groups by name, its options, the cores, and the clock.
-        worker: Makes a worker's half from its groups by name: what it has counted, and its moves.
+        worker: Makes a worker's half, its counts and moves, from its groups by name.
         workers: Plans for all workers, in their supervisor: from the options of each, the cores, the number of
-            processes, the clock, what returns the counts of all together and the costs of each, and what tells all of
-            them their placements.
+            processes, the clock, what returns the summed counts and the costs of each, and what tells all of them their
+            placements.
         borrower: Keeps a trainer on the cores that a server lends it, within a block: from the repository's address,
             and what returns True once rows have been learned.
     """
@@ -138,44 +134,35 @@ class Extension:
     """The parts that an extension offers the engine.
 
     Attributes:
-        sections: Sections of the manifest by their keys, from a call.
-        storages: Storages by the schemes of their addresses.
-        input_stores: Stores that inputs are looked up in, by the option that configures them, from a call.
-        late_values: What fills inputs with each batch, by the section of the manifest that says so: from the section's
-            value and the numbers of the plan's sources, a processor.features.late_values.LateInputs.
-        training_sections: Readers of the subsections of a training configuration, by the section: from a subsection's
-            name, its TOML and the folder that relative paths start from, what the manifest's section has of it.
-        messages: What answers requests as bytes: returns the reply's bytes, from a Processor, the bytes, and the
-            model's name or None; None for nothing.
-        row_stores: Stores of the rows of tables, by the schemes of their URLs: a RowStore (processor.tables.row_store)
-            from the URL, its timeout in seconds and the clock.
-        row_watchers: What makes what is kept beside a version's rows (processor.versions.row_watchers), by name: from
-            its files, its tables, and the tensors of these files, by name; or None.
-        row_source: What reads rows outside of the process: a RemoteTables (processor.tables.remote_rows) from the
-            configuration and the clock; None for nothing.
-        interface_builder: What `python -m freshet_serving.processor.capi` runs: returns the exit code; None for
-            nothing.
-        observers: What makes an observer (processor.sessions.observers) of a process's requests, by name: from its
-            session groups and the clock.
-        judges: What makes a judge (processor.versions.judges) of a model's deltas and versions, by name: from the
-            JudgedModel.
-        scorer: What makes the scorer of a replica's sampled rows (processor.versions.row_scoring): from the subgraph
-            that scores rows of several requests, the plan, the sample, what creates buffers, and the clock; None for
-            none.
-        ejectors: What makes an ejector (processor.versions.score_watch) of bad versions, by name: from the evidence of
-            a host.
-        answerers: What makes an answerer (processor.sessions.answerer) of requests, by the attribute of a request that
-            asks for it: from a process's session groups and the clock.
-        stages: What runs the batches that sessions have filled (processor.sessions.stages), by the option that asks for
-            it: from their number, reader slots, the clock and the cores of their threads.
-        user_states: The store of user states; None for nothing.
-        device_rows: What runs a version's graphs on rows in the memory of a device (processor.running.placed_rows):
-            from its files, its subgraphs, its plan, by subgraph its opened programs, and the bytes that rows may take;
-            None for nothing.
-        core_planner: What plans the cores of session groups while they serve; None for nothing.
-        descriptions: Lines about a version for `freshet inspect`, by their heading, from its manifest; "" for none.
-        explanations: What explains a list of items: "item", one of them, and "items", their columns (None for a version
-            without), from a version's manifest and the id.
+        sections: Sections of the manifest, from a call, by key.
+        storages: Storages by scheme.
+        input_stores: Stores that inputs are looked up in, from a call, by the option that configures them.
+        late_values: Makes processor.features.late_values.LateInputs, by section of the manifest: from the section's
+            value and the numbers of the plan's sources.
+        training_sections: Reads a subsection of a training configuration, by section: from its name, its TOML and the
+            folder that relative paths start from; returns the manifest's part.
+        messages: Answers a request as bytes, from a Processor, the bytes, and the model's name or None.
+        row_stores: Opens a RowStore (processor.tables.row_store), by scheme: from the URL, its timeout in seconds and
+            the clock.
+        row_watchers: Makes what is kept beside a version's rows (processor.versions.row_watchers), by name: from its
+            files, its tables, and the files' tensors by name; may return None.
+        row_source: Opens the RemoteTables (processor.tables.remote_rows) of a configuration and the clock.
+        interface_builder: What `python -m freshet_serving.processor.capi` runs; returns the exit code.
+        observers: Makes an observer (processor.sessions.observers), by name: from a process's session groups and the
+            clock.
+        judges: Makes a judge (processor.versions.judges), by name: from the JudgedModel.
+        scorer: Makes the scorer of a replica's sampled rows (processor.versions.row_scoring): from the subgraph that
+            scores rows of several requests, the plan, the sample, what creates buffers, and the clock.
+        ejectors: Makes an ejector (processor.versions.score_watch), by name: from the evidence of a host.
+        answerers: Makes an answerer (processor.sessions.answerer), by the attribute of a request that asks for it: from
+            a process's session groups and the clock.
+        stages: Makes what runs filled batches (processor.sessions.stages), by option: from the number of stages, the
+            reader slots, the clock and the cores of their threads.
+        device_rows: Runs a version's graphs on rows in a device's memory (processor.running.placed_rows): from its
+            files, its subgraphs, its plan, the opened programs by subgraph, and the bytes that rows may take.
+        descriptions: A line about a version for `freshet inspect`, by heading: from its manifest; "" for none.
+        explanations: Explains a list of items, by "item" (one of them) and "items" (their columns, None for a version
+            without): from a version's manifest and the id.
         reports: Reports about one model for the admin API, by name: JSON-able, from the host and the model's name.
     """
 
@@ -204,14 +191,10 @@ class Extension:
 
 
 class Keeper(Protocol):
-    """Something that keeps anything of users, in the core or an extension."""
+    """Something that keeps data of users, in the core or an extension."""
 
     def erase_user(self, user: Any) -> Mapping[str, int]:
-        """Forget a user; return how many things there were, by what they are (words for a reply).
-
-        Args:
-            user: The user, a processor.versions.erasure.ErasedUser.
-        """
+        """Forget a processor.versions.erasure.ErasedUser; return counts by what was erased, in words for a reply."""
 
 
 KEEPERS: weakref.WeakSet[Keeper] = weakref.WeakSet()
@@ -227,70 +210,40 @@ class Extensions(Generic[E]):
     """
 
     def __init__(self, package: str, below: Extensions[Any] | None = None) -> None:
-        """Take a package whose folders are extensions; nothing is imported before the first question.
-
-        Args:
-            package: Name of the package; there are no extensions if it does not exist.
-            below: Extensions that these may require too.
-        """
+        """Take a package of extensions, which need not exist; `below` are extensions that they may require too."""
         self._package, self._below = package, below
         self._lock = threading.Lock()
         self._known: dict[str, E] | None = None
 
     def all(self) -> Mapping[str, E]:
-        """Return what each extension offers, by its name.
-
-        Raises:
-            BadInput: An extension lacks another one, two offer the same, or FRESHET_EXTENSIONS names one that does not
-                exist.
-        """
+        """Return what each extension offers, by its name; raise BadInput as the module's head says."""
         with self._lock:
             if self._known is None:
-                self._known = _found(self._package, self._below.all() if self._below else ())
+                self._known = _load(self._package, self._below.all() if self._below else ())
         return self._known
 
     def offers(self, part: str) -> Mapping[str, Any]:
-        """Return what all extensions offer of one part, by name.
-
-        Args:
-            part: A mapping among the attributes of what extensions offer.
-        """
+        """Return what all extensions offer of one part that is a mapping, by name."""
         return {name: thing for extension in self.all().values() for name, thing in getattr(extension, part).items()}
 
     def only(self, part: str) -> Any:
-        """Return a part that one extension at most offers, or None.
-
-        Args:
-            part: An attribute of what extensions offer that is None by default.
-        """
-        return next((one for known in self.all().values() if (one := getattr(known, part)) is not None), None)
+        """Return a part that at most one extension offers, or None."""
+        return next((offer for each in self.all().values() if (offer := getattr(each, part)) is not None), None)
 
     def get(self, part: str, name: str) -> Any:
-        """Return what is offered under a name, or None.
-
-        Args:
-            part: A mapping among the attributes of what extensions offer.
-        """
+        """Return what is offered under a name of a part that is a mapping, or None."""
         return self.offers(part).get(name)
 
 
 def missing(subject: str, extension: str) -> BadInput:
-    """Return the error of what needs an extension that is not there.
-
-    Args:
-        subject: What needs it, such as "repository: s3://".
-    """
+    """Return the error for a subject, such as "repository: s3://", that needs an extension that is not there."""
     left_out = os.environ.get(ONLY)
     why = f"{ONLY}={left_out[:64]} leaves it out" if left_out else "this installation does not have it"
     return BadInput(f"{subject} needs the extension {extension[:64]!r}: {why}")
 
 
-def _found(package: str, below: Collection[str]) -> dict[str, Any]:
-    """Import the extensions of a package.
-
-    Args:
-        below: Names of further extensions that they may require, those of the same names among them.
-    """
+def _load(package: str, below: Collection[str]) -> dict[str, Any]:
+    """Import the extensions of a package; `below` are the names of further ones that they may require."""
     if importlib.util.find_spec(package) is None:
         return {}
     folders = _folders(importlib.import_module(package).__path__)
@@ -313,27 +266,20 @@ def _found(package: str, below: Collection[str]) -> dict[str, Any]:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    """Return the names of the extensions in folders of extensions; imports none."""
+    """Return the names of the extensions in folders; imports none."""
     return {module.name for module in pkgutil.iter_modules(paths) if module.ispkg}
 
 
-def _chosen(known: set[str]) -> set[str]:
-    """Return the names in FRESHET_EXTENSIONS, NONE among them; all that are known if it is not set.
-
-    Args:
-        known: Names of all extensions, the server's too if it is installed.
-
-    Raises:
-        BadInput: It names one that does not exist, or none at all.
-    """
+def _chosen(existing: set[str]) -> set[str]:
+    """Return the names in FRESHET_EXTENSIONS, NONE among them; `existing`, which are all, if it is not set."""
     only = os.environ.get(ONLY, "")
     if not only:
-        return known
+        return existing
     chosen = {name for name in only.replace(" ", "").split(",") if name}
     if not chosen:
         raise BadInput(f"{ONLY}: expected names of extensions, or {NONE}, got {only[:64]!r}")
-    for name in sorted(chosen - known - {NONE}):
-        raise BadInput(f"{ONLY}: expected names of extensions, got {name[:64]!r}{nearest(name, sorted(known))}")
+    for name in sorted(chosen - existing - {NONE}):
+        raise BadInput(f"{ONLY}: expected names of extensions, got {name[:64]!r}{nearest(name, sorted(existing))}")
     return chosen
 
 

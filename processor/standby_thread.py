@@ -8,12 +8,9 @@ Ownership: a caller of try_run() owns the thread until wait() has returned, and 
 (try_run_detached()) owns it until the work ends. Other callers get False meanwhile.
 
 Must never happen
-- Work that continues after wait() has returned, or a wait() for work that never began: wait() checks every second
-  whether the thread is alive.
+- Work that continues after wait() has returned, or a wait() for work that never began.
 - A thread that dies of its work, or of a shortage: whatever the work raises is kept for wait().
 - A shortage of memory that blocks a caller: existing locks are acquired and released, and nothing is created.
-
-PeriodicThread does a slice of work at intervals, and sooner again while there is more.
 """
 
 from __future__ import annotations
@@ -33,11 +30,7 @@ COME_S = 10.0
 
 
 def spawn(run: Callable[[], object]) -> None:
-    """Run a function in a new thread without waiting for it to begin; the caller must tolerate that it never begins.
-
-    Raises:
-        NotReady: If no thread can be created.
-    """
+    """Run a function in a new thread, which may never begin: the caller must bear that. NotReady if there is none."""
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:
@@ -45,12 +38,7 @@ def spawn(run: Callable[[], object]) -> None:
 
 
 def standing_pool(threads: int, name: str, initializer: Callable[[], object] | None = None) -> ThreadPoolExecutor:
-    """Return a pool whose threads have all begun: submit() never has to create one. The caller shuts it down.
-
-    Args:
-        name: Prefix of their names.
-        initializer: Called first by each of them.
-    """
+    """Return a pool of threads that have begun, with `initializer`: submit() creates none. The caller shuts it down."""
     pool = ThreadPoolExecutor(threads, name, initializer)
     together = threading.Barrier(threads + 1)
     for _ in range(threads):
@@ -76,11 +64,11 @@ class StandbyThread:
         self._thread.start()
 
     def try_run(self, act: Callable[[], object]) -> bool:
-        """Begin `act` on the thread; returns False if the thread is busy, or does not run."""
+        """Begin `act` on the thread; return False if the thread is busy or does not run."""
         return self._begin_with(act, left=False)
 
     def try_run_detached(self, act: Callable[[], object]) -> bool:
-        """Begin `act` without a later wait(), losing its errors; returns False if the thread is busy or not running."""
+        """Begin `act` without a later wait(), losing its errors; return False if the thread is busy or does not run."""
         return self._begin_with(act, left=True)
 
     def _begin_with(self, act: Callable[[], object], left: bool) -> bool:
@@ -131,19 +119,13 @@ class StandbyThread:
 
 
 class BackgroundTask:
-    """Work beside the caller's own: done by a standby thread, or by the caller if there is none.
+    """Work beside the caller's own, done by a standby thread, or by the caller if there is none.
 
-    A context manager: the block ends once the work is no longer being done, and raises what the work has raised unless
-    it has raised something itself.
+    A context manager: the block ends once the work has ended, and raises its error unless the block raised one itself.
     """
 
     def __init__(self, act: Callable[[], object], thread: StandbyThread | None) -> None:
-        """Begin the work if `thread` is free.
-
-        Args:
-            act: The work.
-            thread: The standby thread, if there is one.
-        """
+        """Begin the work if `thread` is free."""
         self._act: Callable[[], object] | None = act
         self._raised: BaseException | None = None
         self._thread = thread if thread is not None and thread.try_run(act) else None
@@ -180,14 +162,9 @@ class PeriodicThread(threading.Thread):
         busy_interval_s: float = 0.02,
         name: str = "freshet-keeper",
     ) -> None:
-        """Set up the thread.
+        """Set up the thread. `maintain` acquires the locks it needs.
 
-        Args:
-            maintain: A slice of work; it acquires the locks that it needs. An exception does not end the thread: the
-                next slice may have the memory that this one lacked.
-            interval_s: Seconds between slices.
-            busy_interval_s: Seconds until the next slice while there is more work.
-            name: The thread's name.
+        An exception does not end the thread: the next slice may have the memory that this one lacked.
         """
         super().__init__(name=name, daemon=True)
         self._maintain = maintain

@@ -1,12 +1,11 @@
 """Define the interface between the engine and a library that computes dense graphs.
 
 A backend opens a program for one version; the program accepts one artefact (the bytes of a compiled file) for each
-bucket and returns executables for any dense weights. An executable is bound once to the buffers of a session and from
-then on only run. Nothing else of a backend is visible to the engine.
+bucket and returns executables for any dense weights. An executable is bound once to a session's buffers and from then
+on only run. The engine sees nothing else of a backend.
 
 New dense weights never cause a compilation on a request's path: Program.with_weights() is called in the background,
-before the flip, and its cost depends on the backend (weights that are arguments are copied, frozen ones are packed
-again).
+before the flip, and its cost depends on the backend (arguments are copied, frozen weights are packed again).
 """
 
 from __future__ import annotations
@@ -39,24 +38,14 @@ WITHOUT_MEMORY = (
 
 @dataclass(frozen=True, slots=True)
 class IoSpec:
-    """Inputs and outputs of a dense graph's executables, all float32.
-
-    Attributes:
-        inputs: Dimensions by name.
-        outputs: Dimensions by name.
-    """
+    """Inputs and outputs of a dense graph's executables, all float32: dimensions by name."""
 
     inputs: Mapping[str, Dims]
     outputs: Mapping[str, Dims]
 
     @classmethod
     def of_matrix(cls, width: int, columns: Mapping[str, int]) -> IoSpec:
-        """Return the spec of a graph whose only input is the matrix of features.
-
-        Args:
-            width: Columns of the matrix.
-            columns: Columns of each output, by name.
-        """
+        """Return the spec of a graph of the matrix of features, `width` wide, from the columns of each output."""
         return cls({MATRIX: (None, width)}, {name: (None, n) for name, n in columns.items()})
 
     def input_shapes(self, bucket: int) -> dict[str, tuple[int, ...]]:
@@ -66,20 +55,16 @@ class IoSpec:
         return {name: sized(dims, bucket) for name, dims in self.outputs.items()}
 
     def allocate_inputs(self, bucket: int) -> dict[str, Matrix]:
-        """Return aligned zeros for the inputs of a bucket."""
+        """Return aligned zeros by name."""
         return {name: aligned(shape) for name, shape in self.input_shapes(bucket).items()}
 
     def allocate_outputs(self, bucket: int) -> dict[str, Matrix]:
-        """Return aligned zeros for the outputs of a bucket."""
+        """Return aligned zeros by name."""
         return {name: aligned(shape) for name, shape in self.output_shapes(bucket).items()}
 
 
 def sized(dims: Dims, bucket: int) -> tuple[int, ...]:
-    """Return a tensor's shape in a bucket.
-
-    Args:
-        bucket: Rows of the bucket.
-    """
+    """Return a tensor's shape in a bucket of so many rows."""
     return tuple([bucket if n is None else n for n in dims])
 
 
@@ -105,25 +90,19 @@ class EndableRun:
         raise NotImplementedError
 
     def end(self, now: bool) -> None:
-        """End the run in progress, or take that back; safe from any thread.
-
-        Args:
-            now: True to end it.
-        """
+        """End the run in progress, or take that back (now=False); safe from any thread."""
         raise NotImplementedError
 
 
 class PartialRun:
-    """A bound run that copies its inputs to a device, and of the next run only the rows that count.
+    """A bound run that copies its inputs to a device, and of the next run only the first `rows` rows.
 
-    Attributes:
-        rows: Rows of the next run that count, the first ones; all those of the bucket unless set before each run.
+    All those of the bucket count unless `rows` is set before each run.
     """
 
     rows: int
 
     def __call__(self) -> None:
-        """Compute all rows."""
         raise NotImplementedError
 
 
@@ -225,47 +204,28 @@ class Backend(Protocol):
 
 
 def missing(backend: str, library: str, extra: str) -> BadInput:
-    """Return the error of a backend whose library is not installed, with what to install in one line.
-
-    Args:
-        backend: The backend's name.
-        extra: The package extra that contains it.
-    """
+    """Return the error of a backend whose library is not installed, with the package extra that installs it."""
     from freshet_serving.processor.extras import how_to_install
 
     return BadInput(f"backend {backend}: the library {library} is not installed: {how_to_install(extra)}")
 
 
 def refused(bucket: int, library: str, error: BaseException | None = None) -> FreshetError:
-    """Return the error of an executable that a library refuses.
-
-    Args:
-        bucket: The executable's bucket.
-
-    Returns:
-        NotReady if the error reports a lack of memory, which is temporary; else Corrupt.
-    """
+    """Return the error of an executable that a library refuses: NotReady for a lack of memory, else Corrupt."""
     if _lacks_memory(error):
         return NotReady(f"executable b{bucket}: there is not enough memory for {library}")
     return Corrupt(f"executable b{bucket}: refused by {library}")
 
 
 def failed(bucket: int, library: str, error: BaseException) -> FreshetError:
-    """Return the error of a run that a library could not finish.
-
-    Args:
-        bucket: The executable's bucket.
-
-    Returns:
-        NotReady if the error reports a lack of memory, which is temporary; else FreshetError.
-    """
+    """Return the error of a run that a library could not finish: NotReady for a lack of memory, else FreshetError."""
     if _lacks_memory(error):
         return NotReady(f"{library} has not enough memory for a batch of {bucket} rows")
     return FreshetError(f"{library} failed on a batch of {bucket} rows")
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
-    """Return True if an error, or one that led to it, reports a lack of memory."""
+    """Report whether an error, or one that led to it, is a lack of memory."""
     while error is not None:
         if isinstance(error, MemoryError) or any(words in str(error).lower() for words in WITHOUT_MEMORY):
             return True
@@ -285,13 +245,7 @@ def weights_hash(weights: Weights, names: Sequence[str]) -> str:
     """Identify weights that an executable may have frozen inside: 64 hex digits over names, shapes and checksums.
 
     It guards against mistakes, not against an attacker: checksums are CRC-32, at a gigabyte a second and without the
-    GIL.
-
-    Args:
-        weights: float32 by name.
-
-    Raises:
-        BadInput: A weight is missing.
+    GIL. Raises BadInput if a weight is missing.
     """
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -302,14 +256,7 @@ def weights_hash(weights: Weights, names: Sequence[str]) -> str:
 
 
 def check_buffers(bucket: int, spec: IoSpec, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> None:
-    """Raise ValueError unless an executable can be bound to these buffers.
-
-    Args:
-        bucket: Rows of the executable.
-        spec: Its inputs and outputs.
-        inputs: The input buffers, by name.
-        outputs: The output buffers, by name.
-    """
+    """Raise ValueError unless an executable with this spec can be bound to these buffers."""
     for kind, buffers, shapes in (
         ("inputs", inputs, spec.input_shapes(bucket)),
         ("outputs", outputs, spec.output_shapes(bucket)),
@@ -326,12 +273,7 @@ def check_buffers(bucket: int, spec: IoSpec, inputs: Mapping[str, Matrix], outpu
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise BadInput unless all names of `shapes` are in `weights` as float32 of that shape.
-
-    Args:
-        weights: The weights, by name.
-        shapes: The expected shapes, by name.
-    """
+    """Raise BadInput unless all names of `shapes` are in `weights` as float32 of that shape."""
     for name, shape in shapes.items():
         if name not in weights:
             raise BadInput(f"dense weight {name[:64]!r} is missing")

@@ -19,14 +19,7 @@ CODE = "executable"
 
 
 def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """Return the bytes of a capsule.
-
-    Args:
-        code: The machine code.
-        backend: The backend's name.
-        bucket: The executable's bucket.
-        source: Hash of what the code was compiled from.
-    """
+    """Return the bytes of a capsule; `source` is the hash of what the code was compiled from."""
     file = io.BytesIO()
     metadata = {"format": FORMAT, "backend": backend, "bucket": str(bucket), "source": source}
     write_tensors(file, {CODE: np.frombuffer(code, np.uint8)}, metadata)
@@ -34,27 +27,17 @@ def pack(code: bytes, backend: str, bucket: int, source: str) -> bytes:
 
 
 def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
-    """Return the code in a capsule.
-
-    Args:
-        data: The capsule's bytes.
-        backend: The expected backend.
-        bucket: The expected bucket.
-        source: The expected hash of what the code was compiled from.
-
-    Raises:
-        Corrupt: The capsule is of another backend, bucket or source, or damaged.
-    """
-    what = f"executable b{bucket}"
-    tensors = parse_tensors(np.frombuffer(data, np.uint8), what)
-    wanted = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
-    for key, value in wanted.items():
+    """Return the code in a capsule; raise Corrupt if it is of another backend, bucket or source, or damaged."""
+    name = f"executable b{bucket}"
+    tensors = parse_tensors(np.frombuffer(data, np.uint8), name)
+    expected = {"format": FORMAT, "backend": backend, "bucket": str(bucket)}
+    for key, value in expected.items():
         if tensors.metadata.get(key) != value:
-            raise Corrupt(f"{what}: expected {key} {value!r}, got {tensors.metadata.get(key, 'none')[:64]!r}")
+            raise Corrupt(f"{name}: expected {key} {value!r}, got {tensors.metadata.get(key, 'none')[:64]!r}")
     if tensors.metadata.get("source") != source:
-        raise Corrupt(f"{what}: stale: compiled from another graph than the manifest's")
+        raise Corrupt(f"{name}: stale: compiled from another graph than the manifest's")
     if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
-        raise Corrupt(f"{what}: expected one tensor of bytes")
+        raise Corrupt(f"{name}: expected one tensor of bytes")
     return tensors.arrays[CODE].tobytes()
 
 

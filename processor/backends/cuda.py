@@ -1,7 +1,7 @@
-"""Call CUDA's runtime directly where needed, through cuda-python, which is imported only if a GPU is used.
+"""Call CUDA's runtime where needed, through cuda-python, which is imported only if a GPU is used.
 
-A GPU reads and writes page-locked memory by itself; the driver first copies other memory to such a place. Buffers bound
-to executables of a GPU are page-locked, those of a CPU are plain.
+A GPU reads and writes page-locked memory by itself; the driver first copies other memory to such a place. So buffers
+bound to executables of a GPU are page-locked.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ class Cuda:
     """The needed calls of the CUDA runtime; each raises FreshetError if it fails."""
 
     def __init__(self, runtime: Any, backend: str = "tensorrt") -> None:
-        """Wrap the runtime.
-
-        Args:
-            runtime: The module cuda.bindings.runtime.
-            backend: Name of the calling backend, for error messages.
-
-        Raises:
-            BadInput: There is no device.
-        """
+        """Wrap cuda.bindings.runtime for a backend, which errors name; raise BadInput if there is no device."""
         self._runtime = runtime
         status, count = runtime.cudaGetDeviceCount()
         if int(status) or not count:
@@ -38,7 +30,7 @@ class Cuda:
 
     @classmethod
     def load(cls, backend: str) -> Cuda:
-        """Open CUDA for a backend; raises BadInput if cuda-python or a device is missing."""
+        """Open CUDA for a backend; raise BadInput if cuda-python or a device is missing."""
         try:
             from cuda.bindings import runtime
         except ImportError:
@@ -51,20 +43,14 @@ class Cuda:
         return f"sm_{properties.major}{properties.minor}"
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call the function `name` of the CUDA runtime; return its result, None if it has none."""
+        """Call a function of the CUDA runtime; return its result, None if it has none."""
         status, *results = getattr(self._runtime, name)(*arguments)
         if int(status):
             raise FreshetError(f"CUDA: {name} failed with status {int(status)}")
         return results[0] if results else None
 
     def copy(self, to: int, source: int, nbytes: int, kind: Any) -> None:
-        """Copy between host and device, and wait; copies of several threads run side by side.
-
-        Args:
-            to: Address to copy to.
-            source: Address to copy from.
-            kind: `to_device` or `to_host`.
-        """
+        """Copy between addresses, `to_device` or `to_host`, and wait; copies of several threads run side by side."""
         stream = self._runtime.cudaStreamPerThread
         self.call("cudaMemcpyAsync", to, source, nbytes, kind, stream)
         self.call("cudaStreamSynchronize", stream)

@@ -2,8 +2,8 @@
 
 An ONNX file is one protobuf message. Only three levels matter here: the model's graph (field 7), the graph's
 initialisers (field 5), and of each its dims (1), data type (2), name (8) and location (14). Everything else is skipped,
-so the cost is the number of fields on those levels and not the size of the file. Every length is checked against its
-enclosing message: a file truncated anywhere inside its graph is refused here.
+so the cost is the number of fields on those levels. Every length is checked against its enclosing message: a file
+truncated inside its graph is refused.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def external_weights(data: bytes) -> dict[str, tuple[int, ...]]:
     """Return name and shape of the float32 initialisers whose values are outside the file, in the file's order.
 
     Raises:
-        Corrupt: The bytes are not an ONNX model with exactly one graph, or an external initialiser is not a float32
-            tensor of a definite shape.
+        Corrupt: The bytes are not an ONNX model with one graph, or an external initialiser is not a float32 tensor of a
+            definite shape.
         TooLarge: The file is larger than 256 MiB.
     """
     if len(data) > MAX_NBYTES:

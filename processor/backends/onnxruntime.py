@@ -1,25 +1,20 @@
 """Run dense graphs on ONNX Runtime, from the files that compiler/backends/onnxruntime.py writes.
 
-The artefact holds the graph and, for every weight, only name and shape. The values are passed from memory as constants
-when the session is created, so ONNX Runtime packs them for its matrix kernels: a run takes 1.5 times as long if they
-are graph inputs. New weights therefore mean a new session (5 to 15 ms for a million parameters, nearly all of it
-without the GIL), never a new compilation. ONNX Runtime keeps its own copy: the given arrays may be freed after
-with_weights().
+The artefact holds the graph and, for every weight, only name and shape. The values are passed as constants when the
+session is created, so that they are packed: a run takes 1.5 times as long if they are graph inputs. New weights mean a
+new session (5 to 15 ms for a million parameters, nearly all without the GIL), never a new compilation. The arrays may
+be freed after with_weights().
 
-Rows are symbolic in the artefact, because a static batch size makes no run faster here at any bucket from 1 to 256. So
-one session serves all buckets with the same artefact: one packed copy of the weights and one session creation where
-five would achieve nothing more. InferenceSession.run is safe from several threads; a binding belongs to one.
+Rows are symbolic in the artefact, because a static batch size makes no run faster at any bucket from 1 to 256. So one
+session serves all buckets. InferenceSession.run is safe from several threads; a binding belongs to one.
 
-On a GPU a binding has buffers there: x is copied over, the run reads and writes them, outputs are copied back. Sessions
-are shared by threads as on a CPU.
-
-Where an artefact has a loop, a run has options of its own through which it can be ended (EndableRun). These say that no
-CUDA graph is recorded: from options that do not say so, the library takes 24 microseconds to find it out.
+Where an artefact has a loop, a run has options through which it can be ended (EndableRun). These say that no CUDA graph
+is recorded: from options that do not say so, the library takes 24 microseconds to find it out.
 
 Rejected: recording runs as CUDA graphs, 80 microseconds a run of one row on an H200. The library records in CUDA's
-global mode: while a binding's first run is recorded, copies of every other thread of the process fail ("operation not
-permitted when stream is capturing"), and after a flip all bindings are new. Replays take turns as well, so four threads
-ran 0.8 times the rows of one, where XLA's ran 2.9 times (docs/reference/gpu).
+global mode: meanwhile copies of every other thread of the process fail ("operation not permitted when stream is
+capturing"), and after a flip all bindings are new. Replays take turns as well, so four threads ran 0.8 times the rows
+of one, where XLA's ran 2.9 times (docs/reference/gpu).
 """
 
 from __future__ import annotations
@@ -80,15 +75,12 @@ class OnnxRuntime:
         self.library = f"onnxruntime {onnxruntime.__version__}"
 
     def targets(self) -> list[str]:
-        """Return the targets that the installed library was built for; a missing device shows when a session starts."""
+        """Return the targets that the library was built for; a missing device shows when a session starts."""
         offered = self.module.get_available_providers()
         return [target for target, provider in PROVIDERS.items() if provider in offered]
 
     def load_device(self) -> None:
-        """Load CUDA's libraries from NVIDIA's packages, where only the library's own call looks for them.
-
-        The library prints what it misses, several lines for each session; here a session that gets no device raises.
-        """
+        """Load CUDA's libraries from NVIDIA's packages; what the library prints of missing ones is dropped."""
         self.module.set_default_logger_severity(FATAL)
         with redirect_stdout(io.StringIO()):
             self.module.preload_dlls()
@@ -138,13 +130,6 @@ class _Program:
         return loaded
 
     def _session(self, artefact: Artefact, weights: Weights) -> _Session:
-        """Return a session over the artefact with its weights packed."""
-        device = "cpu" if artefact.target == "cpu" else "cuda"
-        session = self._open(artefact, weights)
-        return _Session(self._backend.module, session, device, device == "cpu" and LOOP in artefact.data)
-
-    def _open(self, artefact: Artefact, weights: Weights) -> Any:
-        """Return an InferenceSession on the artefact's target alone."""
         library = self._backend.module
         options = library.SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -169,7 +154,8 @@ class _Program:
             raise refused(artefact.bucket, self._backend.library, error) from error
         if session.get_providers()[0] != provider:
             raise BadInput(f"backend onnxruntime: this machine has no usable device for {artefact.target}")
-        return session
+        device = "cpu" if artefact.target == "cpu" else "cuda"
+        return _Session(library, session, device, device == "cpu" and LOOP in artefact.data)
 
 
 def _check_signature(session: Any, bucket: int, spec: IoSpec) -> None:
@@ -207,14 +193,11 @@ class _Session:
 
 
 class _Executable:
-    """An executable: a session at one bucket."""
-
     def __init__(self, session: _Session, bucket: int, spec: IoSpec) -> None:
         self.bucket, self.endable = bucket, session.endable
         self._session, self._spec = session, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Bind buffers in place on a CPU, or through copies on a device."""
         check_buffers(self.bucket, self._spec, inputs, outputs)
         if self._session.device != "cpu":
             return _DeviceRun(self._session, self.bucket, inputs, outputs)

@@ -1,19 +1,16 @@
 """Run dense graphs on OpenVINO (oneDNN), from the files that compiler/backends/openvino.py writes.
 
-An artefact is the library's own compiled model with the weights frozen inside, one per bucket: importing one takes a
-third of the time of compiling it. Its origin is an ONNX model that has the weights as inputs; here they are inserted as
-constants, and the graph is compiled for the bucket. That happens when the weights are not the frozen ones: after a
-delta with dense weights, in the background, before its flip (some tens of milliseconds per bucket for a million
-parameters).
+An artefact is the library's own compiled model with the weights frozen inside, one per bucket: importing it takes a
+third of the time of compiling. Its origin is an ONNX model that has the weights as inputs. Other weights (after a
+delta, in the background, before its flip) are inserted as constants and the graph is compiled for the bucket: some tens
+of milliseconds per bucket for a million parameters.
 
-Precision bfloat16 is a hint for the compilation: weights and activations of the matrix products are rounded. It is
-meant for processors that multiply bfloat16 in hardware; elsewhere the library emulates it at a fiftieth of the speed,
-so the manifest lists the processor's feature among those that the executable needs. For int8 the model itself defines
+Precision bfloat16 is a hint for the compilation: weights and activations of the matrix products are rounded. Processors
+without it emulate it at a fiftieth of the speed, so the manifest lists the feature. For int8 the model itself defines
 where values are quantised (compiler.backends.int8), and weights are passed unchanged.
 
-Infer requests hold the activations and are expensive to create (milliseconds). As many as there may be concurrent runs
-are created and warmed with the executable; a binding takes one of these while there are any, and gives it back when it
-is freed.
+Infer requests take milliseconds to create. As many as there may be concurrent runs are created and warmed with the
+executable; a binding takes one while there are any, and gives it back when it is freed.
 """
 
 from __future__ import annotations
@@ -36,6 +33,7 @@ from freshet_serving.processor.backends.base import (
     Program,
     Weights,
     check_buffers,
+    check_weights,
     failed,
     missing,
     refused,
@@ -65,16 +63,12 @@ class OpenVino:
         self.library = f"openvino {openvino.__version__.partition('-')[0]}"
 
     def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> OpenVinoProgram:
-        """Return an empty program."""
         return OpenVinoProgram(self, spec, threads, runs)
 
 
 @contextmanager
 def _untold() -> Iterator[None]:
-    """Keep the library's telemetry out: with it, the process would fork and call a host on the Internet.
-
-    If the telemetry package cannot be imported, the library does without it.
-    """
+    """Keep out the library's telemetry, which would fork and call a host on the Internet."""
     name = "openvino_telemetry"
     before = sys.modules.get(name, ...)
     sys.modules[name] = None  # type: ignore[assignment]
@@ -100,9 +94,9 @@ class OpenVinoProgram(Program):
     def add(self, artefact: Artefact) -> None:
         """Import an artefact's compiled model, or keep its portable form to compile."""
         if artefact.precision not in PRECISIONS:
-            wanted = ", ".join(PRECISIONS)
+            expected = ", ".join(PRECISIONS)
             raise BadInput(
-                f"executable b{artefact.bucket}: precision: expected one of {wanted}, got {artefact.precision}"
+                f"executable b{artefact.bucket}: precision: expected one of {expected}, got {artefact.precision}"
             )
         if artefact.data:
             try:
@@ -134,15 +128,7 @@ class OpenVinoProgram(Program):
         return loaded
 
     def compile(self, artefact: Artefact, weights: Weights) -> Any:
-        """Compile the artefact's portable form with the weights inside, for its bucket and precision.
-
-        Args:
-            weights: The weights, float32 by name.
-
-        Raises:
-            Corrupt: There is no portable form, or the library refuses it.
-            BadInput: A weight is missing or does not fit.
-        """
+        """Compile the portable form with these weights inside; Corrupt without one, BadInput for unfit weights."""
         library = self._backend.module
         if not artefact.origin:
             raise Corrupt(
@@ -153,8 +139,9 @@ class OpenVinoProgram(Program):
             for parameter in list(model.get_parameters()):
                 name = parameter.get_friendly_name()
                 if name.startswith(WEIGHT_PREFIX):
-                    weight = _weight(weights, name.removeprefix(WEIGHT_PREFIX), parameter)
-                    constant = library.op.Constant(np.asarray(weight, order="C"))
+                    name = name.removeprefix(WEIGHT_PREFIX)
+                    check_weights(weights, {name: tuple(parameter.get_output_shape(0))})
+                    constant = library.op.Constant(np.asarray(weights[name], order="C"))
                     parameter.output(0).replace(constant.output(0))
                     model.remove_parameter(parameter)
             model.reshape({name: list(shape) for name, shape in self._spec.input_shapes(artefact.bucket).items()})
@@ -178,7 +165,6 @@ class OpenVinoProgram(Program):
         }
 
     def _check_signature(self, model: Any, bucket: int) -> None:
-        """Raise BadInput unless the model's inputs and outputs are those of the program."""
         inputs, outputs = self._spec.input_shapes(bucket), self._spec.output_shapes(bucket)
         got = {name: tuple(port.shape) for port in model.inputs for name in port.names}
         if len(model.inputs) != len(inputs) or any(got.get(name) != shape for name, shape in inputs.items()):
@@ -189,19 +175,8 @@ class OpenVinoProgram(Program):
                 raise BadInput(f"executable b{bucket}: expected output {shapes_text({name: shape})}")
 
 
-def _weight(weights: Weights, name: str, parameter: Any) -> Matrix:
-    shape = tuple(parameter.get_output_shape(0))
-    if name not in weights:
-        raise BadInput(f"dense weight {name[:64]!r} is missing")
-    array = weights[name]
-    if array.dtype != np.float32 or array.shape != shape:
-        got = f"{array.dtype} {list(array.shape)}"
-        raise BadInput(f"dense weight {name[:64]!r}: expected float32 {list(shape)}, got {got}")
-    return array
-
-
 class _Executable:
-    """An executable: a compiled model and warm infer requests for it."""
+    """A compiled model and warm infer requests for it."""
 
     def __init__(self, model: Any, bucket: int, spec: IoSpec, runs: int) -> None:
         self.bucket = bucket
@@ -213,7 +188,6 @@ class _Executable:
             run()
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Bind buffers to a warm infer request, or to a new one if none is left."""
         check_buffers(self.bucket, self._spec, inputs, outputs)
         request = None
         with suppress(IndexError):
@@ -223,11 +197,7 @@ class _Executable:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run: an infer request whose tensors are the session's own buffers, kept alive here.
-
-    Attributes:
-        spare: The request returns here when the run is freed.
-    """
+    """One prepared run: an infer request, given back to `spare` when freed, and the buffers it keeps alive."""
 
     request: Any
     bucket: int

@@ -1,11 +1,9 @@
 """Find backends by name, and the memory in which their executables take their inputs.
 
 A built-in backend is a module of this folder, named as the backend, that sets BACKEND to its class, a
-processor.backends.base.Backend: there is no other list. Only the backend that is asked for is imported, and its library
-when the class is called.
-
-Plug-ins add backends by an entry point of the group `freshet.backends`: the name, and such a class. TensorFlow is one
-of these, because this layer must not import it.
+processor.backends.base.Backend. Only the backend that is asked for is imported, and its library when the class is
+called. Plug-ins add such a class by an entry point of the group `freshet.backends`: TensorFlow is one of these, because
+this layer must not import it.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ def _module_names() -> list[str]:
 
 
 def _builtin(name: str) -> type[Backend] | None:
-    """Return the backend of this folder with that name; None if there is none."""
     if name not in _module_names():
         return None
     backend: type[Backend] | None = getattr(import_module(f"{__package__}.{name}"), "BACKEND", None)
@@ -43,7 +40,7 @@ def _builtin(name: str) -> type[Backend] | None:
 
 @cache
 def builtin() -> dict[str, type[Backend]]:
-    """Return the backends of this folder, by name, in alphabetical order."""
+    """Return the backends of this folder, by name."""
     backends = {name: _builtin(name) for name in _module_names()}
     return {name: backend for name, backend in backends.items() if backend is not None}
 
@@ -66,14 +63,7 @@ def load_backend(name: str) -> Backend:
 
 
 def allocator(targets: Iterable[str], load: Callable[[str], Cuda] | None = None) -> Callable[[tuple[int, ...]], Matrix]:
-    """Return the allocator of buffers for executables of these targets.
-
-    Args:
-        load: Opens CUDA; for tests.
-
-    Returns:
-        An allocator of page-locked memory if a target is a GPU and cuda-python is there; else of plain memory.
-    """
+    """Return the allocator of buffers: page-locked if a target is a GPU and `load` opens CUDA, else plain."""
     if any(target.startswith(GPU_TARGETS) for target in targets):
         # Loaded for a GPU alone.
         from freshet_serving.processor.backends.cuda import Cuda

@@ -1,16 +1,13 @@
 """Run dense graphs on TensorRT, from the files that compiler/backends/tensorrt.py writes. NVIDIA GPUs only.
 
 The library is NVIDIA's tensorrt where it is installed, else TensorRT-RTX, which PyPI has and which does not know the
-GPUs of compute capability 9.0. An artefact is one engine for exactly one bucket and one kind of GPU; its origin is the
-ONNX model that it was built from, from which another version of the library builds it again while the version loads.
+GPUs of compute capability 9.0. An artefact is one engine for one bucket and one kind of GPU; its origin is the ONNX
+model from which another version of the library builds it again while the version loads.
 
 Invariants
-- Weights are inputs of the network: an engine holds none, so none can serve old ones. New weights are copied to the
-  device once per flip, before it, and all buckets read that one copy; it is freed with the last binding that reads it.
-- An engine never changes: executables of all generations share it.
-
-A binding has its own stream, execution context and device buffers: a run copies its inputs over, computes, copies the
-outputs back and waits, without the GIL.
+- Weights are inputs of the network: an engine holds none, so executables of all generations share it. New weights are
+  copied to the device once per flip, before it, for all buckets, and freed with the last binding that reads them.
+- A binding has its own stream, execution context and device buffers. A run waits for its outputs without the GIL.
 
 Rejected, with figures in docs/how-to/gpu.md: weights inside the engine that are refitted (needs a GPU to build, and a
 second copy of every engine per flip), and building the engine again for each flip.
@@ -69,20 +66,13 @@ class EngineBuilder:
 
     def targets(self) -> list[str]:
         """Return the kinds of GPU that engines can be built for without one."""
-        known = getattr(self.module, "ComputeCapability", None)
-        return [f"cuda-sm_{name[2:]}" for name in getattr(known, "__members__", {}) if name.startswith("SM")]
+        kinds = getattr(self.module, "ComputeCapability", None)
+        return [f"cuda-sm_{name[2:]}" for name in getattr(kinds, "__members__", {}) if name.startswith("SM")]
 
     def build(self, model: bytes, bucket: int, spec: IoSpec, target: str = "") -> bytes:
-        """Build an engine for exactly `bucket` rows.
+        """Build an engine for `bucket` rows from an ONNX model whose weights are inputs; `target` as of config().
 
-        Args:
-            model: An ONNX model, as it is served with its weights as inputs.
-            bucket: Number of rows.
-            spec: Inputs and outputs of the model.
-            target: One of targets(); "" for the GPU that is here.
-
-        Raises:
-            BadInput: The library cannot compile the model, or it has other inputs or outputs.
+        Raises BadInput if the library cannot compile the model, or it has other inputs or outputs.
         """
         library = self.module
         self._said.clear()
@@ -106,12 +96,7 @@ class EngineBuilder:
         return bytes(engine)
 
     def config(self, builder: Any, target: str) -> Any:
-        """Return how to build.
-
-        Args:
-            builder: The library's builder.
-            target: One of targets(); "" for the GPU that is here.
-        """
+        """Return how to build for one of targets(), or for the GPU that is here ("")."""
         library, config = self.module, builder.create_builder_config()
         config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_NBYTES)
         if target:
@@ -134,7 +119,6 @@ class TensorRt(EngineBuilder):
         self.target = f"cuda-{self.cuda.capability()}"
 
     def open_program(self, spec: IoSpec, threads: int = 1, runs: int = 1) -> Program:
-        """Return an empty program; `threads` and `runs` are ignored."""
         return _Program(self, spec)
 
 
@@ -156,8 +140,6 @@ def _library() -> tuple[Any, str]:
 
 
 class _Program:
-    """A program over engines whose weights are inputs."""
-
     def __init__(self, backend: TensorRt, spec: IoSpec) -> None:
         self._backend, self._spec = backend, spec
         self._runtime = backend.module.Runtime(backend.logger)
@@ -208,13 +190,12 @@ class EngineExecutable:
         self._engine, self._cuda, self._weights, self._spec = engine, cuda, weights, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Create an execution context, device buffers and a stream for these buffers."""
         check_buffers(self.bucket, self._spec, inputs, outputs)
         context = self._engine.create_execution_context()
         if context is None:
             raise FreshetError(f"tensorrt made no execution context for a batch of {self.bucket} rows")
-        own = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {**inputs, **outputs}.items()}
-        buffers = {**self._weights, **own}
+        tensors = {name: DeviceBuffer(self._cuda, array.nbytes) for name, array in {**inputs, **outputs}.items()}
+        buffers = {**self._weights, **tensors}
         for name, buffer in buffers.items():
             if not context.set_tensor_address(name, buffer.address):
                 raise FreshetError(f"tensorrt refused the address of {name[:64]!r}")
@@ -236,11 +217,7 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One prepared run, on a stream of its own.
-
-    Attributes:
-        buffers: On the device: inputs and outputs, which belong to this run, and weights, which it shares.
-    """
+    """One prepared run, on a stream of its own. `buffers` on the device are its tensors and shared weights."""
 
     cuda: Cuda
     context: Any
@@ -253,8 +230,8 @@ class _Run:
     def __call__(self) -> None:
         call = self.cuda.call
         for name, array in self.inputs.items():
-            there = self.buffers[name].address
-            call("cudaMemcpyAsync", there, array.ctypes.data, array.nbytes, self.cuda.to_device, self.stream)
+            target = self.buffers[name].address
+            call("cudaMemcpyAsync", target, array.ctypes.data, array.nbytes, self.cuda.to_device, self.stream)
         if not self.context.execute_async_v3(int(self.stream)):
             raise FreshetError(f"tensorrt failed on a batch of {self.bucket} rows")
         for name, array in self.outputs.items():

@@ -1,18 +1,17 @@
 """Run dense graphs on XLA through jaxlib's PJRT client alone, from the files that compiler/backends/xla.py writes.
 
-Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays. So
-it is shared by all versions of a process that have the same StableHLO, and freed with the last of them. An artefact is
-a serialised PJRT executable in a capsule; its origin is a portable StableHLO artifact, which every later jaxlib can
-read for years, so that an executable from another processor or library can be compiled again without TensorFlow.
+Weights are arguments: new ones are copied to where the device reads them, once per flip, and the executable stays,
+shared by all versions of a process that have the same StableHLO. An artefact is a serialised PJRT executable in a
+capsule; its origin is a portable StableHLO artifact, from which later jaxlibs compile for another processor or library
+without TensorFlow.
 
-How it runs. On a CPU a run computes in the calling thread: the client has as many threads as one run may use, so with
-one thread it has none to hand work to. The session's input buffer is the argument itself (if 64-byte aligned; else it
-is copied): a view without a copy, whose bytes each run reads again. Outputs are copied out, a few microseconds. A run
-allocates its outputs inside PJRT and a handful of Python objects; the GIL is released while it computes. On a GPU
-inputs and outputs are copied in each run, by CUDA's runtime where cuda-python is installed: an input then has an array
-on the device that every run over it overwrites, before and after a flip. jax's own transfers take 0.2 ms for a single
-row and go through a buffer of its own: on an H200 a run took 333 microseconds instead of 106 at one row, and 1,391
-instead of 365 at 4,096. Machine code is for one kind of GPU, which the target names.
+On a CPU a run computes in the calling thread if the client has one thread. The session's input buffer is the argument
+itself (if 64-byte aligned; else it is copied); outputs are copied out, a few microseconds. A run allocates its outputs
+inside PJRT and a handful of Python objects; the GIL is released while it computes.
+
+On a GPU CUDA's runtime copies inputs and outputs where cuda-python is installed: an input has an array on the device
+that every run over it overwrites. jax's own transfers are slow: on an H200 a run took 333 microseconds instead of 106
+at one row, and 1,391 instead of 365 at 4,096. Machine code is for one kind of GPU, which the target names.
 
 Rejected: jax.experimental.serialize_executable (it pickles); importing jax for a CPU (a second of start-up, which
 jaxlib's DLPack conversion and ExecuteResults.disassemble_into_single_device_arrays() cost, too); the fusions of YNNPACK
@@ -125,24 +124,24 @@ class XlaProgram(Program):
         return code
 
     def with_weights(self, weights: Weights) -> dict[int, Executable]:
-        """Return all buckets with these weights; those of one device share one copy of the weights."""
-        kept: dict[int, KeptWeights] = {}
+        """Return all buckets with these weights; those of one device share one copy of them."""
+        copies: dict[int, KeptWeights] = {}
         executables: dict[int, Executable] = {}
         for bucket, (artefact, on, loaded) in self._loaded.items():
-            arguments = kept.setdefault(id(on), KeptWeights(on, weights)).arguments(artefact.weights)
+            arguments = copies.setdefault(id(on), KeptWeights(on, weights)).arguments(artefact.weights)
             executables[bucket] = executable = _Executable(loaded, on, arguments, bucket, self._spec)
             executable.check()
         return executables
 
 
 class KeptWeights:
-    """The weights of one flip on a device: one copy of each that is asked for, for all buckets."""
+    """The weights of one flip on a device: one copy of each that is asked for."""
 
     def __init__(self, on: Device, weights: Weights) -> None:
         self._on, self._weights, self._kept = on, weights, dict[str, Any]()
 
     def arguments(self, names: Sequence[str]) -> list[Any]:
-        """Return the arguments of these weights; raise BadInput if there is none of a name."""
+        """Return the arguments of these weights; raise BadInput if one is missing."""
         for name in names:
             if name not in self._kept:
                 if name not in self._weights:
@@ -165,11 +164,7 @@ Refill = Callable[[int], Any]
 
 
 class Device(Protocol):
-    """A PJRT client and the one device of it that is used.
-
-    Attributes:
-        target: Kind of device that its machine code runs on; for a CPU the manifest's features specify it.
-    """
+    """A PJRT client and the one device of it that is used; for a CPU the manifest's features specify the target."""
 
     client: Any
     places: Any
@@ -185,26 +180,14 @@ class Device(Protocol):
         """Return x as the argument of all runs, or a function that makes the argument of one run."""
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
-        """Return the handler that makes an array of one result.
-
-        Args:
-            shape: The result's shape.
-            dtype: The result's dtype.
-        """
+        """Return the handler that makes an array of one result."""
 
     def fetch(self, result: Any, into: Matrix) -> None:
         """Copy a result out once it is ready."""
 
 
 def device(target: str, threads: int) -> Device:
-    """Return the device of a target, created once per process.
-
-    Args:
-        threads: Threads of a CPU client.
-
-    Raises:
-        BadInput: There is no such device.
-    """
+    """Return the device of a target, created once per process; a CPU client has `threads`. BadInput if missing."""
     kind = "cuda" if target.startswith("cuda") else "cpu"
     key = (kind, threads if kind == "cpu" else 0)
     with _making:
@@ -330,10 +313,7 @@ def cuda() -> Device:
 
 @contextmanager
 def _kept_errors() -> Iterator[list[str]]:
-    """Keep what jax logs while it looks for devices out of the log: tracebacks, and devices that nobody asked for.
-
-    Yields the messages of errors.
-    """
+    """Keep what jax logs while it looks for devices out of the log; yield the messages of errors."""
     logger, errors = logging.getLogger("jax._src.xla_bridge"), list[str]()
 
     class Kept(logging.Handler):
@@ -342,18 +322,18 @@ def _kept_errors() -> Iterator[list[str]]:
                 raised = record.exc_info[1] if record.exc_info else None
                 errors.append(str(raised or record.getMessage()).partition("\n")[0])
 
-    kept, propagate = Kept(), logger.propagate
-    logger.addHandler(kept)
+    handler, propagate = Kept(), logger.propagate
+    logger.addHandler(handler)
     logger.propagate = False
     try:
         yield errors
     finally:
-        logger.removeHandler(kept)
+        logger.removeHandler(handler)
         logger.propagate = propagate
 
 
 def _copying() -> Cuda | None:
-    """Return CUDA's runtime, None if cuda-python is not installed."""
+    """Return CUDA's runtime; None if cuda-python is not installed."""
     try:
         return Cuda.load("xla")
     except BadInput:
@@ -364,11 +344,7 @@ class JaxDevice:
     """The first device of one of jax's platforms, which imports jax. In use: "cuda"; tests use "cpu"."""
 
     def __init__(self, platform: str, copying: Cuda | None = None) -> None:
-        """Open the device.
-
-        Args:
-            copying: Copies inputs and outputs; None for jax to do so.
-        """
+        """Open the device; `copying` copies inputs and outputs, None for jax to do so."""
         import jax
         from jaxlib import _jax
 
@@ -405,11 +381,11 @@ class JaxDevice:
     def _held(self, x: Matrix) -> Any:
         """Return the array on the device that runs over x read, one for all executables that are bound to x."""
         key = id(x)
-        found = self._inputs.get(key)
-        if found is None or found[0]() is not x:
-            found = weakref.ref(x, lambda _: self._inputs.pop(key, None)), self.keep(x)
-            self._inputs[key] = found
-        return found[1]
+        entry = self._inputs.get(key)
+        if entry is None or entry[0]() is not x:
+            entry = weakref.ref(x, lambda _: self._inputs.pop(key, None)), self.keep(x)
+            self._inputs[key] = entry
+        return entry[1]
 
     def handler(self, shape: tuple[int, ...], dtype: np.dtype[Any] = FLOAT32) -> Any:
         return _result_handler(self._aval(shape, dtype), self._sharding)
@@ -442,27 +418,26 @@ def _options(overrides: Sequence[tuple[str, str]]) -> Any:
 
 
 class _Executable:
-    """An executable: a PJRT executable with its weights in place."""
+    """A PJRT executable with its weights in place."""
 
     def __init__(self, loaded: _Loaded, on: Device, weights: list[Any], bucket: int, spec: IoSpec) -> None:
         self.bucket = bucket
         self._loaded, self._on, self._weights, self._spec = loaded, on, weights, spec
 
     def bind_buffers(self, inputs: Mapping[str, Matrix], outputs: Mapping[str, Matrix]) -> Callable[[], None]:
-        """Bind buffers: an argument for each input, a handler for each output."""
         check_buffers(self.bucket, self._spec, inputs, outputs)
         # Arguments are the inputs in the spec's order, then the weights; results come in the order of their names.
-        given = tuple([inputs[name] for name in self._spec.inputs])
+        sources = tuple([inputs[name] for name in self._spec.inputs])
         ends = [outputs[name] for name in sorted(outputs)]
         arguments, refills = [], []
-        for number, (array, dims) in enumerate(zip(given, self._spec.inputs.values())):
+        for number, (array, dims) in enumerate(zip(sources, self._spec.inputs.values())):
             argument, refill = self._on.argument(array)
             arguments.append(argument)
             if refill is not None:
                 refills.append((number, refill, 0 if None in dims else len(array)))
         handlers = [self._on.handler(end.shape) for end in ends]
         arguments += self._weights
-        parts = self._loaded.executable, self._on, self.bucket, arguments, given, ends, handlers
+        parts = self._loaded.executable, self._on, self.bucket, arguments, sources, ends, handlers
         return _SendingRun(*parts, refills, self.bucket) if refills else _Run(*parts)
 
     def check(self) -> None:
@@ -475,19 +450,14 @@ class _Executable:
         except Exception as error:
             inputs = shapes_text(spec.input_shapes(bucket))
             raise BadInput(f"executable b{bucket}: expected {inputs} and the listed weights") from error
-        wanted = [4 * math.prod(shape) for _, shape in sorted(spec.output_shapes(bucket).items())]
-        if nbytes != wanted:
-            raise BadInput(f"executable b{bucket}: expected outputs of {wanted} bytes, got {nbytes[:16]}")
+        expected = [4 * math.prod(shape) for _, shape in sorted(spec.output_shapes(bucket).items())]
+        if nbytes != expected:
+            raise BadInput(f"executable b{bucket}: expected outputs of {expected} bytes, got {nbytes[:16]}")
 
 
 @dataclass(slots=True)
 class _Run:
-    """One prepared run.
-
-    Attributes:
-        arguments: One for each input, then the weights.
-        inputs: The session's buffers, kept alive here.
-    """
+    """One prepared run. `arguments` are one for each input, then the weights; `inputs` keeps the buffers alive."""
 
     executable: Any
     on: Device
@@ -511,11 +481,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _SendingRun(_Run, PartialRun):
-    """A run whose inputs are copied.
-
-    Attributes:
-        refills: Number of an argument, what makes it before each run, and its rows; 0 for those of the run.
-    """
+    """A run whose inputs are copied; `refills` are an argument's number, its maker and its rows (0: the run's)."""
 
     refills: Sequence[tuple[int, Refill, int]]
     rows: int

@@ -11,7 +11,6 @@ from freshet_serving.processor.ports import ENGINE, missing
 
 
 def main() -> int:
-    """Run the extension's program, and return the exit code."""
     build = ENGINE.only("interface_builder")
     if build is None:
         print(missing("the C interface", "deeprec"), file=sys.stderr)

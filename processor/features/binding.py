@@ -1,21 +1,18 @@
 """Bind a request: check its named inputs against the manifest, and turn them into addresses for kernels.
 
-Bounds are checked here and only here: kernels trust what bind() returns. The size of a request is checked here, too, by
-shapes alone: before strings are hashed, transforms computed or a stage run (limits). A float that is infinite is
-refused here if a transform or the stage reads it; the others are left to fill() (plan).
+Bounds are checked here and only here: kernels trust what bind() returns. The size of a request is checked by shapes
+alone, before strings are hashed, transforms computed or a stage run (limits). A float that is infinite is refused here
+if a transform or the stage reads it; the others are left to fill() (plan).
 
-A version's own transforms of a request's inputs, such as hash buckets (evaluation), are computed once the inputs are
-checked. A version with a stage (stage) has part of its inputs computed elsewhere: bind() checks the request, runs the
-stage on it once, and checks the stage's outputs as it checks clients' inputs. That takes as long as the stage does, so
-callers on an event loop bind such versions elsewhere. A stage that reads rows of tables runs with each batch instead
-(stage_rows).
+A stage is run once on the checked request, and its outputs are checked as clients' inputs are. That takes as long as
+the stage does, so callers on an event loop bind such versions elsewhere. A stage that reads rows of tables runs with
+each batch instead (stage_rows).
 
-What a request leaves out (processor.package.input_fillers): online features are filled in before the request is bound;
-inputs of entities are bound without values, and filled in under the state of the batch (entity_records), and so are
-those that sections of extensions fill (late_values). A key that the model does not read may be absent; one of online
-features is no source, and only checked.
+What a request leaves out (processor.package.input_fillers): online features are filled in before; inputs of entities
+and of extensions' sections are bound without values, and filled in under the state of the batch (entity_records,
+late_values). A key that the model does not read may be absent; one of online features is no source, and only checked.
 
-Threads bind at the same time: how requests of one shape are bound is kept, and may be found twice.
+Threads bind at the same time: how requests of one shape are bound is cached, and may be computed twice.
 """
 
 from __future__ import annotations
@@ -62,7 +59,6 @@ class EntityShare(NamedTuple):
     Attributes:
         sources: Numbers of the sources that it fills.
         ids: Ids that a row of the key leads to.
-        of_user: True if one of the inputs is the user's.
         unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
     """
 
@@ -80,10 +76,8 @@ class LeftOut(NamedTuple):
     Attributes:
         reads: The inputs that they have, in the order of their sources.
         transforms: The transforms that are computed for them, in that order.
-        names: The inputs and transforms that are left out.
         sent: Numbers of the sources of `reads` and `transforms`.
         words: int64 [S, INPUT_FIELDS], what the kernel reads (kernels.pool) with stand-ins for what is left out.
-        entities: The entities that fill something.
         plain: Whether the row count gives the size of what they have.
     """
 
@@ -99,9 +93,8 @@ class LeftOut(NamedTuple):
 class OptionalParts(NamedTuple):
     """Binders of the parts of a request that only some models have; None or empty for the others.
 
-    Attributes:
-        late_strides: By source that the stage fills with each batch, values of a row; None if it runs at once.
-        late_names: Inputs that extensions fill with each batch.
+    `late_strides` are the values of a row by source that the stage fills with each batch; None if it runs at once.
+    `late_names` are inputs that extensions fill with each batch.
     """
 
     stage: StageRuns | None
@@ -116,11 +109,6 @@ class RequestBinder:
     """Binds the requests of one model."""
 
     def __init__(self, manifest: Manifest, sources: Sources, parts: OptionalParts) -> None:
-        """Prepare to bind.
-
-        Args:
-            parts: What else it has.
-        """
         self._stage, self._late_strides, self._transforms, self._events, self._entities, self._late_names = parts
         self._sources, self._fillers, self._histories = sources, manifest.fillers, manifest.sequences
         self._inputs = {i.name: i for i in manifest.inputs}
@@ -174,14 +162,7 @@ class RequestBinder:
         return BoundRequest(rows, ids, self._pack(*words), keep, user_split, columns=columns, limit=limit, cells=cells)
 
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Return a request's inputs as they are bound: each sequence as lists of equal lengths, cut to its max_length.
-
-        Args:
-            inputs: Columns by name.
-
-        Raises:
-            BadInput: A sequence's columns do not belong together.
-        """
+        """Align the sequences; see SparsePlan.aligned()."""
         return inputs if self._events is None else self._events.aligned(inputs)
 
     def _bind_packed(self, inputs: PackedColumns, layout: BoundLayout, limits: RequestLimits | None) -> BoundRequest:
@@ -203,13 +184,7 @@ class RequestBinder:
         sent: BoundRequest,
         words: list[int],
     ) -> BoundRequest:
-        """Return a bound request with the sources that it leaves out, between those of what it sends.
-
-        Args:
-            inputs: Columns by name.
-            limits: Limits of a request, or None.
-            sent: What it sends, without words.
-        """
+        """Return a bound request with the sources that it leaves out, between those of `sent`, which has no words."""
         rows, ids, user_split = sent.rows, sent.ids, sent.user_split
         all_words, sources = omission.words.copy(), [NOTHING] * len(omission.words)
         all_words[omission.sent] = np.array(words, np.int64).reshape(-1, pool.INPUT_FIELDS)
@@ -235,10 +210,7 @@ class RequestBinder:
             self._events.check_limit(limits, 1 if user_split else rows)
 
     def _left_out(self, inputs: Mapping[str, Column]) -> LeftOut | None:
-        """Return how requests with these inputs are read; None if nothing that the plan reads is left out.
-
-        Raises BadInput for an unknown input, and for a missing one that no entity fills.
-        """
+        """Return how requests with these inputs are read; None if nothing is left out. Raises BadInput."""
         if inputs.keys() == self._inputs.keys():
             return None
         names = frozenset(inputs)
@@ -268,7 +240,8 @@ class RequestBinder:
         if not fillers:
             return None
         reads, transforms = (
-            [r for r in some if r[0].name not in fillers] for some in (self._sources.sent, self._sources.computed)
+            [r for r in readings if r[0].name not in fillers]
+            for readings in (self._sources.sent, self._sources.computed)
         )
         words = np.zeros((len(numbers), pool.INPUT_FIELDS), np.int64)
         sent = []
@@ -281,7 +254,7 @@ class RequestBinder:
         return LeftOut(reads, transforms, frozenset(fillers), sent, words, shares, plain)
 
     def _may_exceed(self, limits: RequestLimits, rows: int, ids: int) -> bool:
-        """Return whether a request whose size follows from its rows may be beyond its limits."""
+        """Report whether a request whose size follows from its rows may be beyond its limits."""
         return rows > limits.max_rows or max(ids, rows * self._row_ids) > limits.max_ids
 
     def _measure(self, inputs: Mapping[str, Column], limits: RequestLimits, omission: LeftOut | None = None) -> None:
@@ -301,11 +274,7 @@ class RequestBinder:
         words: list[int],
         keep: list[BoundInput],
     ) -> tuple[int, int, bool]:
-        """Add the sources of these inputs.
-
-        Returns the rows of all inputs so far, the ids of these, and whether all of the user's inputs among them have
-        one row.
-        """
+        """Add the sources of inputs; return all rows so far, these ids, and whether the user's inputs have one row."""
         user, sent = self._sources.user, pool.SENT
         # As address() has it: a call for each source costs a twentieth of what binding does.
         word_at, head = read_word, object.__basicsize__
@@ -353,7 +322,6 @@ class RequestBinder:
         return layout
 
     def _sent_keys(self, inputs: Mapping[str, Column]) -> list[Reading]:
-        """Return the keys that the model does not read and the request has."""
         return [reading for reading in self._sources.keys if reading[0].name in inputs]
 
     def _check_names(self, inputs: Collection[str]) -> None:

@@ -46,12 +46,7 @@ class UsedRecords:
     __slots__ = ("_keys", "names", "records")
 
     def __init__(self, names: Collection[str], keys: Sequence[tuple[RecordSource, int]]) -> None:
-        """Describe what a request leaves out.
-
-        Args:
-            names: The inputs and transforms that it leaves out.
-            keys: The entities that fill them, and the request's number of keys of each.
-        """
+        """Describe what a request leaves out; `keys` are the entities that fill it, with the number of keys."""
         self.names, self._keys = names, keys
         self.records: dict[RecordSource, NDArray[np.int32]] = {}
 
@@ -61,7 +56,7 @@ class UsedRecords:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that keep() takes."""
+        """Bytes that keep() takes."""
         return sum(entity.record_nbytes(count) for entity, count in self._keys)
 
     def keep(self) -> None:
@@ -82,7 +77,6 @@ class BoundRequest(NamedTuple):
     """A checked request.
 
     Attributes:
-        rows: Number of candidates.
         ids: Number of ids to look up, before inputs of one row are broadcast.
         words: int64 [sources, INPUT_FIELDS] as bytes (kernels.pool's inputs), addresses into `keep`.
         keep: The arrays, which must outlive `words`.
@@ -93,7 +87,7 @@ class BoundRequest(NamedTuple):
         used: The records of the inputs that it leaves out; None if it leaves none out.
         limit: The time that a stage may take for it; None for any.
         cells: What a stage computes for it (package.stage_entries).
-        user_bounds: How old the user's part may be, and whether it may be rounded; None if it has to be exact.
+        user_bounds: Of the user's part; None if that has to be exact.
     """
 
     rows: int
@@ -122,13 +116,12 @@ class BoundRequest(NamedTuple):
 
 
 class BatchView(NamedTuple):
-    """The rows of one run of a batch, and the state that they are read under: what fills a run's inputs reads.
+    """The rows of one run of a batch, and the state that they are read under.
 
     Whoever runs the batch makes one for each run and owns what it holds, until the run's inputs are filled.
 
     Attributes:
         tables: Table descriptors (kernels.rows), int64 [T, TABLE_FIELDS].
-        epoch: The epoch to read rows at.
         bound: The requests, in the order of their rows.
         spans: int64 [R, 2], first row and number of rows of each request.
         counts: Lookups and misses by table, int64 [T, 2], to add to. No other thread adds to it meanwhile.
@@ -142,12 +135,7 @@ class BatchView(NamedTuple):
 
     @classmethod
     def of(cls, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BatchView:
-        """Return the view of all rows of one request, with counts of its own.
-
-        Args:
-            tables: Table descriptors.
-            epoch: The epoch to read rows at.
-        """
+        """Return the view of all rows of one request, with counts of its own."""
         return cls(tables, epoch, [bound], np.array([[0, bound.rows]]), np.zeros((max(1, len(tables)), 2), np.int64))
 
     def inputs(self) -> NDArray[np.int64]:
@@ -164,7 +152,7 @@ class BoundLayout(NamedTuple):
 
     Attributes:
         sources: Offset of the values, rows, stride and FILLED_BY of each source.
-        left_out: The records of the inputs that the requests leave out, to be copied for each; None if they leave none.
+        left_out: The records of the inputs that the requests leave out, copied for each; None if they leave none.
     """
 
     rows: int
@@ -179,13 +167,7 @@ class NonFiniteInput(BadInput):
 
 
 def non_finite_input(name: str, value: float, row: int, column: int) -> NonFiniteInput:
-    """Return the error of one float.
-
-    Args:
-        name: The input.
-        value: The float.
-        column: Its place in the row.
-    """
+    """Return the error of one float of an input."""
     expected = "a number that is finite after scaling" if np.isfinite(value) else "finite numbers (or NaN)"
     return NonFiniteInput(f"input {name!r}: expected {expected}, got {value:.6g} in row {row}, column {column}")
 
@@ -205,8 +187,7 @@ def left_out(inputs: NDArray[np.int64]) -> NDArray[np.bool_]:
 def address(array: NDArray[Any]) -> int:
     """Return the address of an array's first element, in an eighth of the time of array.ctypes.data.
 
-    Each tensor of each request would pay for that. PyArrayObject begins with the object's head, then the data pointer
-    (numpy's stable ABI).
+    PyArrayObject begins with the object's head, then the data pointer (numpy's stable ABI).
     """
     at: int = read_word(id(array) + object.__basicsize__).value
     return at

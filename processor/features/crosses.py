@@ -1,7 +1,7 @@
 """Cross the columns of a request: an id for each combination of a row's values (processor.kernels.crosses).
 
 Crosses of the same two columns, each with other events of one of them, are made by one call: with `decay` a cross over
-a history has as many parts as its events have distances. What the parts have for ids is what cross() makes of each.
+a history has as many parts as its events have distances. The ids are those that cross() makes of each part.
 """
 
 from __future__ import annotations
@@ -28,12 +28,9 @@ FEW_EVENTS = 64
 
 
 class PairCrosses(NamedTuple):
-    """Crosses of the same two columns, each with a window of one of them.
+    """Crosses of the same two columns, each with a window of one of them, `windowed` (0 or 1).
 
-    Attributes:
-        inputs: Names of the two columns.
-        windowed: The column that the windows are of, 0 or 1.
-        windows: int64 [P, 2], as the integers of `newest`; of ALL_VALUES for a cross without.
+    `windows` are int64 [P, 2], as the integers of `newest`; of ALL_VALUES for a cross without.
     """
 
     first: Transform
@@ -43,22 +40,12 @@ class PairCrosses(NamedTuple):
     windows: NDArray[np.int64]
 
     def run(
-        self, given: Sequence[FlatColumn], crossed: int, limits: RequestLimits | None
+        self, pair: Sequence[FlatColumn], crossed: int, limits: RequestLimits | None
     ) -> tuple[list[FlatColumn], int]:
-        """Return the columns of the crosses, and the ids that crosses with lists have made up to them.
-
-        Args:
-            given: The two columns.
-            crossed: Ids that earlier crosses have made.
-            limits: Limits of a request, or None.
-
-        Raises:
-            BadInput: A column would exceed its limit.
-            TooLarge: The crosses make more ids than a request may have.
-        """
-        t, (first, second) = self.first, given
-        rows, ragged = rows_of(t, given), first.splits is not None or second.splits is not None
-        bounds = [(0 if f.splits is None else address(f.splits), f.width, f.rows) for f in given]
+        """Return the crosses' columns, and `crossed` with the ids that they make of lists; BadInput or TooLarge."""
+        t, (first, second) = self.first, pair
+        rows, ragged = rows_of(t, pair), first.splits is not None or second.splits is not None
+        bounds = [(0 if f.splits is None else address(f.splits), f.width, f.rows) for f in pair]
         if ragged:
             ends = np.empty((len(self.names), rows + 1), np.int64)
             total, most = crosses.pair_ends(*bounds[0], *bounds[1], self.windows, self.windowed, ends)
@@ -66,34 +53,31 @@ class PairCrosses(NamedTuple):
                 crossed = within_limit(t, crossed + total, limits)
             counts: list[int] = ends[:, -1].tolist()
         else:
-            windowed, other = given[self.windowed].width, given[1 - self.windowed].width
+            windowed, other = pair[self.windowed].width, pair[1 - self.windowed].width
             pairs = [min(max(windowed - skip, 0), window) * other for skip, window in self.windows.tolist()]
             most, counts = max(pairs), [rows * count for count in pairs]
             total = sum(counts)
         if most > MAX_CROSSED:
             raise BadInput(f"{named(t)}: expected at most {MAX_CROSSED} crossed values per row")
         check_count(t, max(counts))
-        values = [_hashed(f) for f in given]
+        values = [_hashed(f) for f in pair]
         columns = [(address(v), len(v), *bound) for v, bound in zip(values, bounds)]
         mixed, ids = np.empty(sum(map(len, values)), np.uint64), np.empty(total, np.int64)
         buckets, key = map(np.uint64, t.integers)
         crosses.cross_pairs(*columns[0], *columns[1], self.windows, self.windowed, rows, buckets, key, mixed, ids)
-        made, start = [], 0
-        for part, count in enumerate(counts):
-            some = ids[start : start + count]
-            made.append(FlatColumn(some, rows, 1, ends[part]) if ragged else FlatColumn(some, rows, count // rows))
+        flat, start = [], 0
+        for n, count in enumerate(counts):
+            part_ids = ids[start : start + count]
+            flat.append(FlatColumn(part_ids, rows, 1, ends[n]) if ragged else FlatColumn(part_ids, rows, count // rows))
             start += count
-        return made, crossed
+        return flat, crossed
 
 
 def pair_crosses(transforms: Sequence[Transform], read: Collection[str]) -> tuple[dict[str, PairCrosses], set[str]]:
     """Return the crosses of two columns by the name of each group's first, and the transforms that need no run.
 
-    These are the other crosses of a group, and windows of a column that nothing but such crosses reads.
-
-    Args:
-        transforms: All transforms of a version, in their order.
-        read: Names of the columns that features read.
+    These are the other crosses of a group, and windows of a column that nothing but such crosses reads; features read
+    the columns `read`.
     """
     windows = {t.name: t for t in transforms if t.op == "newest"}
     replaced: set[str] = set()
@@ -108,27 +92,19 @@ def pair_crosses(transforms: Sequence[Transform], read: Collection[str]) -> tupl
                 replaced.add(window_of.name)
                 inputs[windowed], window = window_of.inputs[0], (window_of.integers[0], window_of.integers[1])
             groups.setdefault((*inputs, windowed, *t.integers), []).append((t, window))
-    made: dict[str, PairCrosses] = {}
+    pairs: dict[str, PairCrosses] = {}
     for (first, second, windowed, *_), members in groups.items():
         names = [t.name for t, _ in members]
         ranges = np.array([window for _, window in members], np.int64)
-        made[names[0]] = PairCrosses(members[0][0], names, (first, second), windowed, ranges)
-    needed = {*read, *(name for group in made.values() for name in group.inputs)}
-    crossed = {name for group in made.values() for name in group.names}
+        pairs[names[0]] = PairCrosses(members[0][0], names, (first, second), windowed, ranges)
+    needed = {*read, *(name for group in pairs.values() for name in group.inputs)}
+    crossed = {name for group in pairs.values() for name in group.names}
     needed |= {name for t in transforms if t.name not in crossed for name in t.inputs}
-    return made, (replaced - needed) | (crossed - made.keys())
+    return pairs, (replaced - needed) | (crossed - pairs.keys())
 
 
 def within_limit(t: Transform, crossed: int, limits: RequestLimits) -> int:
-    """Return the ids that crosses with lists have made up to one of them.
-
-    Args:
-        t: The last of the crosses.
-        crossed: The ids.
-
-    Raises:
-        TooLarge: A request may not have as many.
-    """
+    """Return the ids that crosses with lists have made up to `t`; raise TooLarge if a request may not have as many."""
     if crossed > limits.max_ids:
         raise TooLarge(
             f"max_ids: expected at most {limits.max_ids} crossed ids per request, got {crossed} or more, up"
@@ -148,11 +124,7 @@ def combinations(t: Transform, given: Sequence[FlatColumn]) -> int:
 
 
 def cross(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
-    """Return the ids of a cross of any number of columns.
-
-    Raises:
-        BadInput: The column would exceed its limit.
-    """
+    """Return the ids of a cross of any number of columns; raise BadInput if they would exceed their limit."""
     rows = rows_of(t, given)
     buckets, key = t.integers
     values = [_hashed(f) for f in given]
@@ -198,7 +170,6 @@ def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
 
 
 def _hashed(f: FlatColumn) -> NDArray[np.uint64]:
-    """Return a column's values as crosses hash them."""
     if isinstance(f.values, Strings):
         return fingerprints(f.values)
     values: NDArray[np.uint64] = np.ascontiguousarray(f.values).view(np.uint64)

@@ -1,16 +1,15 @@
 """Fill the inputs that a request leaves out from the records of a version's entities.
 
-A request that leaves inputs of an entity out is bound with its key alone: the sources of these inputs get the key's
-rows, no values, and the most values of a record as stride (kernels.pool: BY_ENTITY). Whoever reads a bound request's
-values fills them in first, as of the epoch that it reads rows at; so they are part of the generation, like every row.
+Such a request is bound with the entity's key alone: the sources of these inputs get the key's rows, no values, and the
+most values of a record as stride (kernels.pool: BY_ENTITY). Whoever reads a bound request's values fills them in first,
+as of the epoch that it reads rows at; so they are part of the generation, like every row.
 
 Invariants
-- Records are copied under the state of the batch, into memory of that one call: nothing is kept between two.
+- Records are copied under the state of the batch, into memory of that one call. Values outlive it only for requests
+  that ask for them (UsedRecords): whole records, under the same state.
 - What a request sends is never replaced.
 - A record holds what bind_inputs() would have made of the same values (processor.package.entities), so a request scores
   equal to the bit with and without them.
-- A plan without entities has none of this: no field, no call.
-- Values outlive the call only for requests that ask for them (UsedRecords): whole records, under the same state.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.evaluation import Transforms
+from freshet_serving.processor.features.input_reader import shaped
 from freshet_serving.processor.features.late_values import LateFill
 from freshet_serving.processor.kernels import records as kernels
 from freshet_serving.processor.kernels.hashing import hash_strings
@@ -43,53 +43,36 @@ from freshet_serving.processor.package import (
 
 
 def make_records(manifest: Manifest, entity: EntityEntry, columns: Mapping[str, Column], rows: int) -> Records:
-    """Return the records of n keys, int32 [n, words], with the transforms applied.
-
-    Args:
-        columns: The entity's columns by name, as a request would send them.
-        rows: Number of keys.
-
-    Raises:
-        BadInput: A column is missing or does not fit.
-    """
+    """Return the records of n keys, int32 [n, words]; raise BadInput if a column is missing or does not fit."""
     for spec in column_specs(manifest, entity):
         if spec.name not in columns:
             raise BadInput(f"entity {entity.name!r}: {spec.name!r} is missing")
-    made = Transforms(replace(manifest, transforms=derived(manifest, entity))).run(columns)
-    return pack_records(manifest, entity, {**columns, **made}, rows, hash_strings)
+    computed = Transforms(replace(manifest, transforms=derived(manifest, entity))).run(columns)
+    return pack_records(manifest, entity, {**columns, **computed}, rows, hash_strings)
 
 
 def missing_columns(specs: Iterable[Input], rows: int = 1) -> dict[str, Column]:
     """Return columns of values that stand for none, as training reads them: 0, "", NaN and empty lists."""
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for spec in specs:
         count = 0 if spec.ragged else rows * (spec.columns or 1)
         flat: Any = np.full(count, np.nan, np.float32) if spec.dtype == "float32" else np.zeros(count, np.int64)
         flat = Strings.of([""] * count) if spec.dtype == "string" else flat
-        if spec.ragged:
-            found[spec.name] = Ragged(flat, np.zeros(rows + 1, np.int64))
-        else:
-            found[spec.name] = flat.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else flat
-    return found
+        columns[spec.name] = shaped(spec, flat, rows, 0)
+    return columns
 
 
 class EntityRecords:
     """One entity of a plan.
 
     Attributes:
-        inputs: The inputs that it fills.
-        key: The input with its key.
         unknown: What a row gets whose key has no record (processor.package.entities.UNKNOWN).
         counts: Values of a row by source: of its inputs and of the transforms derived of them.
         ids: Ids of a row by source, strings once a seed.
     """
 
     def __init__(self, manifest: Manifest, entity: EntityEntry, sources: Mapping[tuple[str, int], int]) -> None:
-        """Lay out an entity.
-
-        Args:
-            sources: Numbers of the plan's sources, by name and seed.
-        """
+        """Lay out an entity; `sources` are the numbers of the plan's sources, by name and seed."""
         layout = record_layout(manifest, entity)
         fields = layout.sources
         self._manifest, self._entity, self._whole_words = manifest, entity, layout.words
@@ -107,12 +90,7 @@ class EntityRecords:
             self.ids[f.source] += 0 if f.floats else f.count
         self._fields = np.array(
             [
-                (
-                    sources[f.source, f.seed],
-                    4 * f.offset,
-                    words if f.floats else words // 2,
-                    f.count if f.ragged else 0,
-                )
+                (sources[f.source, f.seed], 4 * f.offset, words if f.floats else words // 2, f.count if f.ragged else 0)
                 for f in fields
             ],
             np.int64,
@@ -124,24 +102,19 @@ class EntityRecords:
         self._lists = int(np.count_nonzero(self._fields[:, kernels.FIELD_CAPACITY]))
 
     def feeds(self, sources: NDArray[np.int64]) -> bool:
-        """Report whether it fills one of these sources of the plan."""
         return not self._sources.isdisjoint(sources.tolist())
 
     def left_out(self, inputs: Collection[str]) -> frozenset[str]:
-        """Return which of its inputs, and of the transforms derived of them, it fills for a request.
-
-        Raises:
-            BadInput: A transform would combine what is sent with what is not.
-        """
+        """Return the inputs and derived transforms that it fills; BadInput if a transform would mix sent and filled."""
         left = {name for name in self.inputs if name not in inputs}
         if self.key not in inputs:
             return frozenset()
         for t in self.transforms:
-            mine = [name for name in t.inputs if name in left]
-            if mine and len(mine) < len(t.inputs):
+            filled = [name for name in t.inputs if name in left]
+            if filled and len(filled) < len(t.inputs):
                 sent = first_of(name for name in t.inputs if name not in left)
-                raise BadInput(f"input {sent!r}: expected {mine[0]!r} with it, or neither: the model combines them")
-            if mine:
+                raise BadInput(f"input {sent!r}: expected {filled[0]!r} with it, or neither: the model combines them")
+            if filled:
                 left.add(t.name)
         return frozenset(left)
 
@@ -156,20 +129,19 @@ class EntityRecords:
             tables, self._table, self._key, self._fields, inputs, spans, epoch, self._default.ctypes.data,
             self._words, records.ctypes.data, lists.ctypes.data, splits.ctypes.data, counts,
         )  # fmt: skip
-        for n, one in enumerate(bound):
-            if one.used is not None and (kept := one.used.records.get(self)) is not None:
-                self._keep(tables, epoch, inputs[n, self._key].tolist(), spans[n].tolist(), kept)
+        for n, request in enumerate(bound):
+            if request.used is not None and (target := request.used.records.get(self)) is not None:
+                self._keep(tables, epoch, inputs[n, self._key].tolist(), spans[n].tolist(), target)
         return LateFill((records, lists, splits))
 
     def _keep(
-        self, tables: NDArray[np.int64], epoch: int, key: list[int], span: list[int], kept: NDArray[np.int32]
+        self, tables: NDArray[np.int64], epoch: int, key: list[int], span: list[int], target: NDArray[np.int32]
     ) -> None:
-        """Copy the records of a span's keys to their rows in `kept`."""
         address, count, stride, *_ = key
         first, rows = (0, min(span[1], 1)) if count == 1 else span
         kernels.copy_records(
             tables, self._table, address + 8 * stride * first, stride, rows, epoch, self._default.ctypes.data,
-            self._whole_words, kept[first:].ctypes.data,
+            self._whole_words, target[first:].ctypes.data,
         )  # fmt: skip
 
     def record_nbytes(self, keys: int) -> int:
@@ -177,12 +149,5 @@ class EntityRecords:
         return 0 if self._entity.text_nbytes < 0 else 4 * self._whole_words * keys
 
     def given(self, records: NDArray[np.int32], names: Collection[str]) -> dict[str, Column]:
-        """Return columns of records as they were given.
-
-        Args:
-            records: int32 [n, words], as kept.
-
-        Raises:
-            BadInput: The version's file holds other records.
-        """
+        """Return columns of kept records as they were given; raise BadInput for records of another layout."""
         return unpack_records(self._manifest, self._entity, records, names)

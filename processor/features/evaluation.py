@@ -2,8 +2,8 @@
 
 Every op is a kernel or a few calls of numpy on whole columns. A column of one row stays one row until it is joined or
 crossed with longer ones, which broadcasts it. What a request can expand to is limited before it is allocated: joined
-strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in all. The ids that
-crosses with lists make are counted before any is made, and a request may make max_ids of them (limits).
+strings by MAX_NBYTES, crosses by MAX_CROSSED values per row and MAX_VALUES in all. The ids that crosses with lists make
+are counted before any is made, and a request may make max_ids of them (limits).
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ INT32 = np.int64(2**32), np.int64(2**31)
 
 
 class Transforms:
-    """The transforms of one version, in their order."""
-
     def __init__(self, manifest: Manifest) -> None:
         shapes = manifest.shapes
         self._pairs, unneeded = pair_crosses(manifest.transforms, {f.input for f in manifest.lookups})
@@ -44,16 +42,11 @@ class Transforms:
     ) -> dict[str, Column]:
         """Return the columns of all transforms, by name, for inputs that were checked against the manifest.
 
-        Events that only crosses read are no column of their own.
-
-        Args:
-            inputs: The inputs by name.
-            left_out: Names of inputs that are left out, and of the transforms of them, which are not computed.
-            limits: Limits of a request; None for inputs that are not a request.
+        Events that only crosses read are no column of their own. Transforms that are left out are not computed.
 
         Raises:
             BadInput: A column would exceed its limit.
-            TooLarge: The crosses make more ids than a request may have.
+            TooLarge: The crosses make more ids than `limits` allow.
         """
         crossed = 0
         sent = {name: width for name, width in self._read.items() if name in inputs}

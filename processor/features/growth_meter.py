@@ -1,12 +1,11 @@
 """Measure how much a stage computes, by rows and by the longest list (processor.package.stage_entries).
 
-A traced run counts the bytes that operators write, so the result does not depend on the machine. Runs of few rows with
-short lists are enough: tensors' sizes are products of sizes, so their sum is a polynomial, which a few points fix. Two
-larger points check it: what grows faster than any polynomial of these powers (a loop that doubles what it carries) is
-refused, because a small request could ask for any memory.
+A traced run counts the bytes that operators write. Tensors' sizes are products of sizes, so their sum is a polynomial,
+which a few small runs fix. Two larger ones check it: what grows faster than any polynomial of these powers (a loop that
+doubles what it carries) is refused, because a small request could ask for any memory.
 
-Rejected: measuring memory or time. Both depend on the machine, the allocator and what else runs, and a bound that
-differs between two replicas makes a request that one of them refuses.
+Rejected: measuring memory or time. Both depend on the machine and what else runs, and a bound that differs between two
+replicas makes a request that one of them refuses.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.features.input_reader import shaped
 from freshet_serving.processor.features.stage import Stage, TracedStage, load_stage
 from freshet_serving.processor.package import GrowthTerm, Input, Manifest, StageGrowth, StageLookup
 
@@ -34,8 +34,7 @@ CHECKS = ((2, 40), (8, 8))
 POWERS = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (2, 3))
 """Highest powers of rows and of the length, the simplest polynomial first."""
 CLOSE, CHECKED, FASTER = 1.25, 1.02, 1.5
-MAX_CELLS = 1 << 26
-"""A run that makes more for so few values tells enough."""
+
 UNKNOWN_FACTOR, UNKNOWN_PAIRS = 16.0, 0.25
 """Cells for each that is fed to a graph that was not measured, and for each pair of a list's values."""
 LENGTH = -1
@@ -44,28 +43,13 @@ IDS = (0, 1, LENGTH)
 
 
 def growth_of(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth:
-    """Return a loaded stage's growth: the manifest's, else measured, else assumed.
-
-    Args:
-        data: The stage's bytes.
-
-    Raises:
-        TooLarge: It grows faster than a product of small powers of rows and length.
-    """
+    """Return a loaded stage's growth: the manifest's, else measured (see `measured`), else assumed."""
     assert manifest.stage is not None, "the manifest has a stage"
     return manifest.stage.growth or _measured(manifest, stage, data) or assumed(manifest)
 
 
 def with_growth(manifest: Manifest, data: bytes) -> Manifest:
-    """Return a manifest whose stage, if it has one, says how much it computes.
-
-    Args:
-        manifest: The manifest of a version that is being written.
-        data: The stage's bytes.
-
-    Raises:
-        TooLarge: It grows faster than a product of small powers of rows and length.
-    """
+    """Return a manifest whose stage, if it has one, says how much it computes (see `measured`)."""
     if manifest.stage is None:
         return manifest
     growth = _measured(manifest, load_stage(manifest, data), data)
@@ -95,12 +79,7 @@ def _measured(manifest: Manifest, stage: Stage, data: bytes) -> StageGrowth | No
 
 
 def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGrowth:
-    """Return a stage's growth.
-
-    Args:
-        manifest: The version's manifest; its stage is the traced one.
-        traced: The stage, which counts; it is used up.
-        value: What integers are; LENGTH for the length of lists.
+    """Return the growth of a manifest's traced stage, which is used up; `value` is what integers are, perhaps LENGTH.
 
     Raises:
         BadInput: The model refuses the values that it is measured with.
@@ -108,16 +87,16 @@ def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGr
     """
     assert manifest.stage is not None, "the manifest has a stage"
     points = [(rows, length) for length in LENGTHS for rows in ROWS] + list(CHECKS)
-    keyed = [one for one in manifest.stage_lookups if not one.whole]
+    keyed = [lookup for lookup in manifest.stage_lookups if not lookup.whole]
     fed = []
     for rows, length in points:
-        sizing, own = traced.sized_by, length if value == LENGTH else value
-        columns = {i.name: _column(i, rows, length, i.name in sizing, own) for i in manifest.inputs}
-        found = _rows(manifest, rows, length)
-        fed.append(sum(map(_cells, columns.values())) + sum(found[one.name].size for one in keyed))
-        traced.run(columns, rows, found)
+        sizing, integer = traced.sized_by, length if value == LENGTH else value
+        columns = {i.name: _column(i, rows, length, i.name in sizing, integer) for i in manifest.inputs}
+        looked_up = _rows(manifest, rows, length)
+        fed.append(sum(map(_cells, columns.values())) + sum(looked_up[lookup.name].size for lookup in keyed))
+        traced.run(columns, rows, looked_up)
     sized_by = sorted(traced.sized_by)
-    cells = [own + nbytes // CELL_NBYTES for own, nbytes in zip(fed, traced.made())]
+    cells = [count + nbytes // CELL_NBYTES for count, nbytes in zip(fed, traced.made())]
     terms = _polynomial(np.array(points, float), np.array(cells, float))
     if terms is None:
         raise TooLarge(
@@ -129,16 +108,12 @@ def measured(manifest: Manifest, traced: TracedStage, value: int = 0) -> StageGr
 
 
 def assumed(manifest: Manifest) -> StageGrowth:
-    """Return a growth for a stage that cannot be measured: so many cells for each that is fed, and all pairs of a list.
-
-    Args:
-        manifest: The version's manifest, which has a stage.
-    """
+    """Return a growth for a stage that cannot be measured: of each cell that is fed, and of all pairs of a list."""
     lists = [i for i in manifest.inputs if i.ragged]
     width = sum(i.columns or 1 for i in manifest.inputs if not i.ragged)
     terms = [GrowthTerm(1, 0, UNKNOWN_FACTOR * max(1, width))]
     if lists:
-        dims = sum(manifest.table(one.table).dim for one in manifest.stage_lookups if not one.whole)
+        dims = sum(manifest.table(lookup.table).dim for lookup in manifest.stage_lookups if not lookup.whole)
         terms += [GrowthTerm(1, 1, UNKNOWN_FACTOR * (len(lists) + dims)), GrowthTerm(1, 2, UNKNOWN_PAIRS)]
     return StageGrowth(terms)
 
@@ -155,25 +130,8 @@ def _column(spec: Input, rows: int, length: int, sizing: bool, value: int) -> Co
     return shaped(spec, values, rows, length)
 
 
-def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
-    """Return values as the column of an input.
-
-    Args:
-        values: All of them, end to end.
-        length: Values of each row if the input has lists.
-    """
-    if spec.ragged:
-        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
-    column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values
-    return column
-
-
 def fed_shape(manifest: Manifest, lookup: StageLookup, rows: int, length: int) -> tuple[int, int]:
-    """Return the shape of what a stage is fed for a lookup: rows for each key, or a whole table.
-
-    Args:
-        length: Keys of each row if the input has lists.
-    """
+    """Return the shape of what a stage is fed for a lookup: rows for each key (`length` a list), or a whole table."""
     table = manifest.table(lookup.table)
     if lookup.whole:
         return table.rows, table.dim
@@ -182,8 +140,8 @@ def fed_shape(manifest: Manifest, lookup: StageLookup, rows: int, length: int) -
 
 
 def _rows(manifest: Manifest, rows: int, length: int) -> dict[str, NDArray[np.float32]]:
-    """Return rows of zeros for all that the stage looks up."""
-    return {one.name: np.zeros(fed_shape(manifest, one, rows, length), np.float32) for one in manifest.stage_lookups}
+    lookups = manifest.stage_lookups
+    return {lookup.name: np.zeros(fed_shape(manifest, lookup, rows, length), np.float32) for lookup in lookups}
 
 
 def _cells(column: Column) -> int:

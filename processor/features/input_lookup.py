@@ -6,8 +6,8 @@ Invariants
   it; fill() may wait for a store, and belongs on another thread.
 - What a request sends wins: a lookup adds absent inputs only.
 
-The extension that has the stores implements it (processor.ports.InputStores); without one nothing is looked up, and
-who configures a store is refused by name.
+The extension that has the stores implements it (processor.ports.InputStores); without one, configuring a store is
+refused by name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ class FilledInputs(NamedTuple):
     """A request's inputs after the lookup.
 
     Attributes:
-        inputs: All inputs, those that were sent and those that were looked up.
         looked_up: Those that were looked up, as they are used.
         defaulted: Those of them with a default in at least one row, and why, in lower case.
     """
@@ -43,34 +42,13 @@ class InputLookup(Protocol):
     """Fills inputs of one version's requests. Thread-safe."""
 
     def find(self, inputs: Mapping[str, Column]) -> Any:
-        """Return what a request leaves out, for peek() and fill().
-
-        Args:
-            inputs: The inputs that it sends.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Return what a request leaves out, for peek() and fill(); raise BadInput for a bad key or a missing store."""
 
     def peek(self, inputs: Mapping[str, Column], left_out: Any) -> FilledInputs | None:
-        """Add what a request leaves out, from memory; return None if a store would have to be asked.
-
-        Args:
-            inputs: The inputs that it sends.
-            left_out: What find() returned for them.
-        """
+        """Add what find() returned, from memory; return None if a store would have to be asked."""
 
     def fill(self, inputs: Mapping[str, Column], end_s: float = ..., left_out: Any = None) -> FilledInputs:
-        """Add what a request leaves out.
-
-        Args:
-            inputs: The inputs that it sends.
-            end_s: The request's deadline, on the clock's now_s().
-            left_out: What find() of any lookup returned for them, if it was called.
-
-        Raises:
-            BadInput: A key is not one, or this server does not have the store.
-        """
+        """Add what any lookup's find() returned, or finds, by end_s on the clock's now_s(); errors as of find()."""
 
     def counted(self) -> Snapshot:
         """Return the counters since the version was loaded."""
@@ -90,7 +68,6 @@ class NoLookups:
     """The lookups of a process without stores."""
 
     def of(self, manifest: Manifest) -> InputLookup | None:
-        """Return None."""
         return None
 
     def close(self) -> None:
@@ -107,14 +84,7 @@ def input_stores() -> InputStores | None:
 
 
 def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
-    """Return the settings of stores.
-
-    Args:
-        sections: By the store's name, its address, or its section of the server's file.
-
-    Raises:
-        BadInput: An option does not fit, or nothing here has online stores.
-    """
+    """Return the settings of stores, by name an address or a section of the server's file; raise BadInput."""
     if not sections:
         return []
     stores = input_stores()
@@ -124,14 +94,9 @@ def parse_stores(sections: Mapping[str, Any]) -> list[Any]:
 
 
 def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return the addresses of stores by name, from NAME=ADDRESS each.
+    """Return the addresses of stores by name, from NAME=ADDRESS each; raise BadInput that names the option.
 
-    Args:
-        texts: The texts; one without a name is a further host of the address before it, which has commas itself.
-        option: What has them, for the message.
-
-    Raises:
-        BadInput: A name is missing, or there twice.
+    A text without a name is a further host of the address before it, which has commas itself.
     """
     addresses: dict[str, str] = {}
     for text in texts:
@@ -148,14 +113,7 @@ def named_addresses(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def open_lookups(settings: Sequence[Any], clock: Clock) -> InputLookups:
-    """Open a process' stores; returns at once, also if they cannot be reached.
-
-    Args:
-        settings: What parse_stores() returned, or mappings of the fields of it.
-
-    Raises:
-        BadInput: A library is not installed, two stores have one name, or nothing here has online stores.
-    """
+    """Open a process' stores, from parse_stores() or mappings of such fields; returns at once. Raises BadInput."""
     stores = input_stores()
     if stores is not None:
         lookups: InputLookups = stores.open(settings, clock)

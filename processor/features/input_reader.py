@@ -18,11 +18,7 @@ from freshet_serving.processor.package import Input, Manifest
 class BoundInput(NamedTuple):
     """One checked input as the kernel reads it: value v of row r at values[r * stride + v], or by row_splits.
 
-    Attributes:
-        values: int64 (strings hashed) or float32, contiguous.
-        rows: Number of rows; one row is broadcast.
-        stride: Values per row.
-        splits: Row splits of a ragged input; None for a dense one.
+    The values are contiguous int64 (strings hashed) or float32; one row is broadcast; a dense input has no splits.
     """
 
     values: NDArray[Any]
@@ -32,11 +28,7 @@ class BoundInput(NamedTuple):
 
 
 def bound_input(spec: Input, words: list[int]) -> BoundInput:
-    """Return an input as the kernel reads it from memory; the memory must outlive it.
-
-    Args:
-        words: The input's INPUT_FIELDS (kernels.pool).
-    """
+    """Return an input as the kernel reads it from its INPUT_FIELDS (kernels.pool); the memory must outlive it."""
     values, rows, stride, splits, _ = words
     bounds = _at(splits, rows + 1, np.int64) if splits else None
     count = int(bounds[-1]) if bounds is not None else (rows - 1) * stride + (spec.columns or 1)
@@ -137,7 +129,6 @@ def _ids(spec: Input, values: NDArray[Any] | Strings, seed: int, where: str) -> 
 
 
 def _floats(values: NDArray[Any] | Strings, where: str) -> NDArray[Any]:
-    """Return the values of lists of floats."""
     if isinstance(values, np.ndarray) and not values.size:
         # An empty list has no type of its own.
         return np.empty(0, np.float32)
@@ -158,9 +149,6 @@ def with_blank_row(manifest: Manifest, inputs: Mapping[str, Column]) -> dict[str
     """Return the inputs of a request for no candidates with a blank row for these; None for any other request.
 
     What the request leaves out, for others to fill, is blank as well.
-
-    Args:
-        inputs: The request's inputs.
     """
     rows = {i.name: size_of(inputs[i.name], i.columns or 1)[0] for i in manifest.inputs if i.name in inputs}
     if 0 not in rows.values() or max(rows.values()) > 1:
@@ -176,10 +164,13 @@ def blank_inputs(manifest: Manifest) -> dict[str, Column]:
     for spec in manifest.inputs:
         count = spec.columns or 1
         flat = Strings.of([""] * count) if spec.dtype == "string" else np.zeros(count, spec.dtype)
-        if spec.ragged:
-            inputs[spec.name] = Ragged(flat, np.array([0, 1], np.int64))
-        else:
-            inputs[spec.name] = (
-                flat if isinstance(flat, Strings) else flat.reshape((1, count) if spec.columns else (1,))
-            )
+        inputs[spec.name] = shaped(spec, flat, 1, 1)
     return inputs
+
+
+def shaped(spec: Input, values: Any, rows: int, length: int) -> Column:
+    """Return the values of rows, end to end, as the column of an input; `length` is that of each list."""
+    if spec.ragged:
+        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * length)
+    column: Column = values.reshape(rows, spec.columns) if spec.columns and spec.dtype != "string" else values
+    return column

@@ -26,24 +26,14 @@ class ListWriter(Protocol):
         """The inputs that are written."""
 
     def begin(self) -> str:
-        """Connect where it is not connected; return what changes once the store may have lost what was written.
-
-        Raises:
-            NotReady: The store cannot be reached.
-        """
+        """Connect, or raise NotReady; return what changes once the store may have lost what was written."""
 
     def write(
-        self,
-        keys: Column,
-        lists: Mapping[str, Ragged],
-        newest_s: NDArray[np.int64],
-        left_s: NDArray[np.float64] | None,
+        self, keys: Column, lists: Mapping[str, Ragged], newest_s: NDArray[np.int64], left_s: NDArray[np.float64] | None
     ) -> None:
-        """Write the lists of entities; an entity without values has no lists afterwards.
+        """Write the lists of entities, of one length an entity; one without values has no lists afterwards.
 
         Args:
-            keys: The key of each entity.
-            lists: For each of `inputs`, a list for each entity; all of an entity have one length.
             newest_s: Unix seconds of each entity's newest value.
             left_s: Seconds after which each entity's lists are no longer there; None for never.
 
@@ -53,23 +43,11 @@ class ListWriter(Protocol):
         """
 
     def erase(self, keys: Column) -> int:
-        """Remove the lists of entities; return how many had any. Raises NotReady.
-
-        Args:
-            keys: The key of each entity.
-        """
+        """Remove the lists of entities; return how many had any. Raises NotReady."""
 
 
 def list_writer(settings: Any, manifest: Manifest, inputs: Collection[str]) -> ListWriter:
-    """Return what writes inputs to a store; connects to nothing yet.
-
-    Args:
-        settings: One of what parse_stores() returned.
-        manifest: The manifest of the version that reads them.
-
-    Raises:
-        BadInput: The version does not read them from this store.
-    """
+    """Return what writes inputs to a store of parse_stores(), not connected; BadInput if the version reads others."""
     stores = input_stores()
     if stores is None:
         raise missing(ONLINE_STORES, EXTENSION)

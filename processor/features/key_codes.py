@@ -31,18 +31,18 @@ def _quotient_remainder(ids: Int64s, remainders: int, quotients: int) -> Int64s:
 
 
 def _k_way(ids: Int64s, rows: int, keys: int) -> Int64s:
-    made = np.empty((len(ids), keys), np.int64)
+    codes = np.empty((len(ids), keys), np.int64)
     for j in range(keys):
-        made[:, j] = (_hashed(ids, j) % np.uint64(rows)).view(np.int64) + j * rows
-    return made
+        codes[:, j] = (_hashed(ids, j) % np.uint64(rows)).view(np.int64) + j * rows
+    return codes
 
 
 def _binary_code(ids: Int64s, bits: int, keys: int) -> Int64s:
-    made, code = np.empty((len(ids), keys), np.int64), _hashed(ids, 0)
+    codes, bits_of = np.empty((len(ids), keys), np.int64), _hashed(ids, 0)
     for j in range(keys):
-        piece = (code >> np.uint64(j * bits)) & np.uint64((1 << bits) - 1)
-        made[:, j] = piece.view(np.int64) + (j << bits)
-    return made
+        piece = (bits_of >> np.uint64(j * bits)) & np.uint64((1 << bits) - 1)
+        codes[:, j] = piece.view(np.int64) + (j << bits)
+    return codes
 
 
 def _hashed(ids: Int64s, j: int) -> NDArray[np.uint64]:

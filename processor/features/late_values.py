@@ -1,13 +1,11 @@
 """Fill in, under the state of a batch, the values that a bound request leaves out.
 
-Three kinds fill sources, and a source names the one that fills it (kernels.pool: FILLED_BY): records of entities
-(entity_records), a stage that reads rows (stage_rows), and extensions by sections of the manifest. What they fill in
-lives as long as the call that reads it: nothing is kept between two batches, so every value belongs to the generation
-of its batch.
+A source names what fills it (kernels.pool: FILLED_BY): records of entities (entity_records), a stage that reads rows
+(stage_rows), or an extension by a section of the manifest. Values live as long as the call that reads them, so each
+belongs to the generation of its batch.
 
-What an extension fills is simpler than what an entity does: an input as the sparse graph reads it, with one row for all
-rows of a request, and not counted among its ids. Inputs that are read before the batch (by transforms, by a stage), and
-lists, which the limits of a request have to measure, cannot be filled so; late_inputs() refuses them.
+An extension fills an input with one row for all rows of a request, not counted among its ids. Inputs that are read
+before the batch, and lists, which limits have to measure, cannot be filled so: late_inputs() refuses them.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ class LateFill(NamedTuple):
 
     Attributes:
         kept: What holds the values; it must outlive their use.
-        refusal: The error of a request whose values are refused, or were not computed in time: they are NaN; None
-            without one.
+        refusal: The error of a request whose values were refused, or not computed in time: they are NaN.
     """
 
     kept: Sequence[Any] = ()
@@ -44,12 +41,7 @@ class LateValues(Protocol):
         """Report whether it fills one of these sources."""
 
     def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
-        """Replace left-out sources by values; those that it fills become SENT.
-
-        Args:
-            view: The rows to fill.
-            inputs: The view's inputs, int64 [R, S, INPUT_FIELDS] (kernels.pool), to write to.
-        """
+        """Replace left-out sources of the view's `inputs`, int64 [R, S, INPUT_FIELDS]; they become SENT."""
 
 
 class LateInputs(LateValues, Protocol):
@@ -61,14 +53,7 @@ class LateInputs(LateValues, Protocol):
 
 
 def late_inputs(manifest: Manifest, sources: Mapping[tuple[str, int], int]) -> list[LateInputs]:
-    """Return what extensions fill with each batch, by the sections of a manifest.
-
-    Args:
-        sources: Numbers of the plan's sources, by name and seed.
-
-    Raises:
-        BadInput: An input is not one that can be filled so.
-    """
+    """Return what extensions fill with each batch, by the sections of a manifest; BadInput for an unfit input."""
     late: list[LateInputs] = []
     if not manifest.sections:
         return late
@@ -86,13 +71,8 @@ def late_inputs(manifest: Manifest, sources: Mapping[tuple[str, int], int]) -> l
 
 
 def fill_left_out(late: Sequence[LateValues], view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
-    """Fill the left-out sources of requests.
-
-    Args:
-        view: The rows to fill.
-        inputs: The view's inputs, to write to.
-    """
+    """Fill the left-out sources of a view's requests; `inputs` are the view's, to write to."""
     if not left_out(inputs).any():
         return LateFill()
-    fills = [one.fill(view, inputs) for one in late]
-    return LateFill(fills, next((one.refusal for one in fills if one.refusal is not None), None))
+    fills = [values.fill(view, inputs) for values in late]
+    return LateFill(fills, next((fill.refusal for fill in fills if fill.refusal is not None), None))

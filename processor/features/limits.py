@@ -75,10 +75,7 @@ class RequestLimits:
     max_body_bytes: int = field(
         default=64 << 20,
         metadata=option(
-            "Largest request body; before and after decompression",
-            between(1, 1 << 32),
-            unit="bytes",
-            heading=REQUESTS,
+            "Largest request body; before and after decompression", between(1, 1 << 32), unit="bytes", heading=REQUESTS
         ),
     )
     max_inflation: int = 100
@@ -90,9 +87,9 @@ class RequestLimits:
         """Return the limits among the options of an object that has more."""
         return RequestLimits(**{f.name: getattr(options, f.name) for f in fields(RequestLimits)})
 
-    def over(self, own: Mapping[str, int]) -> RequestLimits:
+    def over(self, of_model: Mapping[str, int]) -> RequestLimits:
         """Return these limits with a model's own in their place."""
-        return replace(self, **own)
+        return replace(self, **of_model)
 
 
 DEFAULTS = RequestLimits()
@@ -110,14 +107,7 @@ class RequestSize:
         self._ids = self._broadcast = 0
 
     def add_rows(self, rows: int, where: str) -> None:
-        """Count an input known by its row count only.
-
-        Args:
-            where: The input's name, for the error message.
-
-        Raises:
-            TooLarge: The request has too many rows.
-        """
+        """Count an input, named `where` in messages, by its rows alone; raise TooLarge for too many rows."""
         if rows > self._rows:
             most = self._limits.max_rows
             if rows > most:
@@ -127,15 +117,7 @@ class RequestSize:
             self._rows = rows
 
     def add(self, spec: Input, rows: int, values: int) -> None:
-        """Count an input.
-
-        Args:
-            rows: Its number of rows; 0 if they are counted elsewhere.
-            values: Its number of values in all rows.
-
-        Raises:
-            TooLarge: The request has too many rows or ids.
-        """
+        """Count an input's rows (0 if they are counted elsewhere) and all their values; raise TooLarge."""
         limits = self._limits
         self.add_rows(rows, spec.name)
         if spec.dtype != "float32":

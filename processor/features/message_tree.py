@@ -31,12 +31,7 @@ class MessageTree:
     """A protobuf message type, with all that it may contain."""
 
     def __init__(self, descriptor: Any) -> None:
-        """Build the tree.
-
-        Args:
-            descriptor: The protobuf runtime's descriptor of a message. Its fields that hold messages or repeated values
-                have numbers below FIELDS.
-        """
+        """Build the tree from a protobuf descriptor, whose fields of messages or repeated values are below FIELDS."""
         kinds, rows = [descriptor], []
         # The list grows while it is iterated.
         for kind in kinds:
@@ -59,5 +54,5 @@ class MessageTree:
         """Raise TooLarge if a message has more fields and values than allowed."""
         # No encoding weighs more per byte than an empty message: HOLDER for two bytes. Short messages need no count.
         if HOLDER * len(data) > 2 * limits.max_nodes and (nodes := self.count(data)) > limits.max_nodes:
-            wanted = f"expected at most {limits.max_nodes} fields and values"
-            raise TooLarge(f"max_nodes: {wanted}, got {nodes}; send tensors as bytes, or ask for fewer at once")
+            expected = f"expected at most {limits.max_nodes} fields and values"
+            raise TooLarge(f"max_nodes: {expected}, got {nodes}; send tensors as bytes, or ask for fewer at once")

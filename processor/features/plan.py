@@ -1,21 +1,17 @@
 """Evaluate a model's sparse graph: a request's named inputs in, the dense graph's input matrix out.
 
-A SparsePlan is made once from the manifest: its sources and lookups (sources), what binds requests (binding), and what
-fills with each batch what requests leave out (late_values). bind_inputs() turns a request into addresses; fill() runs
-the fused kernel over the bound requests of a batch, and trusts what was bound.
+A SparsePlan is made once from the manifest. bind_inputs() turns a request into addresses; fill() runs the fused kernel
+over the bound requests of a batch, and trusts what was bound.
 
-Pooling runs the kernel for some features. A large request is divided into chunks of rows
-(processor.sessions.split_request), and what its rows share is looked up in steps of bounded size before. A step reads
-some features, or some ids of one feature's list: a list is taken apart only where its combiner says how pieces are
-combined (package.combiners), in order, so the sum is equal to the bit.
+A large request is divided into chunks of rows (processor.sessions.split_request), and what its rows share is looked up
+in steps of bounded size before. A list is taken apart only where its combiner says how pieces are combined
+(package.combiners), in order, so the sum is equal to the bit.
 
 A float that is infinite, or becomes so when scaled, is refused, because a network's output for it is meaningless; NaN
-is a missing value. fill() reads every float anyway and raises NonFiniteInput after writing all rows; non_finite_error()
-then finds the request and the position, for the code that answers the batch. Outputs of a stage are not checked for
-this.
+is a missing value. fill() raises NonFiniteInput after writing all rows; non_finite_error() then finds the place.
+Outputs of a stage are not checked for this.
 
-Entities, sequences, transforms and stages are parts of the core that most models do not have: their modules are loaded
-with the first version that does, never on a request.
+Modules for entities, sequences, transforms and stages are loaded with the first version that has them.
 """
 
 from __future__ import annotations
@@ -65,12 +61,9 @@ if TYPE_CHECKING:
 
 
 class Pooling(NamedTuple):
-    """Some features of a plan and the matrix columns they fill: plan and scaling of kernels.pool.
+    """Some features of a plan and the matrix columns they fill; `late` fills some of their inputs with each batch.
 
-    Attributes:
-        plan: int64 [F, PLAN_FIELDS].
-        scaling: float32 [F, SCALING_FIELDS].
-        late: What fills some of their inputs with each batch.
+    The plan is int64 [F, PLAN_FIELDS] and the scaling float32 [F, SCALING_FIELDS] (kernels.pool).
     """
 
     plan: NDArray[np.int64]
@@ -78,11 +71,7 @@ class Pooling(NamedTuple):
     late: Sequence[LateValues] = ()
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the view's rows of these features; other features' columns are unchanged.
-
-        Args:
-            view: The rows to fill.
-            out: float32 [rows, width], to write to.
+        """Write the view's rows of these features to float32 [rows, width]; other features' columns are unchanged.
 
         Raises:
             NonFiniteInput: A float is infinite, or becomes so when scaled.
@@ -98,12 +87,7 @@ class Pooling(NamedTuple):
 
 
 class PoolingStep(NamedTuple):
-    """Some features of one row, or some ids of one feature's list.
-
-    Attributes:
-        columns: The columns to divide once they are filled.
-        divisor: What to divide them by.
-    """
+    """Some features of one row, or some ids of one feature's list; `columns` are divided once they are filled."""
 
     pooling: Pooling
     bound: BoundRequest
@@ -111,28 +95,16 @@ class PoolingStep(NamedTuple):
     divisor: np.float32 = np.float32(1)
 
     def fill(self, tables: NDArray[np.int64], epoch: int, out: NDArray[np.float32], counts: NDArray[np.int64]) -> None:
-        """Fill this step's columns of a row in which earlier steps have written.
-
-        Args:
-            tables: As BatchView.tables.
-            epoch: As BatchView.epoch.
-            out: float32 [1, width], the row.
-            counts: As BatchView.counts.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-        """
+        """Fill this step's columns of a row, float32 [1, width], in which earlier steps have written; see BatchView."""
         self.pooling.fill(BatchView(tables, epoch, [self.bound], np.array([[0, 1]], np.int64), counts), out)
         if self.divisor != 1:
             out[0, self.columns] /= self.divisor
 
 
 class RowInvariants(NamedTuple):
-    """The features of a request that are the same in all of its rows.
+    """The features of a request that are the same in all of its rows, as steps to run one after another.
 
-    Attributes:
-        parts: Steps to run one after another.
-        varying: The features that differ between rows, in the columns that SparsePlan.fill() writes them to.
+    `varying` are the others, in the columns that SparsePlan.fill() writes them to.
     """
 
     ids: int
@@ -147,18 +119,11 @@ class SparsePlan:
         plan: The features' plan (kernels.pool), and `scaling` their scaling.
         lookups: `plan`, followed by the columns of sequences.
         sequences: The sequences that are inputs of the dense graph, by name.
-        stage: The stage's runs; None without a stage.
-        entities: The entities.
         late: What fills sources with each batch: entities, a stage that reads rows, extensions.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage | None = None, growth: StageGrowth | None = None) -> None:
-        """Make the plan.
-
-        Args:
-            stage: The loaded stage of a manifest that names one.
-            growth: How much it computes; None for what is assumed of a stage that was not measured.
-        """
+        """Make the plan, with the loaded stage of a manifest that names one; without a growth, one is assumed."""
         self.width = manifest.width
         self._sources = sources = Sources.of(manifest, stage is not None)
         self.lookups, self._scaling = lookup_plan(manifest, sources)
@@ -186,57 +151,28 @@ class SparsePlan:
     ) -> BoundRequest:
         """Check names, dtypes, shapes and row counts of a request, and turn it into addresses for the kernel.
 
-        Inputs of one row are broadcast to the rows of the others.
-
-        Args:
-            inputs: Columns by name.
-            limits: Limits of a request; None for inputs that are not a request.
-            limit: The time that a stage may take; None for any.
+        Inputs of one row are broadcast to the rows of the others. Inputs that are not a request have no limits.
 
         Raises:
             BadInput: An input is wrong; the message names it, with what was expected and received.
             TooLarge: The request is beyond its limits.
-            EndedRun: A stage was not done in time.
+            EndedRun: A stage was not done within `limit`.
         """
         return self._binder.bind(inputs, limits, limit)
 
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        """Return a request's inputs as they are bound: each sequence as lists of equal lengths, cut to its max_length.
-
-        Args:
-            inputs: Columns by name.
-
-        Raises:
-            BadInput: A sequence's columns do not belong together.
-        """
+        """Return a request's inputs as they are bound: each sequence as lists of one length, cut to its max_length."""
         return self._binder.aligned(inputs)
 
     def fill(self, view: BatchView, out: NDArray[np.float32]) -> None:
-        """Write the view's rows, one request after another, into `out`.
-
-        Args:
-            view: The rows to fill.
-            out: float32 [rows, width], to write to.
-
-        Raises:
-            NonFiniteInput: A float is infinite, or becomes so when scaled.
-            FreshetError: The stage refuses a request, or was not done in time.
-        """
+        """Write the view's rows, one request after another, into float32 [rows, width]; errors as of Pooling.fill()."""
         try:
             self._whole.fill(view, out)
         except NonFiniteInput as error:
             raise next(filter(None, map(self.non_finite_error, view.bound)), error) from None
 
     def filled(self, tables: NDArray[np.int64], epoch: int, bound: BoundRequest) -> BoundRequest:
-        """Return a request with the values of its left-out sources, as of an epoch.
-
-        Args:
-            tables: As BatchView.tables.
-            epoch: The epoch to read rows at.
-
-        Raises:
-            FreshetError: The stage refuses the request, or was not done in time.
-        """
+        """Return a request with the values of its left-out sources, as of an epoch; FreshetError if the stage fails."""
         view = BatchView.of(tables, epoch, bound)
         inputs = view.inputs()
         filled, refusal = fill_left_out(self.late, view, inputs)
@@ -269,11 +205,7 @@ class SparsePlan:
         return float(pool.largest(self.lookups, self._scaling, self._sent(bound)))
 
     def row_invariants(self, bound: BoundRequest, max_ids: int) -> RowInvariants | None:
-        """Return the features of a request that are the same in all rows, in steps; None if all may differ.
-
-        Args:
-            max_ids: Maximum ids of a step.
-        """
+        """Return the features that are the same in all rows, in steps of max_ids; None if all may differ."""
         return row_invariants(self._whole, self._pooling_of, bound, max_ids)
 
     def in_order(self, features: Sequence[str]) -> bool:
@@ -314,7 +246,6 @@ class SparsePlan:
         return inputs
 
     def _late_of(self, plan: NDArray[np.int64]) -> list[LateValues]:
-        """Return what fills inputs of some features with each batch."""
         return [late for late in self.late if late.feeds(plan[:, pool.SOURCE])]
 
     def _pooling_of(self, rows: Any) -> Pooling:
@@ -326,13 +257,7 @@ class SparsePlan:
 def row_invariants(
     whole: Pooling, some: Callable[[Any], Pooling], bound: BoundRequest, max_ids: int
 ) -> RowInvariants | None:
-    """Return the features of a request that are the same in all rows, in steps; None if all may differ.
-
-    Args:
-        whole: All features.
-        some: Returns the pooling of some of them, by number, in the same columns.
-        max_ids: Maximum ids of a step.
-    """
+    """Divide as SparsePlan.row_invariants() says; `some` returns features of `whole` in the same columns."""
     words = np.frombuffer(bound.words, np.int64).reshape(-1, pool.INPUT_FIELDS)
     sources, tables = whole.plan[:, pool.SOURCE], whole.plan[:, pool.TABLE]
     invariant = words[sources, pool.ROWS] == 1
@@ -383,11 +308,7 @@ def _pieces(
 
 
 def row_length(words: NDArray[np.int64]) -> int:
-    """Return the number of values in an input's one row, the most of one that is left out.
-
-    Args:
-        words: int64 [INPUT_FIELDS], the input (kernels.pool).
-    """
+    """Return the number of values in an input's one row, int64 [INPUT_FIELDS]; the most of one that is left out."""
     _, _, stride, splits, filled_by = words.tolist()
     return int(read_word(splits + 8).value) if splits and filled_by == pool.SENT else int(stride)
 

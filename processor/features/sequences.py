@@ -1,6 +1,6 @@
 """Align the columns of a request's sequences: one length an event list, cut to the sequence's max_length.
 
-A sequence's columns come as lists of one row a request, or one for each candidate. They come in one of three forms:
+A sequence's columns come as lists of one row a request, or one for each candidate, in one of three forms:
 
     lists               each column a Ragged of its own
     shared row_splits   values end to end, and one `<sequence>.row_splits` int64 [rows + 1] for all columns
@@ -8,9 +8,7 @@ A sequence's columns come as lists of one row a request, or one for each candida
 
 Columns of different lengths are refused. Places that hold a sequence's padding value are no events, wherever they are:
 they are left out before anything is counted. Lists beyond max_length are cut here, before strings are hashed or a
-transform is computed, so what follows never sees more than max_length values a row. `cut` counts them.
-
-Requests of models without sequences do not come here.
+transform is computed, so what follows never sees more than max_length values a row.
 """
 
 from __future__ import annotations
@@ -33,9 +31,7 @@ Int64s = NDArray[np.int64]
 class SequenceColumns:
     """Aligns the sequences of one model's requests.
 
-    Attributes:
-        cut: Lists that were longer than max_length, since the version was loaded. A count for people: threads may lose
-            one of each other's.
+    `cut` counts, for people, lists that were longer than max_length: threads may lose one of each other's.
     """
 
     def __init__(self, manifest: Manifest) -> None:
@@ -44,12 +40,9 @@ class SequenceColumns:
         self.cut = 0
 
     def check_limit(self, limits: RequestLimits, rows: int) -> None:
-        """Raise TooLarge if computing the histories of so many rows would cost more than the limit on ids allows.
+        """Raise TooLarge if the histories of so many rows cost more than the limit on ids allows.
 
-        Each row costs all places of the model's sequences, however short its histories are.
-
-        Args:
-            rows: Rows whose histories are computed: 1 where one user asks for all candidates.
+        A row costs all places of the model's sequences; one user that asks for all candidates has one row.
         """
         if rows * self._places > limits.max_ids:
             raise TooLarge(
@@ -60,16 +53,12 @@ class SequenceColumns:
     def aligned(self, inputs: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return a request's inputs with every sequence as lists of equal lengths, at most max_length each.
 
-        Args:
-            inputs: Columns by name.
-
-        Raises:
-            BadInput: A sequence's columns do not belong together. A missing column is left to the caller.
+        Raises BadInput if a sequence's columns do not belong together. A missing column is left to the caller.
         """
-        found = dict(inputs)
+        aligned = dict(inputs)
         for s in self._sequences:
-            unpack(found, s)
-            columns = {name: found[name] for name in s.inputs if name in found}
+            unpack(aligned, s)
+            columns = {name: aligned[name] for name in s.inputs if name in aligned}
             lists = [column for column in columns.values() if isinstance(column, Ragged) and is_sound(column)]
             if len(lists) < len(columns) or not lists:
                 # The caller refuses what is no list, and names it.
@@ -80,7 +69,7 @@ class SequenceColumns:
                     raise BadInput(f"input {name!r}: expected lists as long as those of {first_of(columns)!r}")
             if s.padding is not None and s.inputs[0] in columns:
                 lists = without_padding(lists, list(columns).index(s.inputs[0]), s.padding)
-                found |= zip(columns, lists)
+                aligned |= zip(columns, lists)
                 ends = lists[0].row_splits
             if len(ends) == 2 and ends[1] <= s.max_length:
                 # One short row, as of most requests.
@@ -88,18 +77,13 @@ class SequenceColumns:
             long = np.diff(ends) > s.max_length
             if long.any():
                 self.cut += int(long.sum())
-                kept, at = _kept(ends, s)
-                found |= {name: Ragged(take_rows(c.values, at), kept) for name, c in zip(columns, lists)}
-        return found
+                splits, at = _kept(ends, s)
+                aligned |= {name: Ragged(take_rows(c.values, at), splits) for name, c in zip(columns, lists)}
+        return aligned
 
 
 def without_padding(lists: Sequence[Ragged], first: int, padding: int | str) -> list[Ragged]:
-    """Return lists of equal lengths without the places in which one of them holds a value.
-
-    Args:
-        first: Number of the column that says which places these are.
-        padding: The value.
-    """
+    """Return lists of equal lengths without the places in which the first one, by number, holds the padding."""
     values = lists[first].values
     if isinstance(values, Strings):
         events = ~equal_strings(values, str(padding).encode())
@@ -116,28 +100,21 @@ def is_sound(column: Ragged) -> bool:
     return are_splits(column.row_splits, len(column.values))
 
 
-def unpack(found: dict[str, Column], s: SequenceEntry) -> None:
-    """Replace a sequence's columns by lists if they came with one row_splits or lengths for all of them.
-
-    Args:
-        found: Columns by name, to change.
-
-    Raises:
-        BadInput: The columns do not belong together.
-    """
-    splits, lengths = found.pop(s.name + ROW_SPLITS, None), found.pop(s.name + LENGTHS, None)
+def unpack(columns: dict[str, Column], s: SequenceEntry) -> None:
+    """Replace a sequence's columns, in place, by lists if they came with one row_splits or lengths for all of them."""
+    splits, lengths = columns.pop(s.name + ROW_SPLITS, None), columns.pop(s.name + LENGTHS, None)
     if splits is not None and lengths is not None:
         raise BadInput(f"input {s.name + ROW_SPLITS!r}: expected it or {s.name + LENGTHS!r}, got both")
     if splits is not None:
         ends = _whole_numbers(splits, s.name + ROW_SPLITS)
-        sent = {n: found[n] for n in s.inputs if n in found}
-        found |= {n: column if isinstance(column, Ragged) else Ragged(column, ends) for n, column in sent.items()}
+        sent = {n: columns[n] for n in s.inputs if n in columns}
+        columns |= {n: column if isinstance(column, Ragged) else Ragged(column, ends) for n, column in sent.items()}
         return
     if lengths is None:
         return
     counts = _whole_numbers(lengths, s.name + LENGTHS)
     for name in s.inputs:
-        values = found.get(name)
+        values = columns.get(name)
         if isinstance(values, Ragged) or values is None:
             continue
         total = len(values) if isinstance(values, Strings) else values.size
@@ -145,20 +122,13 @@ def unpack(found: dict[str, Column], s: SequenceEntry) -> None:
         if not matrix or not len(counts) or total % len(counts):
             raise BadInput(f"input {name!r}: expected {len(counts)} rows of one length, got {total} values")
         flat: Any = values if isinstance(values, Strings) else values.reshape(-1)
-        found[name] = unpadded(flat, total // len(counts), counts, f"input {s.name + LENGTHS!r}")
+        columns[name] = unpadded(flat, total // len(counts), counts, f"input {s.name + LENGTHS!r}")
 
 
 def unpadded(values: NDArray[np.int64] | Strings, places: int, counts: Int64s, where: str) -> Ragged:
-    """Return a padded matrix as lists: the first values of each row.
+    """Return a padded matrix, its values in row-major order, as lists: the first counts[i] values of row i.
 
-    Args:
-        values: The matrix's values in row-major order, [rows * places].
-        places: Values of a row, the padding included.
-        counts: int64 [rows], how many of them count.
-        where: Name of the counts, for the error message.
-
-    Raises:
-        BadInput: A row is said to have fewer than 0 or more than `places` values.
+    Raises BadInput, which names `where`, if a row has fewer than 0 or more than `places` values.
     """
     if not len(counts):
         # A matrix without rows has any number of places.
@@ -179,8 +149,8 @@ def _kept(ends: Int64s, s: SequenceEntry) -> tuple[Int64s, Int64s]:
     """Return row_splits of the events that are kept, and the events' numbers."""
     counts = np.minimum(np.diff(ends), s.max_length)
     firsts = ends[1:] - counts if s.keep == "newest" else ends[:-1]
-    kept = _ends(counts)
-    return kept, np.repeat(firsts - kept[:-1], counts) + np.arange(kept[-1])
+    splits = _ends(counts)
+    return splits, np.repeat(firsts - splits[:-1], counts) + np.arange(splits[-1])
 
 
 def _ends(counts: Int64s) -> Int64s:

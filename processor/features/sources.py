@@ -25,9 +25,7 @@ class Sources(NamedTuple):
     Attributes:
         numbers: Number of each source, by name and seed: first the request's inputs, then the stage's outputs, then the
             transforms.
-        specs: The inputs that are sources, by name.
         sent: What the request sends, in the order of the numbers.
-        computed: Results of transforms.
         keys: Inputs that nothing reads here, checked if they are sent: keys of online features.
         user: Names of the inputs that depend on the user alone, in a model that is divided.
     """
@@ -42,11 +40,7 @@ class Sources(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Manifest, stage_runs: bool) -> Sources:
-        """Return the sources of a manifest.
-
-        Args:
-            stage_runs: True if requests are bound with the manifest's stage.
-        """
+        """Return the sources of a manifest; `stage_runs` if requests are bound with its stage."""
         lookups, transforms = manifest.lookups, manifest.transforms
         read = {f.input for f in lookups} | {s.time for s in manifest.sequences}
         unread = {t.name for t in transforms} - read
@@ -98,11 +92,7 @@ def _numbers(manifest: Manifest, specs: dict[str, Input]) -> dict[tuple[str, int
 
 
 def lookup_plan(manifest: Manifest, sources: Sources) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return all lookups of a manifest as kernels read them: features, then columns of sequences, then the stage's.
-
-    Returns:
-        int64 [L, PLAN_FIELDS] and, float32 [L, SCALING_FIELDS], their scaling (kernels.pool).
-    """
+    """Return the plan and scaling (kernels.pool) of features, then of columns of sequences, then of the stage."""
     tables = {t.name: (number, t.hash_seed) for number, t in enumerate(manifest.tables)}
     staged = {i.name for i in manifest.stage.outputs} if manifest.stage else set()
     hashed = {t.name: codes_a_value(t) for t in manifest.transforms}

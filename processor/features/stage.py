@@ -1,8 +1,8 @@
 """Define the interface to runtimes of a stage: the part of an imported model that is neither lookups nor dense graph.
 
-A stage's runtime is a plug-in, found under the entry point group "freshet.stages" by the name in the manifest: the
-engine imports no framework, and a server without that plug-in, or without its library, refuses such a version with one
-line and serves the others. Only installed runtimes can be named; a package contains data, never code.
+A runtime is a plug-in, found under the entry point group "freshet.stages" by the name in the manifest: the engine
+imports no framework, and a server without that plug-in or its library refuses such a version with one line and serves
+the others. Only installed runtimes can be named; a package contains data, never code.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class TracedStage(Protocol):
 class EndableStage(Protocol):
     """A stage whose runs end in time, with a twin that counts: more than Stage asks of a runtime.
 
-    Attributes:
-        bounded: True if its runtime bounds the memory of a run by itself.
+    A `bounded` one bounds the memory of a run by itself.
     """
 
     bounded: bool
@@ -89,14 +88,7 @@ class EndableStage(Protocol):
         """As Stage.run(); raise EndedRun at the limit, TooLarge if memory is bounded and does not suffice."""
 
     def traced(self, data: bytes) -> TracedStage:
-        """Return a twin that counts.
-
-        Args:
-            data: The stage's bytes.
-
-        Raises:
-            OSError: It needs a temporary folder, and there is none.
-        """
+        """Return a twin that counts, from the stage's bytes; raise OSError if there is no temporary folder."""
 
 
 class Stage(Protocol):
@@ -152,14 +144,7 @@ class StageRuntime(Protocol):
 
 
 def load_stage(manifest: Manifest, data: bytes) -> Stage:
-    """Return the loaded stage of a manifest; see growth_meter.growth_of() for how much it computes.
-
-    Args:
-        data: The stage's bytes.
-
-    Raises:
-        BadInput: Its runtime is not installed here.
-    """
+    """Return the loaded stage of a manifest from its bytes; raise BadInput if its runtime is not installed."""
     spec = manifest.stage
     assert spec is not None, "the manifest has a stage"
     for point in entry_points(group=GROUP, name=spec.runtime):

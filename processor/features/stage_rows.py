@@ -1,15 +1,13 @@
 """Run a stage that reads rows of tables: with each batch, once a request, on rows as of the batch's epoch.
 
-A stage without lookups is run when a request is bound (binding). One with lookups (package.stage_lookups) cannot be,
-because the state is not known then. Its outputs are bound as sources without values, and filled here.
+The state of its lookups (package.stage_lookups) is not known when a request is bound, so its outputs are bound as
+sources without values, and filled here.
 
 Invariants
 - Rows are looked up at the epoch at which the batch reads all rows, so a request's scores are of one generation.
-- A run has the rows of one request only: lengths and padding of other requests cannot change its results.
-- The runs of a request get the rows that this call fills, or one row if all inputs that the stage reads have one, in
-  pieces of bounded memory, and end in the time that the request has left (stage_runs).
-- What can be refused by looking at a request is refused when it is bound, all rows at once: which of them run together
-  depends on measured costs.
+- A run has the rows of one request only: lengths and padding of other requests cannot change its results. They are the
+  rows that this call fills, or one row if all inputs that the stage reads have one (stage_runs).
+- What can be refused by looking at a request is refused when it is bound, all rows at once.
 - A request that the model refuses later does not keep the others from being filled: its outputs are NaN, and whoever
   reads them raises the refusal once all rows are written.
 """
@@ -36,22 +34,12 @@ FLOAT_NBYTES = 4
 
 
 class StageRows:
-    """The stage of one plan.
-
-    Attributes:
-        strides: Values of a row of each source that it fills.
-    """
+    """The stage of one plan; `strides` are the values of a row of each source that it fills."""
 
     def __init__(
         self, manifest: Manifest, stage: StageRuns, sources: Mapping[str, int], lookups: NDArray[np.int64]
     ) -> None:
-        """Lay out the stage.
-
-        Args:
-            manifest: The version's manifest; its stage has lookups.
-            sources: Number of the source of each of its outputs.
-            lookups: Plan (kernels.pool) of all that it looks up, in the order of the manifest's lookups.
-        """
+        """Lay out the stage, from the sources of its outputs and the plan of its lookups (kernels.pool), in order."""
         assert manifest.stage is not None, "the manifest has a stage"
         self._stage = stage
         self._readers = [(InputReader(o, False, False), sources[o.name]) for o in manifest.stage.outputs]
@@ -71,35 +59,34 @@ class StageRows:
             at += count
 
     def feeds(self, sources: NDArray[np.int64]) -> bool:
-        """Report whether it fills one of these sources of the plan."""
         return not self.strides.keys().isdisjoint(sources.tolist())
 
     def fill(self, view: BatchView, inputs: NDArray[np.int64]) -> LateFill:
         """Run the stage for each request and fill its outputs in, as LateValues.fill() does."""
         kept: list[Any] = []
         refusal = None
-        weights = {one.name: one.rows(view.tables, view.epoch) for one in self._weights}
+        weights = {weight.name: weight.rows(view.tables, view.epoch) for weight in self._weights}
         for number, request in enumerate(view.bound):
             first, rows, total, read = self._read(request, *view.spans[number].tolist())
-            own = inputs[number : number + 1]
+            request_inputs = inputs[number : number + 1]
             try:
                 pieces = []
                 for start, count in self._stage.pieces(read, first, rows):
                     piece = view._replace(spans=np.array([[start, count]], np.int64))
-                    found = {one.name: one.rows(piece, own) for one in self._lookups} | weights
+                    looked_up = {lookup.name: lookup.rows(piece, request_inputs) for lookup in self._lookups} | weights
                     part = self._stage.part(read, start, count, total)
-                    pieces.append(self._stage.run_piece(part, count, found, request.limit))
-                made = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
+                    pieces.append(self._stage.run_piece(part, count, looked_up, request.limit))
+                outputs = {r.name: join_columns([piece[r.name] for piece in pieces]) for r, _ in self._readers}
             except FreshetError as error:
                 # A session takes EndedRun for the end of the whole batch; this is one request's.
                 refusal = Expired(str(error)) if isinstance(error, Expired) else error
-                made = {
+                outputs = {
                     r.name: np.full((rows, r.width) if r.spec.columns else rows, np.nan, np.float32)
                     for r, _ in self._readers
                 }
             for reader, source in self._readers:
-                values, _, stride, _ = reader(made[reader.name], 0)
-                # The kernel counts rows from the request's first, what was made begins with the span's.
+                values, _, stride, _ = reader(outputs[reader.name], 0)
+                # The kernel counts rows from the request's first, outputs begin with the span's.
                 start = values.ctypes.data - FLOAT_NBYTES * stride * first
                 inputs[number, source] = start, total, stride, 0, pool.SENT
                 kept.append(values)
@@ -115,11 +102,7 @@ class StageRows:
 
 
 class _Weight:
-    """A weight of a stage: all rows of a table.
-
-    Attributes:
-        name: Name of its lookup.
-    """
+    """A weight of a stage: all rows of a table."""
 
     def __init__(self, name: str, table: int, rows: int, dim: int) -> None:
         self.name = name
@@ -129,27 +112,18 @@ class _Weight:
         self._scaling = np.ones((1, pool.SCALING_FIELDS), np.float32)
 
     def rows(self, tables: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
-        """Return the weight as of an epoch, float32 [rows, dim].
-
-        Args:
-            tables: Table descriptors.
-            epoch: The epoch to read rows at.
-        """
+        """Return the weight as of an epoch, float32 [rows, dim]."""
         count = len(self._keys)
-        found = np.empty((count, self._dim), np.float32)
+        weight = np.empty((count, self._dim), np.float32)
         read = np.array([[[self._keys.ctypes.data, count, 1, 0, pool.SENT]]], np.int64)
         # These are no lookups of a request, so nobody counts them.
         uncounted = np.zeros((len(tables), 2), np.int64)
-        pool.run(tables, self._plan, self._scaling, read, np.array([[0, count]]), epoch, found, uncounted)
-        return found
+        pool.run(tables, self._plan, self._scaling, read, np.array([[0, count]]), epoch, weight, uncounted)
+        return weight
 
 
 class _Rows:
-    """One lookup of a stage.
-
-    Attributes:
-        name: Its name.
-    """
+    """One lookup of a stage."""
 
     def __init__(self, lookup: StageLookup, plan: NDArray[np.int64], dim: int, once: bool) -> None:
         self.name, self._once = lookup.name, once
@@ -162,24 +136,19 @@ class _Rows:
         self._scaling = np.ones((len(plan), pool.SCALING_FIELDS), np.float32)
 
     def rows(self, view: BatchView, inputs: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows of all values of a request's rows, float32 [values, dim].
-
-        Args:
-            view: The state to read them under, and one span: the rows.
-            inputs: int64 [1, S, INPUT_FIELDS], the request's inputs.
-        """
+        """Return the rows of all values of the view's one span, float32 [values, dim]; `inputs` are one request's."""
         tables, epoch, _, span, counts = view
         first, rows = span[0].tolist()
         if not self._lists:
-            found = np.empty((rows, len(self._plan) * self._dim), np.float32)
-            pool.run(tables, self._plan, self._scaling, inputs, span, epoch, found, counts)
-            return found.reshape(-1, self._dim)
+            read = np.empty((rows, len(self._plan) * self._dim), np.float32)
+            pool.run(tables, self._plan, self._scaling, inputs, span, epoch, read, counts)
+            return read.reshape(-1, self._dim)
         values, count, _, splits, _ = inputs[0, self._source].tolist()
         last = 1 if count == 1 else first + rows
         begin, end = (c_int64.from_address(splits + 8 * n).value for n in (0 if count == 1 else first, last))
-        found = np.empty((end - begin, self._dim), np.float32)
+        read = np.empty((end - begin, self._dim), np.float32)
         if end > begin:
-            own = np.array([[[values + 8 * begin, end - begin, 1, 0, pool.SENT]]], np.int64)
+            column = np.array([[[values + 8 * begin, end - begin, 1, 0, pool.SENT]]], np.int64)
             whole = np.array([[0, end - begin]], np.int64)
-            pool.run(tables, self._plan, self._scaling, own, whole, epoch, found, counts)
-        return np.tile(found, (rows, 1)) if count == 1 < rows and not self._once else found
+            pool.run(tables, self._plan, self._scaling, column, whole, epoch, read, counts)
+        return np.tile(read, (rows, 1)) if count == 1 < rows and not self._once else read

@@ -34,17 +34,10 @@ _alone = threading.Lock()
 class StageRuns:
     """The stage of one plan.
 
-    Attributes:
-        reads: Names of the inputs that it reads.
-        single: Those whose one row it takes for all rows of the others, so that it need not be repeated.
+    `single` are the inputs whose one row it takes for all rows of the others, so that it need not be repeated.
     """
 
     def __init__(self, manifest: Manifest, stage: Stage, growth: StageGrowth) -> None:
-        """Wrap a loaded stage.
-
-        Args:
-            growth: How much it computes.
-        """
         self._stage: Any = stage
         self._growth = growth
         self.reads: Collection[str] = stage.reads
@@ -55,24 +48,16 @@ class StageRuns:
         self.single: Collection[str] = getattr(stage, "single", ())
 
     def check(self, inputs: Mapping[str, Column], rows: int, limits: RequestLimits | None) -> int:
-        """Refuse a request by its shape, and by values that the model refuses in any row; return its cells.
-
-        Args:
-            inputs: The request's columns.
-            limits: Its limits; None for inputs that are not a request.
-
-        Raises:
-            BadInput: The model cannot accept the values.
-            TooLarge: It would compute too much.
-        """
-        own = 1 if self.shared(inputs) else rows
+        """Return a request's cells; refuse it by its shape (TooLarge, with limits) or a row's values (BadInput)."""
+        computed_rows = 1 if self.shared(inputs) else rows
         length = self._length(inputs)
-        cells = self._growth.cells(own, length)
+        cells = self._growth.cells(computed_rows, length)
         if limits is not None:
             if cells > limits.max_cells:
                 raise TooLarge(
                     f"max_cells: expected at most {limits.max_cells} values to be computed for a request, got about "
-                    f"{cells} for {own} rows with up to {length} values in a list; ask for fewer rows or shorter lists"
+                    f"{cells} for {computed_rows} rows with up to {length} values in a list; ask for fewer rows or "
+                    "shorter lists"
                 )
             row_cells = self._growth.cells(1, length)
             if not self._bounded and row_cells > ROW_CELLS:
@@ -84,16 +69,7 @@ class StageRuns:
         return cells
 
     def run(self, inputs: Mapping[str, Column], rows: int, limit: Limit | None) -> Mapping[str, Column]:
-        """Return the stage's outputs for a request, computed in pieces; of one row if all that it reads has one.
-
-        Args:
-            inputs: The request's columns.
-            limit: The time that it has left; None for any.
-
-        Raises:
-            BadInput: The model refuses the inputs.
-            EndedRun: It was not done in time.
-        """
+        """Return the stage's outputs, computed in pieces, of one row if all inputs have one; BadInput or EndedRun."""
         read = {name: inputs[name] for name in self.reads}
         rows = 1 if self.shared(read) else rows
         pieces = [
@@ -103,12 +79,7 @@ class StageRuns:
         return pieces[0] if len(pieces) == 1 else {name: join_columns([p[name] for p in pieces]) for name in pieces[0]}
 
     def pieces(self, inputs: Mapping[str, Column], first: int, rows: int) -> Iterator[tuple[int, int]]:
-        """Yield first row and rows of each run for some rows of a request.
-
-        Args:
-            inputs: The columns that it reads.
-            first: The first row.
-        """
+        """Yield first row and rows of each run for `rows` rows of a request from `first` on."""
         at_once = self._growth.rows_within(AT_ONCE, self._length(inputs), rows) if rows > 1 else rows
         for start in range(first, first + rows, at_once):
             yield start, min(at_once, first + rows - start)
@@ -120,18 +91,13 @@ class StageRuns:
         large = self._growth.cells(rows, self._length(inputs)) > LARGE
         with _alone if large else nullcontext():
             if self._endable:
-                made: Mapping[str, Column] = self._stage.run(inputs, rows, found, limit)
+                outputs: Mapping[str, Column] = self._stage.run(inputs, rows, found, limit)
             else:
-                made = self._stage.run(inputs, rows, found) if found else self._stage.run(inputs, rows)
-        return made
+                outputs = self._stage.run(inputs, rows, found) if found else self._stage.run(inputs, rows)
+        return outputs
 
     def part(self, inputs: Mapping[str, Column], first: int, rows: int, total: int) -> Mapping[str, Column]:
-        """Return some rows of the columns that it reads; columns of one row as they are.
-
-        Args:
-            first: The first row.
-            total: Rows of the request.
-        """
+        """Return some rows of the columns of a request of `total` rows; columns of one row as they are."""
         if rows == total:
             return inputs
         return {name: self._part(name, column, first, rows) for name, column in inputs.items()}
@@ -143,11 +109,10 @@ class StageRuns:
         return slice_column(column, first * each, (first + rows) * each)
 
     def count(self, name: str, column: Column) -> int:
-        """Return the rows of an input."""
         return len(column) // self._widths[name] if isinstance(column, Strings) else len(column)
 
     def shared(self, inputs: Mapping[str, Column]) -> bool:
-        """Return whether all that it reads has one row."""
+        """Report whether all that it reads has one row."""
         return all(self.count(name, inputs[name]) == 1 for name in self.reads)
 
     def _length(self, inputs: Mapping[str, Column]) -> int:

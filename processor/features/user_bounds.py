@@ -1,4 +1,4 @@
-"""Bounds of how much older than its reply the user's part may be that a request is answered with, and its type.
+"""Bounds of how much older than its reply the user's part may be, and its type.
 
 Loaded with the first model that has any: [model.NAME] user_state. Without bounds the part is that of the reply's
 generation; without a type it is kept as it was computed, as float32.
@@ -17,13 +17,12 @@ DTYPES = FLOAT32, FLOAT16 = "float32", "float16"
 
 @dataclass(frozen=True, slots=True)
 class OldestUsers:
-    """A model's bounds.
+    """A model's bounds; without the first two the user's part is that of the reply's generation.
 
     Attributes:
         steps: Most steps by which the generation of the user's part may be older than that of the reply; None for any.
         age_s: Most seconds since it was computed; None for as long as it is kept.
-        dtype: One of DTYPES, the type that user parts are kept in; None for FLOAT32. With neither of the bounds the
-            part is that of the reply's generation.
+        dtype: One of DTYPES, the type that user parts are kept in; None for FLOAT32.
     """
 
     steps: int | None = None
@@ -48,12 +47,7 @@ class OldestUsers:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> OldestUsers:
-        """Parse a section with a bound, both, or a type; raise BadInput.
-
-        Args:
-            raw: The parsed JSON or TOML.
-            where: Its name, for messages.
-        """
+        """Parse a section with a bound, both, or a type; raise BadInput that names `where`."""
         if not isinstance(raw, dict) or not raw or not raw.keys() <= {"steps", "age_s", "dtype"}:
             raise BadInput(
                 f"{where}: expected 'exact', or a section of 'steps', 'age_s', 'dtype' or several of them, "
@@ -74,29 +68,18 @@ class OldestUsers:
 class UserBounds:
     """The bounds of one request, and what the user's part was.
 
-    Attributes:
-        step: The step of the generation that the user's part is of, where that is not the reply's or the part was kept
-            rounded; None else. Each try to answer the request writes it; it is final when the reply is there.
+    `step` is that of the part's generation, where that is not the reply's or the part was kept rounded; None else. Each
+    try to answer the request writes it; it is final when the reply is there.
     """
 
     __slots__ = ("_whole", "oldest", "step")
 
     def __init__(self, oldest: OldestUsers, whole: UserBounds | None = None) -> None:
-        """Take the bounds.
-
-        Args:
-            oldest: See UserBounds.
-            whole: Those of a request that this one is a part of; what is used here is used there.
-        """
+        """Take the bounds; of a part of a request, what is used is noted in the bounds of the `whole` as well."""
         self.oldest, self._whole = oldest, whole
         self.step: int | None = None
 
     def used(self, step: int) -> None:
-        """Note what the user's part is.
-
-        Args:
-            step: See UserBounds.
-        """
         self.step = step
         if self._whole is not None:
             self._whole.step = step

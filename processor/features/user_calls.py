@@ -1,15 +1,13 @@
 """Requests about a kept user: the seam between what a client sends and what is kept of the user's inputs.
 
-A client sends the inputs of a user once, under a sequence id, and the candidates of later requests alone. What it says
-about the user is a UserCall; what is kept completes the request's inputs before anything else looks at them, so the
-request goes the way of one that was sent whole.
+A client sends the inputs of a user once, under a sequence id, and the candidates of later requests alone. What is kept
+completes the request's inputs before anything else looks at them.
 
 Invariants
 - What a request sends wins over what is kept, and what is kept wins over what is looked up by key.
 - A sequence id is personal data: no message, log, trace or metric has it.
-- A process without kept users answers a request that is whole as if it had no sequence id, and refuses any other.
-
-The extension user_state keeps users; without it, or without memory for it, a Predictor has None in its place.
+- A process without kept users (a Predictor has None in their place, without the extension user_state or memory for it)
+  answers a request that is whole as if it had no sequence id, and refuses any other.
 """
 
 from __future__ import annotations
@@ -53,9 +51,8 @@ class UserCall:
 class CompletedInputs(NamedTuple):
     """A request's inputs with those of the kept user.
 
-    Attributes:
-        scores: True if the reply has a row for each candidate, False if it has none.
-        computes: True if the user's part is computed; it is not if the request only changes or forgets what is kept.
+    `scores` if the reply has a row for each candidate; `computes` if the user's part is computed, which a request that
+    only changes or forgets what is kept does not need.
     """
 
     inputs: Mapping[str, Column]
@@ -69,13 +66,7 @@ class KeptUsers(Protocol):
     def complete(
         self, call: UserCall, manifest: Manifest, inputs: Mapping[str, Column], ranks: bool
     ) -> CompletedInputs:
-        """Make a call's change, and complete a request's inputs.
-
-        Args:
-            call: The call; its version is set.
-            manifest: The manifest of the version that answers.
-            inputs: The inputs that the request sends.
-            ranks: True if it asks for the best items, so that it is scored without candidates.
+        """Make a call's change, set its version, and complete a request's inputs; `ranks` asks for the best items.
 
         Raises:
             UserGone: Nothing is kept of the user, and the request needs it.
@@ -86,22 +77,15 @@ class KeptUsers(Protocol):
         """
 
     def release(self, call: UserCall, model: str) -> None:
-        """Forget a user.
-
-        Raises:
-            Conflict: The request only releases the user, and expects another version than they have.
-            NotReady: Another request changes the user for too long.
-        """
+        """Forget a user; errors as of complete(). A call that expects a version raises Conflict for another."""
 
 
 class InputRoles(NamedTuple):
     """The roles of a model's inputs.
 
     Attributes:
-        user: Inputs of the user alone: all columns of sequences, what features of side "user" alone read, and the keys
-            that only fill such inputs.
-        candidates: Inputs of the candidates: what features of side "item" read, and keys of entities; where there are
-            none, all that are not the user's.
+        user: All columns of sequences, what features of side "user" alone read, and keys that only fill such inputs.
+        candidates: What features of side "item" read, and keys of entities; else all that are not the user's.
     """
 
     user: frozenset[str]
@@ -118,7 +102,6 @@ def sides_of(manifest: Manifest, features: Iterable[Feature]) -> dict[str, set[s
 
 
 def roles_of(manifest: Manifest) -> InputRoles:
-    """Return what a model's inputs describe."""
     sides = sides_of(manifest, manifest.features)
     entity_keys = {entity.key for entity in manifest.entities}
     filled_by_entities = {name for entity in manifest.entities for name in entity.inputs}
@@ -135,13 +118,7 @@ def roles_of(manifest: Manifest) -> InputRoles:
 
 
 def not_kept(manifest: Manifest, inputs: Collection[str], ranks: bool) -> BadInput | None:
-    """Return the error of a request about a kept user where nothing is kept; None if it is whole.
-
-    Args:
-        manifest: The manifest of the version that answers.
-        inputs: The inputs that the request sends.
-        ranks: True if it asks for the best items, so that candidates may be missing.
-    """
+    """Return the error of a request where no user is kept; None if it is whole, but for candidates to rank."""
     missing = [i.name for i in manifest.inputs if i.name not in inputs and i.name not in manifest.fillers]
     if missing and ranks:
         candidates = roles_of(manifest).candidates

@@ -2,6 +2,16 @@
 
 `python -m freshet_serving.processor.kernels` compiles them ahead of time.
 
+Arguments that mean the same in every kernel:
+
+    table      a table's descriptor (rows): its address, or int64 [TABLE_FIELDS]
+    tables     the descriptors of all tables: their address, or int64 [T, TABLE_FIELDS]
+    epoch      the epoch to read rows at
+    key, keys  int64, int64 [n]
+    counts     lookups and misses by table, int64 [T, 2] or their address, added to; `tally` has those of one table
+    width      elements of a row
+    target, source, scale, block   addresses
+
 kernel           the decorator that makes a function a kernel
 code_store       where machine code is kept: bundles in the package, and a cache folder
 bundling         compiles all kernels into a bundle

@@ -12,13 +12,7 @@ from freshet_serving.processor.kernels.kernel import kernel
 def cheapest_bucket_plans(buckets, cost_s, best_s, last):
     """Write, for 0 to len(best_s) - 1 rows, the least total cost of buckets that hold them, and one of those buckets.
 
-    The other buckets of a plan are those of the rows that remain after that one.
-
-    Args:
-        buckets: int64 [B], sizes of 1 or more.
-        cost_s: float64 [B], seconds of one execution of each bucket.
-        best_s: float64 [n], the least total cost; written.
-        last: int64 [n], one bucket of the cheapest plan, 0 for no rows; written.
+    The other buckets of a plan are those of the rows that remain after that one; for no rows it is 0.
     """
     best_s[0], last[0] = 0.0, 0
     for rows in range(1, len(best_s)):

@@ -25,9 +25,6 @@ def import_kernels(title: str = "kernels for this processor") -> None:
     """Import every module of the package that has kernels, which compiles those that are not stored.
 
     A module that needs a library of an extra is passed over where that is not installed.
-
-    Args:
-        title: Shown beside the progress.
     """
     root = PACKAGE.parent
     # A clone has links in place of folders.
@@ -43,13 +40,9 @@ def import_kernels(title: str = "kernels for this processor") -> None:
 
 
 def write_bundle(folder: Path, level: str) -> None:
-    """Compile every kernel and write the bundle of a level.
+    """Compile every kernel and write the bundle of a level, which NUMBA_CPU_NAME names as well.
 
     Numba reads the processor that it compiles for from its environment variables, so this needs a process of its own.
-
-    Args:
-        folder: The folder of bundles.
-        level: The feature level, which NUMBA_CPU_NAME names as well.
     """
     FunctionIdentity._unique_ids = itertools.count(FIRST_NUMBER)
     store.recorded = []

@@ -52,17 +52,11 @@ LEVELS = {"x86-64-v4": (*V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx
 class CodeStore:
     """Reads and writes the code of kernels.
 
-    Attributes:
-        recorded: (name, stamp, result) of what was compiled, while a bundle is made; else None.
+    `recorded` has (name, stamp, result) of what was compiled, while a bundle is made; else None.
     """
 
     def __init__(self, bundle: Bundle | None, folders: Sequence[Path]) -> None:
-        """Create a store.
-
-        Args:
-            bundle: A Bundle, or None.
-            folders: Folders for files of single kernels, in the order in which they are tried.
-        """
+        """Create a store; `folders` are for files of single kernels, in the order in which they are tried."""
         self._bundle, self._folders = bundle, folders
         self.recorded: list[tuple[str, str, Any]] | None = None
 
@@ -72,13 +66,7 @@ class CodeStore:
         return cls(Bundle.here(), cache_folders(os.environ))
 
     def read(self, name: str, stamp: str, target_context: Any) -> Any:
-        """Return a kernel as Numba's CompileResult, or None if its code is not stored.
-
-        Args:
-            name: The kernel's full name, with its signature.
-            stamp: Digest of what it is compiled from.
-            target_context: Numba's context for this processor.
-        """
+        """Return a kernel, by its name with its signature and its stamp, as a CompileResult; None if not stored."""
         if self.recorded is not None:
             return None
         if self._bundle is not None and (payload := self._bundle.payload(name, stamp)) is not None:
@@ -96,13 +84,7 @@ class CodeStore:
         return None
 
     def write(self, name: str, stamp: str, result: Any) -> None:
-        """Keep a kernel that Numba has compiled.
-
-        Args:
-            name: The kernel's full name, with its signature.
-            stamp: Digest of what it is compiled from.
-            result: Numba's CompileResult.
-        """
+        """Keep a kernel's CompileResult; arguments as of read()."""
         if self.recorded is not None:
             self.recorded.append((name, stamp, result))
         elif self._writable is not None:
@@ -112,7 +94,7 @@ class CodeStore:
 
     @property
     def kept(self) -> str:
-        """Description of the folder in which compiled kernels are kept, for the log."""
+        """The folder in which compiled kernels are kept, for the log."""
         if self._writable is None:
             return "no cache folder can be written to, so every start compiles them: set NUMBA_CACHE_DIR or HOME"
         return f"they are kept in {self._writable}"
@@ -130,13 +112,7 @@ class Bundle:
     """All kernels of the package, compiled for one feature level."""
 
     def __init__(self, level: str, contents: bytes, header: dict[str, Any]) -> None:
-        """Create a bundle of what was read.
-
-        Args:
-            level: Its feature level.
-            contents: Bytes of the file after its header.
-            header: The header: what compiled it, and for each part of the file its offset and length.
-        """
+        """Create a bundle of a file's bytes after its header, and the header: its compilers, stamps and parts."""
         self.level, self._contents, self._header = level, contents, header
         self._library: Any = None
 
@@ -169,11 +145,9 @@ class Bundle:
     def write(
         folder: Path, level: str, object_code: bytes, bitcode: bytes, kernels: Sequence[tuple[str, str, Any]]
     ) -> None:
-        """Write a bundle.
+        """Write a bundle to a folder, which is created.
 
         Args:
-            folder: The folder, which is created.
-            level: The feature level that the object code is for.
             object_code: All kernels, as bytes of an object file.
             bitcode: The same as LLVM's bitcode, for functions that call kernels.
             kernels: (name, stamp, reduced result) of each kernel.
@@ -211,11 +185,7 @@ def supported_levels() -> list[str]:
 
 
 def cache_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Return the folders for single kernels: the user's choice, the package, the user's cache.
-
-    Args:
-        environ: Environment variables.
-    """
+    """Return the folders for single kernels: the user's choice, the package, the user's cache."""
     folders = [BUNDLES]
     if chosen := environ.get("NUMBA_CACHE_DIR"):
         folders.insert(0, Path(chosen) / "freshet")
@@ -225,11 +195,7 @@ def cache_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def user_cache(environ: Mapping[str, str]) -> Path | None:
-    """Return our folder in the user's cache; None without a home.
-
-    Args:
-        environ: Environment variables.
-    """
+    """Return our folder in the user's cache; None without a home."""
     home = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home, "freshet") if os.path.isabs(home) else None
 
@@ -241,13 +207,7 @@ def reduced(result: Any) -> tuple[Any, ...]:
 
 
 def _rebuilt(target_context: Any, library: Any, payload: tuple[Any, ...]) -> Any:
-    """Return a stored kernel as Numba's CompileResult.
-
-    Args:
-        target_context: Numba's context for this processor.
-        library: The library that has the kernel's code.
-        payload: What reduced() returned.
-    """
+    """Return a stored kernel as Numba's CompileResult, from its library and what reduced() returned."""
     fndesc, environment, signature, initialisers, environments = payload
     for initialise in initialisers:
         initialise()
@@ -271,12 +231,7 @@ def _rebuilt(target_context: Any, library: Any, payload: tuple[Any, ...]) -> Any
 
 
 def write_whole(path: Path, contents: bytes) -> None:
-    """Write a file that everybody may read, so that it appears whole under its name.
-
-    Args:
-        path: The file.
-        contents: Its bytes.
-    """
+    """Write a file that everybody may read, so that it appears whole under its name."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".kernel-")
     try:
         with open(descriptor, "wb") as file:
@@ -289,7 +244,7 @@ def write_whole(path: Path, contents: bytes) -> None:
 
 
 def _can_write(folder: Path) -> bool:
-    """Return True if files can be written to a folder, which is created, and will be trusted there."""
+    """Report whether files can be written to a folder, which is created, and will be trusted there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -97,13 +97,7 @@ copy_i8x8, copy_i8 = _mover(from_i8, 8), _mover(from_i8, 1)
 
 @inlined
 def copy_row(target, source, width):
-    """Copy a row of float32 between two addresses.
-
-    Args:
-        target: Address of the copy.
-        source: Address of the row.
-        width: Number of elements.
-    """
+    """Copy a row of float32 between two addresses."""
     whole = width & ~7
     for j in range(0, whole, 8):
         copy_f32x8(target + 4 * j, source + 4 * j)
@@ -113,15 +107,7 @@ def copy_row(target, source, width):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def copy_typed(dtype, target, source, scale, width):
-    """Copy a row of any type as float32.
-
-    Args:
-        dtype: Code of the source's row type.
-        target: Address of `width` float32.
-        source: Address of the row.
-        scale: Address of the row's float32 scale; read only for scaled types.
-        width: Number of elements.
-    """
+    """Copy a row of any type to float32; `scale` is read only for scaled types."""
     whole, one = width & ~7, np.float32(1.0)
     if dtype == FLOAT32:
         copy_row(target, source, width)
@@ -145,12 +131,7 @@ def copy_typed(dtype, target, source, scale, width):
 
 @inlined
 def scale_of(source, width):
-    """Return the int8 scale of a row of float32.
-
-    Args:
-        source: Address of the row.
-        width: Number of elements.
-    """
+    """Return the int8 scale of a row of float32."""
     most = np.float32(0.0)
     for j in range(width):
         most = max(most, abs(load_f32(source + 4 * j)))
@@ -159,15 +140,7 @@ def scale_of(source, width):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def store_typed(dtype, target, scale, source, width):
-    """Store a row of finite float32 as any type.
-
-    Args:
-        dtype: Code of the target's row type.
-        target: Address of the stored row.
-        scale: Address at which the row's float32 scale is stored; used only for scaled types.
-        source: Address of `width` finite float32.
-        width: Number of elements.
-    """
+    """Store a row of finite float32 as any type; `scale` is written only for scaled types."""
     if dtype == FLOAT32:
         copy_row(target, source, width)
     elif dtype == FLOAT16:
@@ -189,33 +162,13 @@ def store_typed(dtype, target, scale, source, width):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def store_rows(dtype, target, row_nbytes, scales, source, rows, width):
-    """Store consecutive float32 rows as any type: store_typed for each.
-
-    Args:
-        dtype: Code of the target's row type.
-        target: Address of the first stored row.
-        row_nbytes: Bytes from one stored row to the next.
-        scales: Address of one float32 per row; used only for scaled types.
-        source: Address of float32 [rows, width].
-        rows: Number of rows.
-        width: Elements per row.
-    """
+    """Store consecutive float32 rows as any type, row_nbytes each; `scales` are used only for scaled types."""
     for i in range(rows):
         store_typed(dtype, target + i * row_nbytes, scales + 4 * i, source + 4 * width * i, width)
 
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def load_rows(dtype, target, source, row_nbytes, scales, rows, width):
-    """Read consecutive rows of any type as float32: copy_typed for each.
-
-    Args:
-        dtype: Code of the source's row type.
-        target: Address of float32 [rows, width].
-        source: Address of the first stored row.
-        row_nbytes: Bytes from one stored row to the next.
-        scales: Address of one float32 per row; read only for scaled types.
-        rows: Number of rows.
-        width: Elements per row.
-    """
+    """Read consecutive rows of any type as float32: copy_typed for each; arguments as of store_rows()."""
     for i in range(rows):
         copy_typed(dtype, target + 4 * width * i, source + i * row_nbytes, scales + 4 * i, width)

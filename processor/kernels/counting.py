@@ -64,15 +64,7 @@ def _sum(address, more):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64))
 def note_scores(counts, sums, output, scores, n):
-    """Add the scores of one output to a block. The caller keeps every address alive.
-
-    Args:
-        counts: Address of the block's counts.
-        sums: Address of the block's sums.
-        output: Number of the output.
-        scores: Address of float32 [n].
-        n: Number of scores.
-    """
+    """Add the scores of one output, float32 [n] at an address, to a block. The caller keeps every address alive."""
     first, total, lost = counts + 8 * (OUTPUTS + output * OUTPUT_COUNTS), 0.0, 0
     for i in range(n):
         bits = load_f32_bits(scores + 4 * i)
@@ -96,19 +88,9 @@ def note_scores(counts, sums, output, scores, n):
         nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.int64, nb.float64, nb.float64, nb.float64
     ))  # fmt: skip
 def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_s, dense_s):
-    """Add a batch to a block, with the scores of its first output.
+    """Add a batch to a block, with the scores of its first output; arguments as of note_scores().
 
-    Args:
-        counts: Address of the block's counts.
-        sums: Address of the block's sums.
-        requests: Number of requests.
-        rows: Number of rows.
-        padded: Number of padding rows.
-        scores: Address of float32 [n], the scores of the first output.
-        n: Number of scores.
-        queue_s: Mean queueing time of the requests in seconds; each request is counted with this mean.
-        sparse_s: Seconds in the sparse graph.
-        dense_s: Seconds in the dense graph.
+    Each request is counted with the mean queueing time, queue_s; sparse_s and dense_s are seconds in the graphs.
     """
     _count(counts + 8 * REQUESTS, requests)
     _count(counts + 8 * BATCHES, 1)
@@ -130,12 +112,7 @@ def note_batch(counts, sums, requests, rows, padded, scores, n, queue_s, sparse_
 
 @kernel(nb.int64(nb.int64, nb.int64))
 def first_lost(scores, n):
-    """Return the position of the first score that is NaN or infinite, or -1 if there is none.
-
-    Args:
-        scores: Address of float32 [n].
-        n: Number of scores.
-    """
+    """Return the position of the first of float32 [n] at an address that is NaN or infinite, or -1 if there is none."""
     for i in range(n):
         if load_f32_bits(scores + 4 * i) & 0x7FFFFFFF >= 0x7F800000:
             return i

@@ -18,12 +18,9 @@ from freshet_serving.processor.kernels.string_hashes import cat, cat_first, cat_
 
 @kernel(nb.boolean(nb.int64[:, ::1], nb.int64, nb.int64[::1]))
 def count(splits, most, ends):
-    """Write the end of each row's combinations; returns False if a row has more than `most`.
+    """Write the end of each row's combinations, int64 [rows + 1]; return False if a row has more than `most`.
 
-    Args:
-        splits: int64 [columns, rows + 1], row splits of each column.
-        most: The largest number of combinations allowed per row.
-        ends: int64 [rows + 1], cumulative number of combinations; written.
+    `splits` are the row splits of each column, int64 [columns, rows + 1].
     """
     ends[0] = 0
     for row in range(len(ends) - 1):
@@ -51,9 +48,7 @@ def cross(values, starts, splits, ends, buckets, key, ids):
         starts: int64 [columns], the position in `values` at which each column begins.
         splits: int64 [columns, rows + 1], row splits of each column.
         ends: int64 [rows + 1], as written by count().
-        buckets: Number of hash buckets.
         key: Initial value of every combination's hash.
-        ids: int64 [ends[-1]]; written.
     """
     columns = len(splits)
     place = np.empty(columns, np.int64)
@@ -73,12 +68,9 @@ def cross(values, starts, splits, ends, buckets, key, ids):
 
 @inlined
 def bucket(h, buckets, share):
-    """Return h % buckets, without a division.
+    """Return h % buckets (1 to 2**63 - 1) without a division.
 
-    Args:
-        h: uint64.
-        buckets: uint64, at least 1 and below 2**63.
-        share: (2**64 - 1) // buckets, so that the quotient below is the right one or one less.
+    `share` is (2**64 - 1) // buckets, so that the quotient below is the right one or one less.
     """
     rest = h - high_product(h, share) * buckets
     return np.int64(rest - buckets if rest >= buckets else rest)
@@ -100,18 +92,13 @@ def _end(splits, width, rows, row):
 
 @kernel(nb.types.UniTuple(nb.int64, 2)(*[nb.int64] * 6, nb.int64[:, ::1], nb.int64, nb.int64[:, ::1]))
 def pair_ends(first_splits, first_width, first_rows, second_splits, second_width, second_rows, windows, windowed, ends):
-    """Write the end of each row's pairs, for each window of one of two columns.
+    """Write the end of each row's pairs, int64 [P, rows + 1], for each window of one of two columns.
 
     Args:
         first_splits: Address of the first column's row splits, int64; 0 for `first_width` values a row.
-        first_width: Values of a row without splits.
         first_rows: Its rows; one row is broadcast.
-        second_splits: As the first column's.
-        second_width: As the first column's.
-        second_rows: As the first column's.
         windows: int64 [P, 2], without the last [0] values of a row, the last [1] of the others.
         windowed: The column that the windows are of, 0 or 1.
-        ends: int64 [P, rows + 1], cumulative for each window; written.
 
     Returns:
         The number of all pairs, at most 2**62, and the largest number of pairs of a row and a window.
@@ -170,24 +157,13 @@ def cross_pairs(
 ):
     """Write the ids that cross() makes of two columns, for each window of one of them, one window after another.
 
-    Each value is mixed once; a pair is then two multiplications, and two more for its bucket.
+    Each value is mixed once; a pair is then two multiplications, and two more for its bucket. Arguments that are not
+    here are those of pair_ends() and cross().
 
     Args:
         first: Address of the first column's hashed values, uint64.
         first_count: Their number.
-        first_splits: As of pair_ends().
-        first_width: As of pair_ends().
-        first_rows: As of pair_ends().
-        second: As of the first column.
-        second_count: As of the first column.
-        second_splits: As of pair_ends().
-        second_width: As of pair_ends().
-        second_rows: As of pair_ends().
-        windows: As of pair_ends().
-        windowed: As of pair_ends().
         rows: Rows of the columns together.
-        buckets: Number of hash buckets.
-        key: Initial value of every pair's hash.
         mixed: uint64 [first_count + second_count]; written.
         ids: int64 [number of all pairs]; written.
     """

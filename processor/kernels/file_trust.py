@@ -15,10 +15,9 @@ from pathlib import Path
 
 
 def is_trusted(path: Path) -> bool:
-    """Return True if only this user and root can have written a file or folder, or can replace it.
+    """Report whether only this user and root can have written a file or folder, or can replace it.
 
-    Args:
-        path: The file or folder; links are followed. What does not exist is not trusted.
+    Links are followed. What does not exist is not trusted.
     """
     try:
         real = path.resolve(strict=True)
@@ -28,12 +27,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def _private(status: os.stat_result, holds: bool = False) -> bool:
-    """Return True if only this user and root may write.
-
-    Args:
-        status: Of the file or folder.
-        holds: It is a folder on the way, for which the sticky bit is enough.
-    """
+    """Report whether only this user and root may write; `holds` for a folder on the way, with the sticky bit enough."""
     if status.st_uid not in (0, os.geteuid()):
         return False
     if holds and status.st_mode & stat.S_ISVTX:
@@ -44,7 +38,7 @@ def _private(status: os.stat_result, holds: bool = False) -> bool:
 
 
 def _own_group(gid: int) -> bool:
-    """Return True if a group is this user's alone: its primary group, of its name, without further members."""
+    """Report whether a group is this user's alone: its primary group, of its name, without further members."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:

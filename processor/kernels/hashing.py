@@ -125,14 +125,7 @@ def _mix(text, secret, seed):
 
 @kernel(nb.uint64(nb.int64, nb.int64, nb.int64, nb.uint64))
 def xxh3(text, length, secret, seed):
-    """Return the hash of a string of at most LONGEST bytes.
-
-    Args:
-        text: Address of its bytes.
-        length: Number of bytes.
-        secret: Address of SECRET.
-        seed: uint64.
-    """
+    """Return the hash of a string of at most LONGEST bytes; `secret` is the address of SECRET."""
     n = U(length)
     if length == 0:
         return _avalanche_64(seed ^ EMPTY_FLIP)
@@ -176,15 +169,9 @@ def xxh3(text, length, secret, seed):
     )
 )
 def hash_column(data, offsets, secret, seed, hashes, longer):
-    """Write the hash of each string of a column (columns.Strings); returns how many were too long for this kernel.
+    """Write the hash of each string of a column (columns.Strings); return how many were too long for this kernel.
 
-    Args:
-        data: Address of the bytes that the offsets count from.
-        offsets: int64 [n + 1].
-        secret: Address of SECRET.
-        seed: uint64.
-        hashes: uint64 [n]; written.
-        longer: int64 [n], positions of the strings that are left out; written.
+    `data` and `secret` are addresses; `hashes` are uint64 [n], `longer` int64 [n], the positions that are left out.
     """
     left = 0
     for i in range(len(hashes)):
@@ -201,12 +188,7 @@ SECRET_ADDRESS = _SECRET.ctypes.data
 
 
 def hash_strings(strings: Strings, seed: int) -> np.ndarray:
-    """Return int64 [n]: xxh3_64 of each string's UTF-8 bytes, as two's complement.
-
-    Args:
-        strings: A column of n strings.
-        seed: The table's seed.
-    """
+    """Return int64 [n]: xxh3_64 of each string's UTF-8 bytes, as two's complement."""
     hashes, longer = np.empty(len(strings), np.uint64), np.empty(len(strings), np.int64)
     data, offsets = strings.data, strings.offsets
     left = hash_column(data.ctypes.data, offsets, SECRET_ADDRESS, np.uint64(seed), hashes, longer)
@@ -224,14 +206,7 @@ def _split_mix(z):
 
 @kernel(nb.void(nb.types.Array(nb.int64, 1, "A", readonly=True), nb.uint64, nb.float32, nb.float32[:, :]))
 def init_rows(keys, seed, limit, rows):
-    """Fill rows with uniform values in [-limit, limit) that depend only on seed, key and column (splitmix64).
-
-    Args:
-        keys: int64 [n].
-        seed: The table's seed.
-        limit: float32, the bound of the values.
-        rows: float32 [n, width]; written.
-    """
+    """Fill rows, float32 [n, width], with values in [-limit, limit) that depend on seed, key and column alone."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     for i in range(len(keys)):
         state = _split_mix(np.uint64(keys[i]) + seed * golden)

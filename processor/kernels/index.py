@@ -1,7 +1,6 @@
 """The hash index of a table: int64 key -> ref, open addressing, linear probing, any capacity below 2**32.
 
 index: int64 [capacity, 2], entry = (key, ref). Every int64 is a valid key; the state of an entry is in its ref:
-
     EMPTY (-1)    never used: a probe ends here
     ABSENT (-2)   the key is known and has no row in any generation
     ref >= 0      location of the row (the caller defines its meaning)
@@ -41,11 +40,7 @@ def empty_index(capacity: int) -> np.ndarray:
 
 @inlined
 def mix(key):
-    """Return the mixed bits of a key, uint64 (splitmix64's finaliser).
-
-    Args:
-        key: int64.
-    """
+    """Return the mixed bits of a key, uint64 (splitmix64's finaliser)."""
     z = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,23 +49,13 @@ def mix(key):
 
 @inlined
 def home_of(mixed, capacity):
-    """Return the entry at which the probe for a key with these mixed bits starts: their high half, scaled.
-
-    Args:
-        mixed: uint64, the key's mixed bits.
-        capacity: Number of entries of the index.
-    """
+    """Return the entry at which the probe for a key with these mixed bits starts: their high half, scaled."""
     return np.int64(((mixed >> np.uint64(32)) * np.uint64(capacity)) >> np.uint64(32))
 
 
 @inlined
 def home(key, capacity):
-    """Return the entry at which the probe for a key starts.
-
-    Args:
-        key: int64.
-        capacity: Number of entries of the index.
-    """
+    """Return the entry at which the probe for a key starts."""
     return home_of(mix(key), capacity)
 
 
@@ -78,11 +63,7 @@ def home(key, capacity):
 def probe_from(address, capacity, key, start):
     """Return the entry that holds the key, or -1 - e where e is the empty entry at which the probe ended.
 
-    Args:
-        address: Address of the index.
-        capacity: Number of entries of the index.
-        key: int64.
-        start: The key's home, which a caller that has prefetched it has already computed.
+    `start` is the key's home, which a caller that has prefetched it has already computed.
     """
     e = start
     while True:
@@ -98,25 +79,13 @@ def probe_from(address, capacity, key, start):
 
 @inlined
 def probe(address, capacity, key):
-    """Return the entry of a key: probe_from its home.
-
-    Args:
-        address: Address of the index.
-        capacity: Number of entries of the index.
-        key: int64.
-    """
+    """Return the entry of a key: probe_from its home."""
     return probe_from(address, capacity, key, home(key, capacity))
 
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True)))
 def build(address, capacity, keys):
-    """Enter key i with ref i in an empty index; returns -1, or the position of the first key that occurs twice.
-
-    Args:
-        address: Address of the empty index.
-        capacity: Number of entries of the index.
-        keys: int64 [n].
-    """
+    """Enter key i with ref i in an empty index; return -1, or the position of the first key that occurs twice."""
     for i in range(len(keys)):
         e = probe(address, capacity, keys[i])
         if e >= 0:
@@ -128,14 +97,7 @@ def build(address, capacity, keys):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def find(address, capacity, keys, refs):
-    """Write the ref of each key, ABSENT where the key is unknown.
-
-    Args:
-        address: Address of the index.
-        capacity: Number of entries of the index.
-        keys: int64 [n].
-        refs: int64 [n]; written.
-    """
+    """Write the ref of each key to refs, int64 [n], ABSENT where the key is unknown."""
     for first in range(0, len(keys), BLOCK):
         last = min(first + BLOCK, len(keys))
         for i in range(first, last):
@@ -148,15 +110,9 @@ def find(address, capacity, keys, refs):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def claim(address, capacity, keys, entries):
-    """Find or create the entry of each key; returns the number of keys that were unknown.
+    """Find or create the entry of each key, written to int64 [n]; return the number of keys that were unknown.
 
     A new entry has the ref ABSENT. The caller has made sure that the index has room for all of them.
-
-    Args:
-        address: Address of the index.
-        capacity: Number of entries of the index.
-        keys: int64 [n].
-        entries: int64 [n], the entry of each key; written.
     """
     claimed = 0
     for i in range(len(keys)):
@@ -172,14 +128,7 @@ def claim(address, capacity, keys, entries):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64, nb.int64))
 def rehash(source, source_capacity, address, capacity):
-    """Copy every entry that has a row into an empty index; returns the number of entries copied.
-
-    Args:
-        source: Address of the index to copy.
-        source_capacity: Number of its entries.
-        address: Address of the empty index.
-        capacity: Number of its entries.
-    """
+    """Copy every entry that has a row into an empty index; return the number of entries copied."""
     used = 0
     for i in range(source_capacity):
         ref = load_i64(source + 16 * i + 8)
@@ -194,13 +143,7 @@ def rehash(source, source_capacity, address, capacity):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64))
 def audit(address, capacity, rows):
-    """Return the number of entries that hold a row below `rows`, or -1 if any ref is neither EMPTY nor in [0, rows).
-
-    Args:
-        address: Address of the index.
-        capacity: Number of entries of the index.
-        rows: Number of rows of the table's file.
-    """
+    """Return the number of entries that hold a row below `rows`, or -1 if any ref is neither EMPTY nor in [0, rows)."""
     used = 0
     for i in range(capacity):
         ref = load_i64(address + 16 * i + 8)

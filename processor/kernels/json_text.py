@@ -17,9 +17,6 @@ import numpy as np
 
 from freshet_serving.processor.kernels.kernel import inlined, kernel
 
-# mypy: ignore-errors
-
-
 Bytes = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 QUOTE, BACKSLASH, COMMA, COLON, MINUS = 34, 92, 44, 58, 45
 OPENING, CLOSING, SPACES, LETTER_N = (91, 123), (93, 125), (32, 10, 13, 9), 78
@@ -43,8 +40,7 @@ def count_nodes(text):
     For a text that is not valid JSON it is at least the weight of what a parser creates before it rejects the text.
 
     A value begins at the start of the text, after a comma or a colon, or as the first of a list or an object. Colons
-    add
-    nothing: a name weighs one less than another string, and that pays for the value after its colon.
+    add nothing: a name weighs one less than another string, and that pays for the value after its colon.
     """
     count, at = 1, 0
     opened = inside = False
@@ -77,15 +73,8 @@ def cut_container(text, nbytes, cuts):
     """Write where to cut the list or object that a text consists of, and return how many positions that are.
 
     The first is its opening bracket, the last its closing one, those between are commas of its own level. Between two
-    positions lie elements of together at most 2 * nbytes, or one longer element.
-
-    Args:
-        text: uint8 [n].
-        nbytes: Length from which on elements are separated.
-        cuts: int64 [2 * (n // nbytes) + 4].
-
-    Returns:
-        The number of positions; 0 if the text is not one list or one object.
+    positions lie elements of together at most 2 * nbytes, or one longer element. Returns 0 for another text; `cuts` is
+    int64 [2 * (n // nbytes) + 4].
     """
     first, end = 0, len(text) - 1
     while first < end and text[first] in SPACES:

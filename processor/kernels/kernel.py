@@ -96,10 +96,10 @@ class KernelCode(_Cache):
         store.write(self.name, self.stamp, data)
 
     def enable(self) -> None:
-        """Do nothing: the store is always asked."""
+        """Do nothing."""
 
     def disable(self) -> None:
-        """Do nothing: the store is always asked."""
+        """Do nothing."""
 
     def flush(self) -> None:
         """Do nothing: code of another stamp is never read."""
@@ -112,7 +112,6 @@ class _Progress:
         self._count, self._last_s = 0, 0.0
 
     def note(self, name: str) -> None:
-        """Note that a kernel is about to be compiled."""
         now_s = time.monotonic()
         if store.recorded is not None:
             return
@@ -132,7 +131,6 @@ _progress = _Progress()
 
 @cache
 def _source_digest(file: str) -> str:
-    """Return the SHA-256 of a source file."""
     with open(file, "rb") as source:
         return hashlib.sha256(source.read()).hexdigest()
 
@@ -160,7 +158,6 @@ def _stamp(function: Any) -> str:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that a code object and those within it use."""
     names = {*code.co_names, *code.co_freevars}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -27,22 +27,13 @@ from freshet_serving.processor.kernels.pointers import load_i64, store_release
 
 
 def words_for(capacity: int) -> int:
-    """Return the number of words of the filter of an index.
-
-    Args:
-        capacity: Number of entries of the index.
-    """
+    """Return the number of words of the filter of an index."""
     return capacity // LINE_ENTRIES + 1
 
 
 @inlined
 def word_of(filter_, entry):
-    """Return the address of the word of a key.
-
-    Args:
-        filter_: Address of the filter.
-        entry: The key's home.
-    """
+    """Return the address of the word of a key, from its home."""
     return filter_ + 8 * (entry // LINE_ENTRIES)
 
 
@@ -51,9 +42,6 @@ def bits_of(mixed):
     """Return the bits of a key in its word, all of which are set if the index has the key.
 
     A home is made of the high half of the mixed bits, these of the low one.
-
-    Args:
-        mixed: uint64, the key's mixed bits.
     """
     one, low = np.uint64(1), np.uint64(63)
     return np.int64((one << (mixed & low)) | (one << ((mixed >> np.uint64(6)) & low)))
@@ -61,13 +49,7 @@ def bits_of(mixed):
 
 @inlined
 def admit(filter_, capacity, key):
-    """Set the bits of a key. For the writer only, before it claims the key's entry.
-
-    Args:
-        filter_: Address of the filter.
-        capacity: Number of entries of the index.
-        key: int64.
-    """
+    """Set the bits of a key. For the writer only, before it claims the key's entry."""
     mixed = mix(key)
     word = word_of(filter_, home_of(mixed, capacity))
     store_release(word, load_i64(word) | bits_of(mixed))
@@ -75,13 +57,7 @@ def admit(filter_, capacity, key):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64))
 def fill(filter_, index, capacity):
-    """Set the bits of all keys of an index in a filter that no reader has.
-
-    Args:
-        filter_: Address of the filter, of zeros.
-        index: Address of the index.
-        capacity: Number of entries of the index.
-    """
+    """Set the bits of all keys of an index in a filter of zeros that no reader has."""
     for entry in range(index, index + 16 * capacity, 16):
         if load_i64(entry + 8) != EMPTY:
             admit(filter_, capacity, load_i64(entry))

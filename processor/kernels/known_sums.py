@@ -62,16 +62,7 @@ KNOWN_NBYTES = LOOKS + AHEAD * LOOK_NBYTES
 
 @kernel(nb.void(*[nb.int64] * 6), boundscheck=False, error_model="numpy")
 def add_noted(block, count, table, width, epoch, tally):
-    """Add the rows of noted keys to their sums.
-
-    Args:
-        block: Address of KNOWN_NBYTES.
-        count: Number of notes.
-        table: Address of the table's descriptor (kernels.rows).
-        width: Elements per row.
-        epoch: The epoch that is read.
-        tally: Address of the table's lookups and misses, int64 [2]; added to.
-    """
+    """Add the rows of `count` noted keys to their sums."""
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     meta, row_nbytes, special = load_i64(table + META), load_i64(table + ROW_NBYTES), load_i64(table + DTYPE)
     base, zeros = load_i64(table + BASE), load_i64(table + DEFAULT)
@@ -127,24 +118,16 @@ def add_noted(block, count, table, width, epoch, tally):
 def add_known(
     values, splits, first, rows, most, target, pitch, width, divides, root, codes, block, table, epoch, tally
 ):
-    """Write the sums of the lists of some rows of a request.
+    """Write the sums of the lists of `rows` rows of a request from row `first` on, for a table with a filter.
 
     Args:
         values: Address of int64 keys.
         splits: Address of int64 row splits.
-        first: The first row.
-        rows: Number of rows.
         most: Keys of a list that count, 0 for all.
-        target: Address of `width` float32, the first row's sum.
         pitch: Bytes from one row's sum to the next.
-        width: Elements per row.
-        divides: 1 to divide a sum by the number of its values.
-        root: 1 to divide by its square root instead.
+        divides: 1 to divide a sum by the number of its values, with `root` by its square root.
         codes: Keys of a value.
         block: Address of KNOWN_NBYTES.
-        table: Address of the descriptor of a table with a filter (kernels.rows).
-        epoch: The epoch that is read.
-        tally: Address of the table's lookups and misses, int64 [2]; added to.
     """
     capacity, filter_ = load_i64(table + CAPACITY), load_i64(table + FILTER)
     last = load_i64(splits + 8 * (first + rows))

@@ -15,12 +15,9 @@ PREFIX_NBYTES = 4
 
 @kernel(nb.int64(nb.types.Array(nb.uint8, 1, "C", readonly=True), nb.uint8[::1], nb.int64[::1]))
 def strip_lengths(source, data, offsets):
-    """Copy the elements end to end into `data`.
+    """Copy the elements of `source`, each after its little-endian length of PREFIX_NBYTES, end to end into `data`.
 
-    Args:
-        source: uint8 [nbytes], a little-endian length of PREFIX_NBYTES before each element.
-        data: uint8 [nbytes - PREFIX_NBYTES * elements]; written.
-        offsets: int64 [elements + 1], the first 0; the others are written.
+    offsets[0] is 0; the others, int64 [elements + 1], are written.
 
     Returns:
         The number of bytes of `source` that were read, or -1 - i if element i reaches beyond it.

@@ -84,11 +84,7 @@ FURTHER = 48
 
 @inlined
 def clear(block):
-    """Make a block hold nothing.
-
-    Args:
-        block: Address of BLOCK_NBYTES.
-    """
+    """Make a block of BLOCK_NBYTES hold nothing."""
     store_i64(block + HELD, 0)
     store_i64(block + HELD_WAITING, 0)
     store_i64(block + HELD_LISTS, 0)
@@ -98,19 +94,11 @@ def clear(block):
 def find_rows(block, first, count, waits, waiting, table, epoch, tally):
     """Resolve the waiting keys of one list to the addresses and scales of their rows, and prefetch the rows.
 
-    Args:
-        block: Address of the block.
-        first: Place of the list's first key.
-        count: Number of keys.
-        waits: Place of the list's first waiting key among all that wait.
-        waiting: Number of keys that wait.
-        table: Address of the table's descriptor (kernels.rows).
-        epoch: The epoch that is read.
-        tally: Address of the table's lookups and misses, int64 [2]; added to.
+    The list has `count` keys from place `first` on, of which `waiting` wait, from place `waits` among all that wait.
 
     Returns:
-        The number of keys that have the default row, which is float32 in every table. If there are any and
-        the table's rows are of another type, the block holds the type of each of the list's rows.
+        The number of keys that have the default row, which is float32 in every table. If there are any and the table's
+        rows are of another type, the block holds the type of each of the list's rows.
     """
     index, capacity, base_rows = load_i64(table + INDEX), load_i64(table + CAPACITY), load_i64(table + BASE_ROWS)
     base, meta, row_nbytes = load_i64(table + BASE), load_i64(table + META), load_i64(table + ROW_NBYTES)
@@ -159,16 +147,9 @@ def find_rows(block, first, count, waits, waiting, table, epoch, tally):
 
 @kernel(nb.void(*[nb.int64] * 7), boundscheck=False, error_model="numpy")
 def add_list(block, first, count, dtype, target, width, more):
-    """Add up the rows of one list, in their order.
+    """Add up the `count` rows of one list from place `first` on, in their order, to what the target holds if `more`.
 
-    Args:
-        block: Address of the block.
-        first: Place of the list's first key, which is resolved.
-        count: Number of keys.
-        dtype: Code of the rows' type, or -1 if the block holds each row's.
-        target: Address of `width` float32.
-        width: Elements per row.
-        more: 1 if the target already holds a sum to add to.
+    `dtype` is the code of the rows' type, or -1 if the block holds each row's.
     """
     if dtype >= 0:
         add_rows(dtype, target, block + ENTRIES + KEY_NBYTES * first, KEY_NBYTES, count, width, more)
@@ -185,14 +166,7 @@ def add_list(block, first, count, dtype, target, width, more):
 
 @kernel(nb.void(*[nb.int64] * 4), boundscheck=False, error_model="numpy")
 def add_up(block, tables, epoch, counts):
-    """Resolve and add up the lists of a block, and empty it.
-
-    Args:
-        block: Address of the block.
-        tables: Address of the table descriptors (kernels.rows).
-        epoch: The epoch that is read.
-        counts: Address of int64 [T, 2], lookups and misses; added to.
-    """
+    """Resolve and add up the lists of a block, and empty it."""
     begin, end = block + NOTES, block + NOTES + load_i64(block + HELD_LISTS) * LIST_NBYTES
     first = waits = 0
     for listed in range(begin, end, LIST_NBYTES):
@@ -220,18 +194,9 @@ def add_up(block, tables, epoch, counts):
 
 @kernel(nb.int64(*[nb.int64] * 6), boundscheck=False, error_model="numpy")
 def take_keys(source, count, block, held, waits, table):
-    """Enter keys of one table in the block, and prefetch their rows or index lines.
+    """Enter `count` keys at `source` in a block of `held` keys, of which `waits` wait; return how many wait now.
 
-    Args:
-        source: Address of int64 keys.
-        count: Number of keys.
-        block: Address of the block.
-        held: Number of keys that the block holds.
-        waits: Number of keys that wait in it.
-        table: Address of the table's descriptor (kernels.rows).
-
-    Returns:
-        The number of keys that wait now.
+    Prefetches their rows or index lines.
     """
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
     numbered, changed, heads = load_i64(table + NUMBERED), load_i64(table + CHANGED), load_i64(table + HEADS)
@@ -280,19 +245,9 @@ def take_list(values, start, stop, number, target, width, more, share, root, blo
     """Enter a list of int64 keys, values[start:stop], not empty, in the block, adding up the block whenever it is full.
 
     Args:
-        values: Address of int64 keys.
-        start: Position of the list's first key.
-        stop: Position after its last key.
         number: Number of the table.
-        target: Address of `width` float32 for the sum.
-        width: Elements per row.
         more: 1 if the target already holds a sum to add to.
-        share: Divisor of the finished sum, 0 for none.
-        root: 1 to divide by the square root of `share`.
-        block: Address of the block.
-        tables: Address of the table descriptors (kernels.rows).
-        epoch: The epoch that is read.
-        counts: Address of int64 [T, 2], lookups and misses; added to.
+        share: Divisor of the finished sum, or with `root` its square; 0 for none.
     """
     table = tables + number * TABLE_NBYTES
     while start < stop:

@@ -24,13 +24,7 @@ def sampled(lookups):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64))
 def note(table, key, ref):
-    """Note one sampled lookup. Concurrent readers may overwrite each other's counts, which serve only to rank rows.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        ref: The ref of its row.
-    """
+    """Note one sampled lookup. Concurrent readers may overwrite each other's counts, which serve only to rank rows."""
     ring = load_i64(table + RING)
     if ref >= SETTLED and ref < LOGGED:
         hits = load_i64(table + HITS) + ref - SETTLED

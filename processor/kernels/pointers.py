@@ -12,7 +12,6 @@ and loads may be reordered even on x86, but nothing may be reordered before an a
 
 # mypy: ignore-errors
 
-# mypy: ignore-errors
 import numba as nb
 from llvmlite import ir
 from numba import types
@@ -237,10 +236,5 @@ def _exchange(typingctx, address, value):
 
 @kernel(nb.int64(nb.int64, nb.int64))
 def exchange(address, value):
-    """Store an int64 at an address that the caller keeps alive, as a full barrier; returns the old value.
-
-    Args:
-        address: Address of the int64, aligned.
-        value: The new value.
-    """
+    """Store an int64 at an aligned address that the caller keeps alive, as a full barrier; return the old value."""
     return _exchange(address, value)

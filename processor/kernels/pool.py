@@ -9,7 +9,7 @@ scaling  float32 [F, 4]    log1p (0 | 1), mean, scale of float features; the lar
 inputs   int64 [R, S, 5]   per request and input, by name: VALUES, ROWS (1: broadcast), STRIDE in values, SPLITS
                            (row_splits; 0: none), FILLED_BY (SENT once it has values)
 spans    int64 [R, 2]      per request: its first row in this call, number of rows
-out      float32 [rows, width]   rows of the requests one after another
+out      float32 [rows, width]   rows of the requests one after another; written
 counts   int64 [T, 2]      lookups and misses, added to
 
 Lookups are memory-bound, and one lookup is three dependent cache misses (index, row, perhaps a version chain). So work
@@ -18,9 +18,9 @@ it is written, its rows while it is resolved, and only then are they moved. A bl
 tables, so a single candidate with 26 features overlaps its misses just as well as 64 candidates do.
 
 Floats of a block are copied unchanged, without the transform of single float features; a list of floats, a sequence's
-column, is transformed and fills WIDTH places, zeros where it is shorter. Each resulting float is compared
-with its largest magnitude while it is in a register, which costs nothing measurable; if one exceeds it, run() reports
-that there is one, and find_non_finite() finds it (a NaN is a missing value and never exceeds it).
+column, is transformed and fills WIDTH places, zeros where it is shorter. Each resulting float is compared with its
+largest magnitude while it is in a register, which costs nothing measurable; if one exceeds it, run() reports that there
+is one, and find_non_finite() finds it (a NaN is a missing value and never exceeds it).
 
 Rows of another type than float32 are converted as they are moved, 8 elements at a time (kernels.conversion).
 
@@ -105,14 +105,7 @@ BY_NUMBER = -2
 
 @inlined
 def transform(value, log1p, mean, scale):
-    """Return the value of one float feature: signed log1p if requested, standardised, 0 where missing (NaN).
-
-    Args:
-        value: float32.
-        log1p: 1 to apply the signed log1p, else 0.
-        mean: Subtracted from the value.
-        scale: Multiplied with the difference.
-    """
+    """Return the value of one float feature: signed log1p if requested, standardised, 0 where missing (NaN)."""
     if np.isnan(value):
         return np.float32(0.0)
     if log1p != 0:
@@ -123,15 +116,7 @@ def transform(value, log1p, mean, scale):
 
 @kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64), boundscheck=False, error_model="numpy")
 def carry_out(count, block, tables, epoch, counts):
-    """Execute the first `count` operations of a block: find all rows, then move them, in order.
-
-    Args:
-        count: Number of operations.
-        block: Address of the block.
-        tables: Address of the table descriptors.
-        epoch: The epoch that is read.
-        counts: Address of int64 [T, 2], lookups and misses; added to.
-    """
+    """Execute the first `count` operations of a block: find all rows, then move them, in order."""
     for op in range(block, block + count * OP_NBYTES, OP_NBYTES):
         if load_i64(op) <= ADD:
             number = load_i64(op + 8)
@@ -194,19 +179,10 @@ def carry_out(count, block, tables, epoch, counts):
 
 @inlined
 def push(what, a, b, target, width, count, block, tables, epoch, counts):
-    """Append an operation to a block, executing the block first if it is full; returns the new number of operations.
+    """Append an operation to a block, executing the block first if it is full; return the new number of operations.
 
-    Args:
-        what: COPY, ADD, CLEAR or REPEAT.
-        a: The table's number of COPY and ADD, the number of rows of REPEAT.
-        b: The key of COPY and ADD, the bytes between rows of REPEAT.
-        target: Address of the output.
-        width: Elements per row.
-        count: Number of operations that the block holds.
-        block: Address of the block.
-        tables: Address of the table descriptors.
-        epoch: The epoch that is read.
-        counts: Address of int64 [T, 2], lookups and misses; added to.
+    `a` is the table's number of COPY and ADD, the number of rows of REPEAT; `b` the key of COPY and ADD, the bytes
+    between rows of REPEAT.
     """
     if count == BLOCK:
         carry_out(count, block, tables, epoch, counts)
@@ -248,20 +224,9 @@ def push(what, a, b, target, width, count, block, tables, epoch, counts):
     error_model="numpy",
 )
 def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
-    """Fill out[:sum of rows, :] for all requests as of one epoch; the module's head describes the arrays.
+    """Fill out[:sum of rows, :] for all requests as of one epoch; return 1 if a float exceeds its magnitude, else 0.
 
-    Args:
-        tables: int64 [T, TABLE_FIELDS].
-        plan: int64 [F, 9].
-        scaling: float32 [F, 4].
-        inputs: int64 [R, S, 5].
-        spans: int64 [R, 2].
-        epoch: The epoch that is read.
-        out: float32 [rows, width]; written.
-        counts: int64 [T, 2]; added to.
-
-    Returns:
-        1 if a float exceeds its largest magnitude, else 0.
+    The module's head describes the arrays.
     """
     scratch = np.empty((BLOCK * OP_NBYTES + BLOCK_NBYTES + KNOWN_NBYTES) // 8, np.int64)
     block, state, tally = np.int64(scratch.ctypes.data), np.int64(tables.ctypes.data), np.int64(counts.ctypes.data)
@@ -394,13 +359,7 @@ def run(tables, plan, scaling, inputs, spans, epoch, out, counts):
 
 @inlined
 def floats_of(planned, source, row):
-    """Return where the floats of a feature lie in a row: the row's first value, and the feature's first and last + 1.
-
-    Args:
-        planned: int64 [9], the feature of kind FLOAT, BLOCK or FLOATS.
-        source: int64 [5], the input.
-        row: Row of the input.
-    """
+    """Return where the floats of a feature lie in a row: the row's first value, the feature's first and last + 1."""
     if planned[KIND] == KIND_FLOATS:
         first = load_i64(source[SPLITS] + 8 * row)
         return first, 0, min(load_i64(source[SPLITS] + 8 * (row + 1)) - first, planned[WIDTH])
@@ -409,14 +368,7 @@ def floats_of(planned, source, row):
 
 @inlined
 def model_value(kind, scaling, source, at):
-    """Return a float of an input as the graph receives it: unchanged in a block, else transformed.
-
-    Args:
-        kind: KIND_FLOAT, KIND_BLOCK or KIND_FLOATS.
-        scaling: float32 [4], the feature's scaling.
-        source: int64 [5], the input.
-        at: Its number among the input's values.
-    """
+    """Return value `at` of an input as the graph receives it: unchanged in a block, else transformed."""
     value = load_f32_anywhere(source[VALUES] + 4 * at)
     return value if kind == KIND_BLOCK else transform(value, scaling[0], scaling[1], scaling[2])
 
@@ -427,15 +379,9 @@ def model_value(kind, scaling, source, at):
     error_model="numpy",
 )
 def find_non_finite(plan, scaling, inputs):
-    """Find a float of one request that exceeds its largest magnitude.
+    """Find a float of one request, whose inputs are int64 [S, 5], that exceeds its largest magnitude.
 
-    Args:
-        plan: int64 [F, 9].
-        scaling: float32 [F, 4].
-        inputs: int64 [S, 5], the request's inputs.
-
-    Returns:
-        The feature, and the row and column of its input; the feature is -1 if there is no such float.
+    Returns the feature, and the row and column of its input; the feature is -1 if there is no such float.
     """
     for f in range(plan.shape[0]):
         kind, source = plan[f, KIND], plan[f, SOURCE]
@@ -453,13 +399,7 @@ def find_non_finite(plan, scaling, inputs):
 
 @kernel(nb.float32(nb.int64[:, ::1], nb.float32[:, ::1], nb.int64[:, ::1]), boundscheck=False, error_model="numpy")
 def largest(plan, scaling, inputs):
-    """Return the largest magnitude of one request's floats after their transform, 0 if it has none.
-
-    Args:
-        plan: int64 [F, 9].
-        scaling: float32 [F, 4].
-        inputs: int64 [S, 5], the request's inputs.
-    """
+    """Return the largest magnitude of one request's floats after their transform, 0 if it has none."""
     most = np.float32(0.0)
     for f in range(plan.shape[0]):
         kind, source = plan[f, KIND], plan[f, SOURCE]

@@ -44,13 +44,7 @@ BLOCK = 32
 
 @inlined
 def leaves_out(inputs, request, fields):
-    """Report whether a request leaves out one of an entity's sources.
-
-    Args:
-        inputs: int64 [R, S, 5].
-        request: Number of the request.
-        fields: int64 [F, 4].
-    """
+    """Report whether a request leaves out one of an entity's sources."""
     found = False
     for f in range(fields.shape[0]):
         found |= inputs[request, fields[f, FIELD_SOURCE], FILLED_BY] == BY_ENTITY
@@ -80,19 +74,14 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
     """Copy the records of all requests that leave an entity's inputs out, and point those inputs at the copies.
 
     Args:
-        tables: int64 [T, TABLE_FIELDS].
         number: Number of the entity's table.
         key: The source with the keys.
-        fields: int64 [F, 4].
-        inputs: int64 [R, S, 5]; left-out sources are replaced.
         spans: int64 [R, 2], first row and rows of each request.
-        epoch: The epoch that is read.
         default: Address of the record of unknown keys.
         words: Words of a record.
         records: Address of room for a record a row.
         lists: Address of room for the capacity of all lists a row.
         splits: Address of room for an int64 a list and row, and one more a list and request.
-        counts: int64 [T, 2], lookups and misses; added to.
     """
     table = np.int64(tables.ctypes.data) + number * TABLE_NBYTES
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
@@ -174,19 +163,7 @@ def fill_inputs(tables, number, key, fields, inputs, spans, epoch, default, word
     error_model="numpy",
 )
 def copy_records(tables, number, keys, stride, rows, epoch, default, words, out):
-    """Copy the whole records of some keys.
-
-    Args:
-        tables: int64 [T, TABLE_FIELDS].
-        number: Number of the entity's table.
-        keys: Address of the first key.
-        stride: Keys from one row to the next.
-        rows: Number of keys.
-        epoch: The epoch that is read.
-        default: Address of the record of unknown keys.
-        words: Words of a record.
-        out: Address of room for a record a key.
-    """
+    """Copy the records of `rows` keys, `stride` apart, to room at `out`; arguments as of fill_inputs()."""
     table = np.int64(tables.ctypes.data) + number * TABLE_NBYTES
     index, capacity = load_i64(table + INDEX), load_i64(table + CAPACITY)
     base_rows, meta = load_i64(table + BASE_ROWS), load_i64(table + META)

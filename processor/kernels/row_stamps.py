@@ -53,12 +53,7 @@ BLOCK = 32
 
 @inlined
 def stamp_at(table, ref):
-    """Return the stamp of the row at a ref.
-
-    Args:
-        table: Address of the table's descriptor.
-        ref: A ref of 0 or more.
-    """
+    """Return the stamp of the row at a ref of 0 or more."""
     base_rows = load_i64(table + BASE_ROWS)
     if ref < base_rows:
         return np.int64(0)
@@ -71,13 +66,7 @@ def stamp_at(table, ref):
 
 @inlined
 def stamp_of(table, key, epoch):
-    """Return the stamp of what a key reads as of an epoch.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        epoch: The epoch that is read.
-    """
+    """Return the stamp of what a key reads as of an epoch."""
     ref = np.int64(resolve(table, key, epoch))
     if ref >= 0:
         return stamp_at(table, ref)
@@ -90,12 +79,7 @@ def stamp_of(table, key, epoch):
 
 @inlined
 def prefetch_head(table, key):
-    """Prefetch where the head of a key is found.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-    """
+    """Prefetch where the head of a key is found."""
     if np.uint64(key) < np.uint64(load_i64(table + NUMBERED)):
         prefetch(load_i64(table + CHANGED) + 8 * (key >> 6))
         prefetch(load_i64(table + HEADS) + 8 * key)

@@ -121,16 +121,12 @@ _add_i8 = _type_adder(from_i8, 1, scaled=True)
 
 @kernel(nb.void(*[nb.int64] * 7))
 def add_rows(dtype, target, rows, stride, count, width, more):
-    """Add up rows of a type, one after another.
+    """Add up `count` rows of a type, one after another, to what the target holds if `more`, else in its place.
 
     Args:
-        dtype: Code of the rows' type.
-        target: Address of `width` float32.
         rows: Address of the first row's address; that of its scale is SCALE bytes after it.
         stride: Bytes from one row's address to the next row's.
-        count: Number of rows, at least 1 without `more`.
-        width: Elements per row.
-        more: 1 to add to what the target holds, 0 to replace it.
+        count: At least 1 without `more`.
     """
     if dtype == FLOAT32:
         _add_f32(target, rows, stride, count, width, more)

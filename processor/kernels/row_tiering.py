@@ -50,18 +50,10 @@ from freshet_serving.processor.package import SCALED
     nb.int64(nb.int64[::1], nb.int64[::1], nb.uint8[::1], nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.uint8[::1])
 )
 def promote(table, keys, counts, slots, slot_keys, settled, hits):
-    """Copy the cold rows among `keys` into slots, in order; returns the number of slots used.
+    """Copy the cold rows among `keys` into free slots, in order; return the number of slots used.
 
-    A key whose head is a version or a settled slot is skipped.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        counts: uint8 [n], the number of recent reads of each key.
-        slots: int64, free slots.
-        slot_keys: int64 [all slots], the key of each slot; written.
-        settled: bool [all slots], True for settled slots; written.
-        hits: uint8 [all slots], recent reads of each slot; written.
+    A key whose head is a version or a settled slot is skipped. Of all slots, slot_keys (int64), settled (bool) and hits
+    (uint8, from `counts` of the keys' recent reads) are written.
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8]
@@ -90,12 +82,7 @@ def promote(table, keys, counts, slots, slot_keys, settled, hits):
 def record(table, keys, refs, number, written):
     """Write the rows at `refs` as records number, number + 1, ... of the log, where no ref points yet.
 
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        refs: int64 [n].
-        number: Number of the first record.
-        written: int64 [n], the rows' refs in the log; written.
+    The refs of these records are written to `written`, int64 [n].
     """
     at = np.int64(table.ctypes.data)
     nbytes, scaled = table[ROW_NBYTES // 8], table[DTYPE // 8] % TIERED >= SCALED
@@ -112,14 +99,7 @@ def record(table, keys, refs, number, written):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64[::1]))
 def repoint(table, keys, refs, new_refs):
-    """Replace refs[i] of keys[i] by new_refs[i], which refers to the same row, wherever it is held.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [n].
-        refs: int64 [n].
-        new_refs: int64 [n].
-    """
+    """Replace refs[i] of keys[i] by new_refs[i], which refers to the same row, wherever it is held."""
     at = np.int64(table.ctypes.data)
     for i in range(len(keys)):
         store_release(holder(at, keys[i], refs[i]), new_refs[i])
@@ -127,15 +107,7 @@ def repoint(table, keys, refs, new_refs):
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64, nb.int64[::1], nb.int64[::1]))
 def survivors(table, first, stop, keys, refs):
-    """Write the keys and refs of the records in [first, stop) that are still referenced; returns their number.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        first: Number of the first record.
-        stop: Number after the last record.
-        keys: int64; written.
-        refs: int64; written.
-    """
+    """Write the keys and refs of the records in [first, stop) that are still referenced; return their number."""
     at = np.int64(table.ctypes.data)
     count = 0
     for number in range(first, stop):
@@ -156,14 +128,7 @@ def _cell(key, row, width):
 
 @kernel(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]))
 def count_up(sketch, keys, counts):
-    """Count each key once in a count-min sketch.
-
-    Args:
-        sketch: uint8 [rows, 2**k].
-        keys: int64 [n].
-        counts: uint8 [n], the new estimate of each key's count: too high if other keys share its cells, at most
-            MOST_HITS; written.
-    """
+    """Count each key once in a count-min sketch, uint8 [rows, 2**k], and write the new estimates as estimate() does."""
     for i in range(len(keys)):
         least = np.int64(MOST_HITS)
         for row in range(sketch.shape[0]):
@@ -176,13 +141,9 @@ def count_up(sketch, keys, counts):
 
 @kernel(nb.void(nb.uint8[:, ::1], nb.int64[::1], nb.uint8[::1]))
 def estimate(sketch, keys, counts):
-    """Write a count-min sketch's estimates.
+    """Write a sketch's estimates of each key's count, uint8 [n].
 
-    Args:
-        sketch: uint8 [rows, 2**k].
-        keys: int64 [n].
-        counts: uint8 [n], the estimate of each key's count: too high if other keys share its cells, at most MOST_HITS;
-            written.
+    They are too high if other keys share its cells, at most MOST_HITS.
     """
     for i in range(len(keys)):
         least = np.int64(MOST_HITS)
@@ -193,14 +154,7 @@ def estimate(sketch, keys, counts):
 
 @kernel(nb.int64(nb.boolean[::1], nb.int64, nb.int64, nb.int64[::1]))
 def gather_settled(settled, start, stop, slots):
-    """Write up to len(slots) settled slots from `start` on, wrapping at `stop`; returns their number.
-
-    Args:
-        settled: bool [all slots].
-        start: The slot to begin at.
-        stop: Number of slots in use.
-        slots: int64; written.
-    """
+    """Write up to len(slots) settled slots from `start` on, wrapping at `stop`; return their number."""
     count = 0
     for i in range(stop):
         slot = start + i if start + i < stop else start + i - stop

@@ -71,14 +71,7 @@ BLOCK = 32
 
 @inlined
 def visible(ref, base_rows, meta, epoch):
-    """Return the ref of the row that is visible from a head as of an epoch, or ABSENT.
-
-    Args:
-        ref: The head.
-        base_rows: Number of rows of the table's file.
-        meta: Address of the table's meta.
-        epoch: The epoch that is read.
-    """
+    """Return the ref of the row that is visible from the head `ref` as of an epoch, or ABSENT."""
     while ref >= base_rows and ref < SETTLED:
         stamp = load_i64(meta + 16 * (ref - base_rows))
         if stamp >> 1 <= epoch:
@@ -89,13 +82,7 @@ def visible(ref, base_rows, meta, epoch):
 
 @inlined
 def unchanged(numbered, changed, key):
-    """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read.
-
-    Args:
-        numbered: The table's number of keys that are row numbers.
-        changed: Address of the table's bits.
-        key: int64.
-    """
+    """Report whether a key's row is the file's row of that number, as of any epoch that the caller may read."""
     if np.uint64(key) >= np.uint64(numbered):
         return False
     return (load_acquire(changed + 8 * (key >> 6)) >> (key & 63)) & 1 == 0
@@ -103,14 +90,7 @@ def unchanged(numbered, changed, key):
 
 @inlined
 def publish(table, key, e, ref):
-    """Make a ref the head of a key. For the writer only.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        e: The key's entry of the index.
-        ref: The ref of a row that has been written.
-    """
+    """Make the ref of a written row the head of a key, whose entry of the index is e. For the writer only."""
     if np.uint64(key) < np.uint64(load_i64(table + NUMBERED)):
         store_release(load_i64(table + HEADS) + 8 * key, ref)
         word = load_i64(table + CHANGED) + 8 * (key >> 6)
@@ -120,13 +100,7 @@ def publish(table, key, e, ref):
 
 @inlined
 def resolve(table, key, epoch):
-    """Return the ref of a key's row as of an epoch, or ABSENT.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        epoch: The epoch that is read.
-    """
+    """Return the ref of a key's row as of an epoch, or ABSENT."""
     numbered = load_i64(table + NUMBERED)
     if unchanged(numbered, load_i64(table + CHANGED), key):
         return key
@@ -142,12 +116,7 @@ def resolve(table, key, epoch):
 
 @inlined
 def unknown_ref(table, epoch):
-    """Return the ref of the row of all keys without one as of an epoch, or ABSENT for the default row.
-
-    Args:
-        table: Address of the table's descriptor.
-        epoch: The epoch that is read.
-    """
+    """Return the ref of the row of all keys without one as of an epoch, or ABSENT for the default row."""
     if load_i64(table + SHARED) == 0:
         return np.int64(ABSENT)
     return np.int64(resolve(table, load_i64(table + UNKNOWN_KEY), epoch))
@@ -155,14 +124,10 @@ def unknown_ref(table, epoch):
 
 @inlined
 def prefetch_row(row, nbytes):
-    """Prefetch the cache lines of a row.
+    """Prefetch the cache lines of a row of 1 or more bytes.
 
     In ascending order: the other way round a lookup of 512 bytes took 1.3 times as long. Without a loop where two lines
     are enough, which the compiler would unroll by eight: a quarter of a lookup of 128 bytes in the cache.
-
-    Args:
-        row: Address of the row.
-        nbytes: Its length, 1 or more.
     """
     if nbytes >= 512:
         for line in range(row, row + nbytes, 64):
@@ -178,12 +143,7 @@ def prefetch_row(row, nbytes):
 
 @inlined
 def row_at(table, ref):
-    """Return the address of the row at a ref.
-
-    Args:
-        table: Address of the table's descriptor.
-        ref: A ref of 0 or more.
-    """
+    """Return the address of the row at a ref of 0 or more."""
     base_rows, row_nbytes = load_i64(table + BASE_ROWS), load_i64(table + ROW_NBYTES)
     if ref < base_rows:
         return load_i64(table + BASE) + ref * row_nbytes
@@ -196,12 +156,7 @@ def row_at(table, ref):
 
 @inlined
 def scale_at(table, ref):
-    """Return the address of the row's scale, for a table of a scaled type.
-
-    Args:
-        table: Address of the table's descriptor.
-        ref: A ref of 0 or more.
-    """
+    """Return the address of the row's scale at a ref of 0 or more, for a table of a scaled type."""
     base_rows = load_i64(table + BASE_ROWS)
     if ref < base_rows:
         return load_i64(table + SCALES) + 4 * ref
@@ -229,12 +184,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
     One call per table and not one per phase: every call releases the GIL and has to win it back from busy sessions.
 
     Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [m].
         rows: Address of float32 [m, dim]; the rows are stored as the table's type.
-        dim: Elements per row.
-        slots: int64 [m].
-        epoch: The epoch of the new versions.
         tally: int64 [2], increased by the number of entries claimed for new ids, and by the number of keys that had no
             row. It is the table's own array, so that a writer that fails after this call has nothing left to count.
     """
@@ -279,15 +229,7 @@ def upsert(table, keys, rows, dim, slots, epoch, tally):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.int64[::1], nb.int64, nb.int64[::1]))
 def add_tombstones(table, keys, slots, epoch, tally):
-    """Make slots[i] a tombstone, the newest version of keys[i], which has a row.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [m].
-        slots: int64 [m].
-        epoch: The epoch of the tombstones.
-        tally: int64 [2], as for upsert().
-    """
+    """Make slots[i], int64 [m], a tombstone, the newest version of keys[i], which has a row; `tally` as of upsert()."""
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     for i in range(len(keys)):
@@ -304,11 +246,6 @@ def unpublish(table, keys, slots):
 
     Where it is not, it was never published: a partly staged delta is undone as well. Allocates no memory. Heads by
     row number are checked separately: they may be one store ahead of the index.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [m].
-        slots: int64 [m].
     """
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
     numbered, heads = table[NUMBERED // 8], table[HEADS // 8]
@@ -330,14 +267,9 @@ def unpublish(table, keys, slots):
 
 @kernel(nb.int64(nb.int64, nb.int64, nb.int64))
 def holder(table, key, ref):
-    """Return the address of the int64 that holds a ref: a key's head, or the link of a version or settled slot.
+    """Return the address of the int64 that holds a ref: a key's head, or the link of a version or settled slot; else 0.
 
-    Returns 0 if the ref is not held. For the writer only: no other thread may change what it finds.
-
-    Args:
-        table: Address of the table's descriptor.
-        key: int64.
-        ref: The ref to find.
+    For the writer only: no other thread may change what it finds.
     """
     index, base_rows, meta = load_i64(table + INDEX), load_i64(table + BASE_ROWS), load_i64(table + META)
     e = probe(index, load_i64(table + CAPACITY), key)
@@ -356,16 +288,10 @@ def holder(table, key, ref):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.boolean[::1], nb.int64[::1], nb.int64[::1]))
 def plan_vacuum(table, slots, rows, replaced, dead):
-    """Compute what vacuum() of these versions will leave behind; changes nothing, so that memory can be reserved first.
+    """Compute what vacuum() of these slots will leave behind; changes nothing, so that memory can be reserved first.
 
-    The slots and records written to `replaced` and `dead` are unreachable once the version is settled.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        slots: int64 [m], the versions.
-        rows: bool [m], False for a tombstone; written.
-        replaced: int64 [m], the settled slot that version i has replaced, -1 if none; written.
-        dead: int64 [m], the record of the log that version i has replaced, -1 if none; written.
+    Writes, per version: rows, False for a tombstone; `replaced`, the settled slot that it has replaced, and `dead`, the
+    record of the log, -1 if none. These are unreachable once the version is settled.
     """
     meta = table[META // 8]
     for first in range(0, len(slots), BLOCK):
@@ -393,11 +319,6 @@ def vacuum(table, keys, slots):
 
     Oldest deltas come first. A row's slot is settled in place. A tombstone's key becomes ABSENT; its slot may still be
     read.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        keys: int64 [m].
-        slots: int64 [m].
     """
     at = np.int64(table.ctypes.data)
     index, capacity, base_rows, meta = table[INDEX // 8], table[CAPACITY // 8], table[BASE_ROWS // 8], table[META // 8]
@@ -422,14 +343,7 @@ def vacuum(table, keys, slots):
 
 @kernel(nb.int64(nb.int64[::1], nb.int64, nb.int64[::1], nb.int64[::1]))
 def live(table, epoch, keys, refs):
-    """Write every key with a row as of an epoch, and the row's ref; returns their number.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [capacity of the index]; written.
-        refs: int64 [capacity of the index]; written.
-    """
+    """Write every key with a row as of an epoch, and the row's ref; return their number."""
     at = np.int64(table.ctypes.data)
     index, capacity = table[INDEX // 8], table[CAPACITY // 8]
     count = 0
@@ -447,14 +361,7 @@ def live(table, epoch, keys, refs):
 
 @kernel(nb.void(nb.int64[::1], nb.int64, nb.types.Array(nb.int64, 1, "A", readonly=True), nb.int64[::1]))
 def look_up(table, epoch, keys, refs):
-    """Write the ref of each key's row as of an epoch, or ABSENT.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        epoch: The epoch that is read.
-        keys: int64 [n].
-        refs: int64 [n]; written.
-    """
+    """Write the ref of each key's row as of an epoch to refs, int64 [n], or ABSENT."""
     at = np.int64(table.ctypes.data)
     for i in range(len(keys)):
         refs[i] = resolve(at, keys[i], epoch)
@@ -462,13 +369,7 @@ def look_up(table, epoch, keys, refs):
 
 @kernel(nb.void(nb.int64[::1], nb.int64[::1], nb.float32[:, ::1]))
 def gather(table, refs, rows):
-    """Write the rows at `refs` as float32.
-
-    Args:
-        table: int64 [TABLE_FIELDS], the table's descriptor.
-        refs: int64 [n].
-        rows: float32 [n, dim]; written.
-    """
+    """Write the rows at `refs` to rows, float32 [n, dim]."""
     at, out, dim = np.int64(table.ctypes.data), np.int64(rows.ctypes.data), rows.shape[1]
     for i in range(len(refs)):
         copy_typed(table[DTYPE // 8] % TIERED, out + 4 * dim * i, row_at(at, refs[i]), scale_at(at, refs[i]), dim)

@@ -55,12 +55,7 @@ def _weak(text, a, b):
 
 @kernel(nb.uint64(nb.int64, nb.int64))
 def farm(text, length):
-    """Return Fingerprint64 of a string.
-
-    Args:
-        text: Address of its bytes.
-        length: Number of bytes.
-    """
+    """Return Fingerprint64 of a string of `length` bytes at an address."""
     n = U(length)
     mul = K2 + n * U(2)
     end = text + length
@@ -121,12 +116,7 @@ def farm(text, length):
 
 @kernel(nb.uint64(nb.int64, nb.int64))
 def murmur(text, length):
-    """Return MurmurHash64A of a string, with TensorFlow's seed.
-
-    Args:
-        text: Address of its bytes.
-        length: Number of bytes.
-    """
+    """Return MurmurHash64A of a string, with TensorFlow's seed."""
     h = MURMUR_SEED ^ (U(length) * MURMUR_MUL)
     whole = text + length // 8 * 8
     while text != whole:
@@ -156,14 +146,7 @@ def _round(a, b, c, d):
 
 @kernel(nb.uint64(nb.int64, nb.int64, nb.uint64, nb.uint64))
 def sip(text, length, key_0, key_1):
-    """Return SipHash-2-4 of a string.
-
-    Args:
-        text: Address of its bytes.
-        length: Number of bytes.
-        key_0: First half of the key.
-        key_1: Second half of the key.
-    """
+    """Return SipHash-2-4 of a string; the key is in two halves."""
     a, b, c, d = key_0 ^ SIP_0, key_1 ^ SIP_1, key_0 ^ SIP_2, key_1 ^ SIP_3
     whole = text + length // 8 * 8
     last = U(length & 0xFF) << U(56)
@@ -184,13 +167,13 @@ def sip(text, length, key_0, key_1):
 
 @inlined
 def cat_first(first):
-    """Return the part of cat() that only the first fingerprint has a share in."""
+    """Return the part of cat() that depends on the first fingerprint alone."""
     return first ^ MURMUR_MUL
 
 
 @inlined
 def cat_second(second):
-    """Return the part of cat() that only the second fingerprint has a share in."""
+    """Return the part of cat() that depends on the second fingerprint alone."""
     return _shift_mix(second * MURMUR_MUL) * MURMUR_MUL
 
 
@@ -202,12 +185,7 @@ def cat_mixed(first, second):
 
 @inlined
 def cat(first, second):
-    """Return the fingerprint of two fingerprints, in this order.
-
-    Args:
-        first: uint64.
-        second: uint64.
-    """
+    """Return the fingerprint of two fingerprints, uint64, in this order."""
     return cat_mixed(cat_first(first), cat_second(second))
 
 
@@ -233,13 +211,7 @@ def _column(how, data, offsets, key_0, key_1, hashes):
 
 
 def fingerprints(strings: Strings, how: int = FARM, key: tuple[int, int] = (0, 0)) -> np.ndarray:
-    """Return uint64 [n]: the hash of each string's bytes.
-
-    Args:
-        strings: A column of n strings.
-        how: FARM, MURMUR or SIP.
-        key: The key of SIP, in two halves.
-    """
+    """Return uint64 [n]: the hash of each string's bytes by FARM, MURMUR or SIP, whose key is in two halves."""
     hashes = np.empty(len(strings), np.uint64)
     _column(how, strings.data.ctypes.data, strings.offsets, U(key[0]), U(key[1]), hashes)
     return hashes

@@ -14,13 +14,7 @@ DIGITS = 20
 
 @kernel(nb.int64(Offsets, nb.uint8[::1], nb.int64[::1]))
 def write_numbers(values, data, offsets):
-    """Write values as decimal digits; returns the number of bytes.
-
-    Args:
-        values: int64 [n].
-        data: uint8; DIGITS bytes per value are enough; written.
-        offsets: int64 [n + 1]; written.
-    """
+    """Write int64 [n] as decimal digits, at most DIGITS bytes a value, with offsets [n + 1]; return the bytes."""
     digits = np.empty(DIGITS, np.uint8)
     at = 0
     offsets[0] = 0
@@ -46,15 +40,7 @@ def write_numbers(values, data, offsets):
 
 @kernel(nb.void(Bytes, Offsets, nb.int64[::1], nb.int64[::1], nb.uint8[::1]))
 def append(source, starts, picks, ends, data):
-    """Write string picks[i] of the source at data[ends[i]:], and move ends[i] to its end.
-
-    Args:
-        source: uint8, the bytes of the source's strings.
-        starts: int64 [strings + 1], the source's offsets.
-        picks: int64 [n], positions of strings in the source.
-        ends: int64 [n]; advanced.
-        data: uint8; written.
-    """
+    """Write string picks[i] of a source with these starts at data[ends[i]:], and move ends[i] to its end."""
     for i in range(len(picks)):
         first, last, at = starts[picks[i]], starts[picks[i] + 1], ends[i]
         for j in range(first, last):
@@ -64,14 +50,7 @@ def append(source, starts, picks, ends, data):
 
 @kernel(nb.void(nb.uint8[::1], nb.uint8, nb.uint8, nb.int64))
 def shift_letters(data, first, last, by):
-    """Add `by` to the ASCII codes of the letters from first to last, in place.
-
-    Args:
-        data: uint8, the letters.
-        first: The first code that is changed.
-        last: The last code that is changed.
-        by: The difference added.
-    """
+    """Add `by` to the ASCII codes from first to last in `data`, uint8, in place."""
     for i in range(len(data)):
         if first <= data[i] <= last:
             data[i] = np.uint8(np.int64(data[i]) + by)
@@ -79,14 +58,7 @@ def shift_letters(data, first, last, by):
 
 @kernel(nb.int64(Bytes, Offsets, nb.uint8[::1], nb.int64[::1]))
 def strip(source, starts, data, offsets):
-    """Write the strings without ASCII white space at both ends; returns the number of bytes.
-
-    Args:
-        source: uint8, the bytes of the strings.
-        starts: int64 [n + 1], their offsets.
-        data: uint8; written.
-        offsets: int64 [n + 1]; written.
-    """
+    """Write the strings of a source with these starts without ASCII white space at both ends; return the bytes."""
     at = 0
     offsets[0] = 0
     for i in range(len(offsets) - 1):

@@ -27,13 +27,8 @@ def count_nodes(data, kinds):
     """Count the fields of a message, of all messages within it, and the values of packed fields: what a parser creates.
 
     Each message within it counts HOLDER times, each string of a repeated field twice. Counting ends where a parser
-    rejects
-    the message, and no sooner. Our messages define no groups, and the parser skips an unknown group whole, so nothing
-    within a group is a message.
-
-    Args:
-        data: uint8 [nbytes], the serialized message.
-        kinds: int32 [kinds of messages, FIELDS], described in the module's head.
+    rejects the message, and no sooner. Our messages define no groups, and the parser skips an unknown group whole, so
+    nothing within a group is a message.
     """
     ends, outer = np.empty(DEPTH, np.int64), np.empty(DEPTH, np.int64)
     count, depth, groups, kind, at, end = 0, 0, 0, 0, 0, len(data)

@@ -1,9 +1,9 @@
 """Combiners: how the rows of a list become the columns of a feature. All that depends on which one is here.
 
-A combiner sums the rows of a list in their order and divides the sum by a power of their number; "none" does not
-combine, and its rows lie one after another. A long list of a divided request is summed in pieces (features.plan), so
-a combiner says as which one its pieces are combined; one without does not take lists apart. The gradient of a row is
-the feature's, divided as the sum was (models.embedding.kernels).
+A combiner sums the rows of a list in their order and divides the sum by a power of their number; "none" leaves rows one
+after another. A long list of a divided request is summed in pieces (features.plan), so a combiner says as which one its
+pieces are combined; one without does not take lists apart. The gradient of a row is the feature's, divided as the sum
+was (models.embedding.kernels).
 
 A further combiner has a row here; one that is no sum, such as a maximum, also changes kernels.list_sums.
 """
@@ -16,10 +16,9 @@ import numpy as np
 
 
 class Combiner(NamedTuple):
-    """One combiner.
+    """One combiner; `code` is its number in the plans of kernels.
 
     Attributes:
-        code: Its number in the plans of kernels.
         merge: The combiner of the pieces of a long list; "" if a list is never taken apart.
         power: The sum is divided by the number of values to this power: 0, 1 or 0.5.
     """
@@ -36,17 +35,17 @@ class Combiner(NamedTuple):
 
 
 COMBINERS = {
-    one.name: one
-    for one in (
+    combiner.name: combiner
+    for combiner in (
         Combiner("sum", 0, "sum", 0),
         Combiner("mean", 1, "sum", 1),
         Combiner("sqrtn", 2, "sum", 0.5),
         Combiner("none", 3, "", 0),
     )
 }
-COMBINER_OF_CODE = {one.code: one for one in COMBINERS.values()}
+COMBINER_OF_CODE = {combiner.code: combiner for combiner in COMBINERS.values()}
 NOT_COMBINED = COMBINERS["none"].code
-DIVIDED_SUMS = tuple(one.code for one in COMBINERS.values() if one.power)
+DIVIDED_SUMS = tuple(combiner.code for combiner in COMBINERS.values() if combiner.power)
 """Codes of combiners that divide the sum, for kernels."""
-ROOT_DIVIDED_SUMS = tuple(one.code for one in COMBINERS.values() if one.power == 0.5)
+ROOT_DIVIDED_SUMS = tuple(combiner.code for combiner in COMBINERS.values() if combiner.power == 0.5)
 """Codes of those that divide it by a square root."""

@@ -11,17 +11,12 @@ Metadata (all strings)           format, model, version, step, parent_step, comp
                                  checksums (JSON: tensor -> crc32), checksum (crc32 over all the rest and over every
                                  tensor's name, dtype, shape)
 
-Every bit of the file is covered: tensor bytes by their own checksum, everything else by `checksum`. No part of a
-delta is used before all of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
+Every bit of the file is covered: tensors by `checksums`, the rest by `checksum`. No part of a delta is used before all
+of it has been verified. A compacted delta replaces the run parent_step+1 .. step.
 
-DeltaRun merges consecutive deltas into one (compaction). Pure: arrays come in, arrays go out.
-
-Rows are whole values, never differences, so a run leaves only the newest row of each id; an id that a later delta
-removes is removed. So a run is staged, judged and served as one change (processor.versions.log_applier), and takes the
-memory of the ids that it changes, not of all the rows that it carries.
-
-Costs: each row is sorted a constant number of times, because what has been gathered is merged only once it is twice as
-large as the last merged result.
+DeltaRun merges consecutive deltas (compaction). Rows are whole values, never differences, so the newest row of each id
+is left, or its removal. A run is staged, judged and served as one change (processor.versions.log_applier). Each row is
+sorted a constant number of times: what has been gathered is merged once it is twice as large as the last result.
 """
 
 from __future__ import annotations
@@ -39,7 +34,6 @@ from numpy.typing import NDArray
 from freshet_serving.processor.errors import BadInput, Corrupt, unreadable
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.tensors import (
-    CHECK_ROWS,
     RECORD,
     STORED_TYPES,
     Tensors,
@@ -58,10 +52,9 @@ MAX_TIME_S = 1e12
 """Times are Unix seconds below this, which rejects milliseconds of any day since 2001."""
 MAX_NATURAL = 10**18
 MOST_IN_ROW = 2.0**56
-"""Bound of the magnitudes in a delta's rows.
+"""Bound of the magnitudes in a delta's rows: squares and sums of 65,536 of them are finite in float32.
 
-Rows are multiplied with each other and added up in float32: below this, squares and sums of 65,536 of them are finite,
-so that no score is infinity minus infinity. Rows of a full version may be larger, as in imported models.
+So no score is infinity minus infinity. Rows of a full version may be larger, as in imported models.
 """
 MOST_READ_NBYTES = 1 << 20
 _KEYS = re.compile(r"tables/.+/keys")
@@ -71,13 +64,7 @@ DeltaBytes = bytes | bytearray | NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TableDelta:
-    """Changes of one table.
-
-    Attributes:
-        keys: int64 [m], ids upserted.
-        rows: float32 [m, dim], their rows; int32 records of an entity's table.
-        removed: int64 [r], ids removed.
-    """
+    """Ids upserted, int64 [m], their rows, [m, dim] of float32 (records: int32), and ids removed, int64 [r]."""
 
     keys: NDArray[np.int64]
     rows: NDArray[Any]
@@ -89,13 +76,9 @@ class Delta:
     """A verified delta.
 
     Attributes:
-        step: The step that it leads to.
-        parent_step: The step that it applies to.
-        tables: Changes by table.
         dense: The dense tensors that changed, whole.
         published_at: Unix seconds.
         event_time: First and last training event that it carries, in Unix seconds.
-        events: Number of training events that it carries.
         compacted: Whether it replaces the run parent_step + 1 .. step.
         checksum: Checksum of the whole header, and through it of every tensor; identifies the delta.
         restores: The earlier step that all of its rows and tensors come from; None if they are new.
@@ -131,7 +114,7 @@ class Delta:
     def check_manifest(self) -> None:
         """Raise BadInput unless the delta's own manifest (step, times, counts) is one that a reader accepts.
 
-        Readers and writers both call this: what cannot be read back is never written.
+        Writers call this too: what cannot be read back is never written.
         """
         for name in ("version", "step", "parent_step", "events"):
             value = getattr(self, name)
@@ -169,7 +152,7 @@ class Delta:
 
                 check_records(manifest, name, table.rows)
             elif not all_below(table.rows, below):
-                if not all_finite(table.rows):
+                if not all_below(table.rows, np.inf):
                     raise BadInput(f"delta: table {name!r}: rows hold NaN or infinity")
                 largest = float(np.abs(table.rows).max())
                 range_text = f"numbers below {below:g} for {dtype}"
@@ -184,7 +167,7 @@ class Delta:
             if list(tensor.shape) != manifest.dense[name]:
                 expected, shape = manifest.dense[name], list(tensor.shape)
                 raise BadInput(f"delta: dense tensor {name!r}: expected shape {expected}, got {shape}")
-            if not all_finite(tensor):
+            if not all_below(tensor, np.inf):
                 raise BadInput(f"delta: dense tensor {name!r} holds NaN or infinity")
 
     def _check_copy(self, manifest: Manifest, table: str) -> None:
@@ -201,13 +184,7 @@ class Delta:
 
 
 def check_time(name: str, time_s: float, least_s: float) -> None:
-    """Raise BadInput unless a time of a delta is in seconds and in bounds.
-
-    Args:
-        name: The field, for the message.
-        time_s: Unix seconds.
-        least_s: The smallest value accepted; the largest is below MAX_TIME_S.
-    """
+    """Raise BadInput unless a time is in Unix seconds, from `least_s` to below MAX_TIME_S."""
     if isinstance(time_s, bool) or not isinstance(time_s, (int, float, np.integer, np.floating)):
         raise BadInput(f"delta: {name}: expected seconds since 1970 as a number, got {type(time_s).__name__}")
     if not least_s <= time_s < MAX_TIME_S:
@@ -215,28 +192,17 @@ def check_time(name: str, time_s: float, least_s: float) -> None:
         raise BadInput(f"delta: {name}: expected seconds since 1970, got {str(time_s)[:24]}{hint}")
 
 
-def all_finite(array: NDArray[np.float32]) -> bool:
-    """Report whether no element is NaN or infinite; in blocks, so that the check needs no copy of the table."""
-    flat = array.reshape(-1)
-    return all(bool(np.isfinite(flat[at : at + CHECK_ROWS]).all()) for at in range(0, flat.size, CHECK_ROWS))
-
-
 def write_delta(path: Path, delta: Delta) -> None:
     """Write the delta's file by atomic rename, durable when the call returns.
 
-    In a version's folder it is a file that was dropped there, which the change log must adopt
-    (processor.repository.log.change_log).
+    In a version's folder the change log must adopt it (processor.repository.log.change_log).
     """
     with atomic_file(path) as file:
         stream_delta(file, delta)
 
 
 def stream_delta(file: BinaryIO, delta: Delta) -> None:
-    """Write the bytes of a delta's file.
-
-    Raises:
-        BadInput: If parse_delta() would reject it; nothing is written then.
-    """
+    """Write the bytes of a delta's file; raise BadInput, with nothing written, if parse_delta() would reject it."""
     delta.check_manifest()
     arrays: dict[str, NDArray[Any]] = {}
     for name, table in delta.tables.items():
@@ -271,15 +237,7 @@ def read_delta(path: Path) -> Delta:
 
 
 def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[np.uint8]:
-    """Return the bytes of a delta file.
-
-    Args:
-        max_nbytes: Its largest size.
-
-    Raises:
-        Corrupt: If it is larger, not a regular file or unreadable.
-        NotReady: If it cannot be read for now.
-    """
+    """Return the bytes of a delta file; Corrupt if it is too large or unreadable, NotReady if only for now."""
     try:
         return read_file(path, max_nbytes)
     except OSError as error:
@@ -287,7 +245,7 @@ def read_delta_file(path: Path, max_nbytes: int = MAX_DELTA_NBYTES) -> NDArray[n
 
 
 def rows_of_file(path: Path) -> int:
-    """Return how many rows a delta's file changes, from its header alone and without verification. Raises Corrupt."""
+    """Return how many rows a delta's file changes, from its header alone and unverified; raise Corrupt."""
     try:
         with open_regular(path) as file:
             length = int.from_bytes(file.read(8), "little")
@@ -299,13 +257,13 @@ def rows_of_file(path: Path) -> int:
 
 
 def parse_delta(data: DeltaBytes) -> Delta:
-    """Verify a delta file's bytes and return the delta; raises Corrupt unless they are exactly what a trainer wrote."""
+    """Verify a delta file's bytes and return the delta; raise Corrupt unless they are exactly what a trainer wrote."""
     buffer = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     tensors = parse_tensors(buffer, "delta")
     meta = tensors.metadata
     if meta.get("format") != FORMAT:
-        format_found = f"got {meta['format'][:40]!r}" if "format" in meta else "got none"
-        raise Corrupt(f"delta: expected format {FORMAT!r}, {format_found}")
+        actual = f"got {meta['format'][:40]!r}" if "format" in meta else "got none"
+        raise Corrupt(f"delta: expected format {FORMAT!r}, {actual}")
     if meta.get("checksum") != header_checksum(meta, tensors.arrays):
         raise Corrupt("delta: the header does not match its checksum")
     return _parse_verified(tensors)

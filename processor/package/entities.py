@@ -1,14 +1,12 @@
-"""Entities: features by key that are part of a version, one record a key in a table of records.
+"""Entities: features by key that are part of a version, one record a key (processor.package.entity_records).
 
-An entity (an item) fills inputs that a request leaves out. Its records are rows of an ordinary table whose type is
-RECORD, so index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings; only what a row
-holds differs.
-
-Records may hold further columns, which no feature reads and no request sends: those of filters (extensions.top_items),
-and the texts of keys that are strings, by which replies name items.
+An entity (an item) fills inputs that a request leaves out. Its records are rows of an ordinary table of type RECORD, so
+index, deltas, undo, snapshots, mirrors and signatures treat them as rows of embeddings. Records may hold further
+columns, which no feature reads and no request sends: those of filters (extensions.top_items), and the texts of keys
+that are strings, by which replies name items.
 
 Invariant: every input that an entity fills is filled in whole: a transform reads inputs of one entity or none of them,
-and a request sends all of a transform's inputs or none. What a record holds: processor.package.entity_records.
+and a request sends all of a transform's inputs or none.
 """
 
 from __future__ import annotations

@@ -1,24 +1,22 @@
 """Records of entities: what a row of an entity's table holds, packed, read and checked.
 
-A record holds sources of features, not the columns they come from: int64 keys and float32 numbers as the sparse graph
-would have bound the sent columns, strings hashed with the seed of each table that looks them up, transforms applied.
-So a request that leaves its columns out reads exactly the keys that it would have sent.
+A record holds sources of features as the sparse graph would have bound the sent columns: int64 keys and float32
+numbers, strings hashed with the seed of each table that looks them up, transforms applied. So a request that leaves its
+columns out reads exactly the keys that it would have sent.
 
     words    int64 sources, 2 words a value, in the order of Manifest.sources and, within one, of seeds
              ragged sources, the length and then `capacity` values, 2 words each; unused places are 0
              float32 sources, 1 word a value; NaN is a missing number
              one word of padding if the number is odd
-    given    the columns as they were given, as far as the sources do not hold them: those of numbers that transforms
-             or filters read, laid out like sources; then strings (processor.package.record_texts); padded to an even
-             number
+    given    the columns as they were given, as far as the sources do not hold them: numbers that transforms or filters
+             read, laid out like sources; then strings (processor.package.record_texts); padded to an even number
 
 What is given is read for filters, for recordings and for clients that ask for values, never to score. Versions whose
 text_nbytes is below 0 were published without.
 
 Invariants
-- A record is whole: it has a value for each source, and its bits depend on the values alone.
-- A list is stored as far as features read it; a list beyond the capacity is refused, never cut, unless no feature reads
-  what is cut.
+- A record has a value for each source, and its bits depend on the values alone.
+- A list beyond the capacity is refused, never cut, unless no feature reads what is cut.
 - Records that filters read have all of their texts: what does not fit is refused.
 """
 
@@ -42,14 +40,9 @@ from freshet_serving.processor.package.entities import (
     EntityEntry,
     EntityModel,
 )
+from freshet_serving.processor.package.manifest_checks import want
 from freshet_serving.processor.package.manifest_entries import DTYPES, Input
-from freshet_serving.processor.package.record_texts import (
-    NOT_KEPT,
-    TextColumn,
-    check_texts,
-    pack_texts,
-    unpack_texts,
-)
+from freshet_serving.processor.package.record_texts import NOT_KEPT, TextColumn, check_texts, pack_texts, unpack_texts
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
 
@@ -60,15 +53,13 @@ HashStrings = Callable[[Strings, int], Int64s]
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """One source of features in a record.
+    """One source of features in a record, at word `offset`.
 
     Attributes:
-        source: Name of the input or transform.
         seed: Seed of its strings' hashes; 0 for other types.
         floats: True for float32, False for int64.
         ragged: True for a list, which begins with its length.
         count: Values of a row; of a list the most.
-        offset: Its first word.
     """
 
     source: str
@@ -84,14 +75,9 @@ class RecordField:
 
 
 class RecordLayout(NamedTuple):
-    """The words of an entity's records.
+    """The words of an entity's records, an even number.
 
-    Attributes:
-        bound_words: Words of them, an even number: all that scoring reads.
-        given: Fields of columns as they were given.
-        texts: The columns of strings as they were given.
-        text_offset: First word of the texts.
-        words: All words, an even number.
+    Scoring reads the first bound_words, an even number, alone; `given` and texts are columns as they were given.
     """
 
     sources: list[RecordField]
@@ -108,30 +94,26 @@ def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
 
 
 def names_keys(entity: EntityEntry) -> bool:
-    """Return True if records hold the texts of their keys."""
+    """Report whether records hold the texts of their keys."""
     return any(spec.name == entity.key for spec in entity.filters)
 
 
 def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
-    """Return the transforms that are made of an entity's inputs alone, in order.
-
-    Raises:
-        BadInput: A transform reads other inputs as well.
-    """
-    names, found = set(entity.inputs), []
+    """Return the transforms of an entity's inputs alone, in order; raise BadInput if one reads other inputs as well."""
+    names, transforms = set(entity.inputs), []
     for transform in manifest.transforms:
-        mine = [name for name in transform.inputs if name in names]
-        if not mine:
+        from_entity = [name for name in transform.inputs if name in names]
+        if not from_entity:
             continue
-        if len(mine) < len(transform.inputs):
+        if len(from_entity) < len(transform.inputs):
             others = ", ".join(name for name in transform.inputs if name not in names)[:120]
             raise BadInput(
-                f"entities.{entity.name}.columns: {mine[0]!r} is combined with {others}, which the entity does not "
-                "have: send it with requests, or give the entity all of them"
+                f"entities.{entity.name}.columns: {from_entity[0]!r} is combined with {others}, which the entity does "
+                "not have: send it with requests, or give the entity all of them"
             )
         names.add(transform.name)
-        found.append(transform)
-    return found
+        transforms.append(transform)
+    return transforms
 
 
 def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordField]:
@@ -151,7 +133,6 @@ def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordFiel
 
 
 def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
-    """Return the layout of an entity's records."""
     sources = record_fields(manifest, entity)
     bound_words = _even(sum(f.words for f in sources))
     if entity.text_nbytes < 0:
@@ -175,9 +156,9 @@ def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
 
 def _placed(fields: list[RecordField], offset: int) -> list[RecordField]:
     placed = []
-    for one in sorted(fields, key=lambda f: (f.floats, f.ragged)):
-        placed.append(replace(one, offset=offset))
-        offset += one.words
+    for field in sorted(fields, key=lambda f: (f.floats, f.ragged)):
+        placed.append(replace(field, offset=offset))
+        offset += field.words
     return placed
 
 
@@ -195,15 +176,10 @@ def longest_read(manifest: EntityModel, source: str) -> int:
 def pack_records(
     manifest: EntityModel, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
 ) -> Records:
-    """Return the records of n keys, int32 [n, words].
+    """Return the records of n keys, int32 [n, words], from its columns and the transforms derived of its inputs.
 
-    Args:
-        sources: Its columns, and those of the transforms derived of its inputs, by name; the keys by the key's name if
-            records hold their texts.
-        rows: Number of keys.
-
-    Raises:
-        BadInput: A column has another shape or type than the manifest says, or a list is too long.
+    The texts of keys are under the key's name. Raises BadInput for another shape or type than the manifest says, or a
+    list that is too long.
     """
     layout = record_layout(manifest, entity)
     words = np.zeros((rows, layout.words), np.int32)
@@ -220,10 +196,10 @@ def pack_records(
         if isinstance(column, Ragged):
             raise BadInput(f"{where}: expected one value for each key, got lists")
         values: NDArray[Any] = hash_strings(column, f.seed) if isinstance(column, Strings) else column
-        wanted = np.float32 if f.floats else np.int64
-        if values.dtype != wanted or values.size != rows * f.count:
+        dtype = np.float32 if f.floats else np.int64
+        if values.dtype != dtype or values.size != rows * f.count:
             got = f"{values.size} of {values.dtype.name}"
-            raise BadInput(f"{where}: expected {rows * f.count} values of {np.dtype(wanted).name}, got {got}")
+            raise BadInput(f"{where}: expected {rows * f.count} values of {np.dtype(dtype).name}, got {got}")
         if f.floats and np.isinf(values).any():
             raise BadInput(f"{where}: expected finite numbers (or NaN), got infinity")
         part[:] = np.ascontiguousarray(values).reshape(rows, f.count).view(np.int32)
@@ -239,20 +215,12 @@ def pack_records(
 def unpack_records(
     manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
-    """Return columns of records as they were given, as far as all of the records hold them.
-
-    Args:
-        records: int32 [n, words].
-        names: Columns to return, as far as they are the entity's.
-
-    Raises:
-        BadInput: The records are none that pack_records() makes.
-    """
+    """Return the named columns that all records, int32 [n, words], hold as given; BadInput for bad records."""
     layout = record_layout(manifest, entity)
     if entity.text_nbytes < 0:
         return {}
     check_records(manifest, entity.table, records)
-    found: dict[str, Column] = {}
+    unpacked: dict[str, Column] = {}
     fields = {f.source: f for f in (*layout.sources, *layout.given) if f.source in names}
     for spec in column_specs(manifest, entity):
         f = fields.get(spec.name)
@@ -262,13 +230,13 @@ def unpack_records(
         values: NDArray[Any] = part.view(np.float32 if f.floats else np.int64)
         if f.ragged:
             used = np.arange(f.count) < values[:, :1]
-            found[spec.name] = Ragged(values[:, 1:][used], np.append(0, np.cumsum(values[:, 0])))
+            unpacked[spec.name] = Ragged(values[:, 1:][used], np.append(0, np.cumsum(values[:, 0])))
         else:
-            found[spec.name] = values if spec.columns else values[:, 0].copy()
+            unpacked[spec.name] = values if spec.columns else values[:, 0].copy()
     if any(column.name in names for column in layout.texts):
         texts = unpack_texts(records[:, layout.text_offset :], layout.texts, f"entity {entity.name!r}")
-        found |= {c.name: strings for c, strings in zip(layout.texts, texts or ()) if c.name in names}
-    return found
+        unpacked |= {c.name: strings for c, strings in zip(layout.texts, texts or ()) if c.name in names}
+    return unpacked
 
 
 def _lists(
@@ -295,12 +263,7 @@ def _lists(
 
 
 def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
-    """Raise BadInput if records from a file are none that pack_records() makes.
-
-    Args:
-        table: The entity's table.
-        rows: The records, int32 [n, words].
-    """
+    """Raise BadInput for records from a file, int32 [n, words], that pack_records() does not make."""
     entity = first_of(e for e in manifest.entities if e.table == table)
     layout = record_layout(manifest, entity)
     for f in (*layout.sources, *layout.given):
@@ -320,7 +283,6 @@ def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
 
 
 def _check_kept(entity: EntityEntry, layout: RecordLayout, words: Records) -> None:
-    """Raise BadInput if records that filters read lack texts."""
     if entity.filters and (words[:, layout.text_offset] == NOT_KEPT).any():
         names = ", ".join(column.name for column in layout.texts)
         raise BadInput(
@@ -333,61 +295,56 @@ def validate_entities(m: EntityModel) -> None:
     """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
     inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
     records = {t.name for t in m.tables if t.dtype == RECORD}
-    _want(len(m.entities) <= MAX_ENTITIES, f"manifest.entities: expected at most {MAX_ENTITIES}")
+    want(len(m.entities) <= MAX_ENTITIES, f"manifest.entities: expected at most {MAX_ENTITIES}")
     owned = {e.table for e in m.entities}
-    _want(len(owned) == len(m.entities), "manifest.entities: expected distinct names")
-    _want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
-    _want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
-    _want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
+    want(len(owned) == len(m.entities), "manifest.entities: expected distinct names")
+    want(owned == records, f"manifest.tables: expected type {RECORD!r} for tables of entities alone")
+    want(not m.entities or m.stage is None, "manifest.entities: expected none in a model with a stage")
+    want(not records & {f.table for f in m.features}, "manifest.features: expected no table of records")
     before = m.filled
     filled = set(before)
     keys = {e.key for e in m.entities} | {key for filler in before.values() for key in filler.keys}
     for e in m.entities:
         where = f"manifest.entities[{e.name[:64]}]"
-        _want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
+        want(e.unknown in UNKNOWN, f"{where}.unknown: expected one of {', '.join(UNKNOWN)}, got {e.unknown[:64]!r}")
         key = inputs.get(e.key)
-        _want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
+        want(key is not None, f"{where}.key: {e.key[:64]!r} is not among manifest.inputs")
         plain = key is not None and not key.ragged and not key.columns and key.dtype != "float32"
-        _want(plain, f"{where}.key: expected one int64 or string a row")
+        want(plain, f"{where}.key: expected one int64 or string a row")
         by = before[e.key].kind if e.key in before else "an entity"
-        _want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
+        want(e.key not in filled, f"{where}.key: {e.key[:64]!r} is filled by {by}")
         distinct = bool(e.inputs or e.filters) and len(set(e.inputs)) == len(e.inputs)
-        _want(distinct, f"{where}.inputs: expected distinct inputs")
+        want(distinct, f"{where}.inputs: expected distinct inputs")
         _validate_filters(e, key, where)
         for name in e.inputs:
-            _want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
-            _want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
-            _want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
+            want(name in inputs, f"{where}.inputs: {name[:64]!r} is not among manifest.inputs")
+            want(name not in keys, f"{where}.inputs: {name[:64]!r} is a key itself")
+            want(name not in filled, f"{where}.inputs: {name[:64]!r} is filled twice")
             floats = inputs[name].ragged and inputs[name].dtype == "float32"
-            _want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
+            want(not floats, f"{where}.inputs: expected no list of floats, got {name[:64]!r}")
             filled.add(name)
-        few = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
-        _want(few, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
+        bounded = NOT_GIVEN <= e.text_nbytes <= MAX_TEXT_NBYTES
+        want(bounded, f"{where}.text_nbytes: expected {NOT_GIVEN} to {MAX_TEXT_NBYTES}, got {e.text_nbytes}")
         layout = record_layout(m, e)
         least = 4 * sum(1 + column.strings for column in layout.texts)
-        _want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
-        _want(bool(layout.sources) or not e.inputs, f"{where}.inputs: expected one that a feature reads")
+        want(e.text_nbytes >= least or not layout.texts, f"{where}.text_nbytes: expected {least} or more")
+        want(bool(layout.sources) or not e.inputs, f"{where}.inputs: expected one that a feature reads")
         ragged = {f.source for f in (*layout.sources, *layout.given) if f.ragged}
         good = e.capacities.keys() == ragged and all(n > 0 for n in e.capacities.values())
-        _want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
+        want(good, f"{where}.capacities: expected 1 or more for {sorted(ragged)[:8]}, got {str(e.capacities)[:120]}")
         words, table = layout.words, tables[e.table]
-        _want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
-        _want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
-        _want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
+        want(table.dim == words, f"manifest.tables[{e.table}].dim: expected {words}, got {table.dim}")
+        want(not table.default, f"manifest.tables[{e.table}].default: expected none for records")
+        want(e.table not in m.copies, f"manifest.copies: expected no table of records, got {e.table}")
 
 
 def _validate_filters(e: EntityEntry, key: Any, where: str) -> None:
-    _want(len({spec.name for spec in e.filters}) == len(e.filters), f"{where}.filters: expected distinct names")
-    _want(not e.filters or e.text_nbytes >= 0, f"{where}.text_nbytes: expected 0 or more with filters")
-    _want(bool(e.inputs) or e.unknown == DEFAULT, f"{where}.unknown: expected {DEFAULT!r} without inputs")
+    want(len({spec.name for spec in e.filters}) == len(e.filters), f"{where}.filters: expected distinct names")
+    want(not e.filters or e.text_nbytes >= 0, f"{where}.text_nbytes: expected 0 or more with filters")
+    want(bool(e.inputs) or e.unknown == DEFAULT, f"{where}.unknown: expected {DEFAULT!r} without inputs")
     for spec in e.filters:
-        _want(0 < len(spec.name) <= 1024, f"{where}.filters: expected names of 1 to 1024 characters")
+        want(0 < len(spec.name) <= 1024, f"{where}.filters: expected names of 1 to 1024 characters")
         plain = spec.dtype in DTYPES and not spec.columns and not (spec.ragged and spec.dtype == "float32")
-        _want(plain, f"{where}.filters[{spec.name[:64]}]: expected one value or a list of ids or strings a key")
+        want(plain, f"{where}.filters[{spec.name[:64]}]: expected one value or a list of ids or strings a key")
         text = spec.dtype == "string" and not spec.ragged and key is not None and key.dtype == "string"
-        _want(spec.name != e.key or text, f"{where}.filters[{spec.name[:64]}]: expected the texts of keys of strings")
-
-
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise BadInput(message)
+        want(spec.name != e.key or text, f"{where}.filters[{spec.name[:64]}]: expected the texts of keys of strings")

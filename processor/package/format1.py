@@ -9,8 +9,7 @@ executable the two inputs that a version of format 2 has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import FORMAT_1
@@ -21,28 +20,8 @@ USER_VECTOR = "u"
 MAX_USER_WIDTH = 1 << 16
 
 
-class _Executable(Protocol):
-    @property
-    def bucket(self) -> int: ...
-    @property
-    def subgraph(self) -> str: ...
-
-
-class _Compiled(Described, Protocol):
-    """A manifest of any format, with its executables."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def executables(self) -> Sequence[_Executable]: ...
-
-
 def to_format_2(raw: dict[str, Any]) -> int:
-    """Give a manifest's JSON the keys of format 2, in place, and return its user_width.
-
-    Raises:
-        BadInput: A role or the user_width is invalid.
-    """
+    """Give a manifest's JSON the keys of format 2, in place, and return its user_width; raise BadInput."""
     user_width = raw.pop("user_width", 0)
     if type(user_width) is not int or not 0 <= user_width <= MAX_USER_WIDTH:
         raise BadInput(f"manifest.user_width: expected 0 to {MAX_USER_WIDTH}, got {str(user_width)[:40]}")
@@ -75,26 +54,24 @@ def to_format_1(document: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest's JSON with the keys of format 1, in its order, so that its signature can be checked."""
     graphs = document["graphs"]
     roles = {SCORE: "candidate", USER: "user", WHOLE: "whole"} if graphs else {SCORE: "whole"}
-    found: dict[str, Any] = {}
+    old: dict[str, Any] = {}
     for key, value in document.items():
         if key == "graphs":
-            found["user_width"] = graphs[USER]["outputs"][0]["dims"][1] if graphs else 0
+            old["user_width"] = graphs[USER]["outputs"][0]["dims"][1] if graphs else 0
         elif key == "executables":
-            found[key] = [
+            old[key] = [
                 {"role" if k == "subgraph" else k: roles[v] if k == "subgraph" else v for k, v in entry.items()}
                 for entry in value
             ]
         else:
-            found[key] = value
-    return found
+            old[key] = value
+    return old
 
 
-def side_columns(manifest: _Compiled) -> int:
-    """Return how many side columns the executables of `score` have; 0 if they have inputs of their own.
-
-    Every bucket has as many: those that the smallest needs to hold u.
-    """
+def side_columns(manifest: Described) -> int:
+    """Return the side columns of `score`, those that its smallest bucket needs to hold u; 0 without."""
     if manifest.format != FORMAT_1 or not manifest.graphs:
         return 0
     user_width = int(manifest.graphs[USER].outputs[0].dims[1])
-    return -(-user_width // min(e.bucket for e in manifest.executables if e.subgraph == SCORE))
+    smallest: int = min(e.bucket for e in manifest.executables if e.subgraph == SCORE)
+    return -(-user_width // smallest)

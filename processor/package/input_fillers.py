@@ -1,10 +1,9 @@
 """The inputs that a request may leave out, and what fills each of them by a key.
 
 Invariants
-- An input that nothing fills is in every request.
-- What a request sends wins: an input that is there is never filled.
-- A key is an input of the request like any other; no key is filled by another key. A key that the model itself does
-  not read may be left out, too: it is needed only if something is to be filled by it.
+- What a request sends wins. An input that nothing fills is in every request.
+- A key is an input of the request like any other, filled by no other key. One that the model itself does not read may
+  be left out: it is needed only if something is to be filled by it.
 - What a sequence has and the network does not read, such as times, may be left out.
 
 What is looked up outside of the process fills before the request is bound to a plan (processor.features.input_lookup);
@@ -24,13 +23,12 @@ ENTITY, UNREAD = "features of entity", "key"
 
 
 class InputFiller(NamedTuple):
-    """The filler of an input that a request leaves out.
+    """The filler of an input that a request leaves out, by the inputs `keys`.
 
     Attributes:
         kind: What it is, in the plural, for messages: ENTITY, the word of an extension, or UNREAD for a key or another
             input that the model does not read, which nothing has to fill.
         name: The entity, or what the extension calls it; "" for what is not read.
-        keys: The inputs by which it is filled.
     """
 
     kind: str
@@ -44,12 +42,7 @@ def input_fillers(
     read: Collection[str],
     sequences: Sequence[SequenceEntry] = (),
 ) -> dict[str, InputFiller]:
-    """Return the filler of each input that a request may leave out.
-
-    Args:
-        filled: What extensions fill, by input.
-        read: The inputs that the model reads, those of sequences apart.
-    """
+    """Return the filler of each input that a request may leave out; `read` has no inputs of sequences."""
     events = {s.time for s in sequences} | {c.input for s in sequences for c in s.columns}
     unread = [name for s in sequences for name in s.inputs if name not in events and name not in read]
     fillers = dict.fromkeys(unread, InputFiller(UNREAD, "", ()))
@@ -66,13 +59,7 @@ def input_fillers(
 def missing_input(
     name: str, fillers: Mapping[str, InputFiller], sent: Collection[str], sequences: Sequence[SequenceEntry] = ()
 ) -> BadInput:
-    """Return the error of a request that lacks an input.
-
-    Args:
-        name: The input.
-        fillers: The model's fillers.
-        sent: The inputs that the request has.
-    """
+    """Return the error of a request that lacks an input; `sent` are those that it has."""
     filler = fillers.get(name)
     if filler is None:
         return BadInput(f"input {name!r} is missing{expected_lists(name, sequences)}")

@@ -46,12 +46,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ItemRows:
-    """Places of the parts of an item's row.
-
-    Attributes:
-        width: Numbers of a row.
-        successors: Number of successors of an item; 0 for none.
-    """
+    """Places of the parts of an item's row of `width` numbers; `successors` is 0 for none."""
 
     width: int
     popularity: bool
@@ -59,18 +54,13 @@ class ItemRows:
 
     @classmethod
     def of(cls, width: int, options: Mapping[str, Any]) -> ItemRows:
-        """Return the layout of rows.
-
-        Args:
-            width: Numbers of a row.
-            options: The network's options.
-        """
+        """Return the layout of rows of `width` numbers, from the network's options."""
         popularity = bool(options.get("popularity", True))
         return cls(width, popularity, int(options.get("successors", SUCCESSORS)) if popularity else 0)
 
     @classmethod
     def around(cls, dim: int, options: Mapping[str, Any]) -> ItemRows:
-        """Return the layout of rows with `dim` learned numbers; `options` are the network's."""
+        """Return the layout of rows with `dim` learned numbers, from the network's options."""
         unlearned = cls.of(0, options)
         return cls(dim - unlearned.dim, unlearned.popularity, unlearned.successors)
 
@@ -115,8 +105,8 @@ class ItemRows:
             left_out: int64 [n], keys of items that followed once less than the rows say.
 
         Returns:
-            Keys of items, int64 [n, 2 * successors], and their shares s1 and s2, float32 [n, 2 * successors, 2], which
-                are both 0 for a place without an item. No item has two places with shares.
+            Keys of items, int64 [n, 2 * successors], and their shares s1 and s2, float32 [n, 2 * successors, 2], both 0
+                for a place without an item. No item has two places with shares.
         """
         keys, shares, count = [], [], self.successors
         for number, rows in enumerate((last, before)):

@@ -15,19 +15,12 @@ WORDS: dict[type, str] = {str: "a string", int: "a whole number", float: "a numb
 
 
 def build(kind: Any, raw: Any, where: str) -> Any:
-    """Build a value of the annotated type from JSON.
+    """Build a value of the annotated type from JSON; raise BadInput for another type, or a missing or unknown key.
 
     Args:
         kind: A dataclass, str, int, float, bool, Any, one of these or None, one of several of them, or a list, a
             tuple[T, ...] or a dict of these.
-        raw: The parsed JSON.
         where: What it is, for messages: "manifest" makes "manifest.tables[0].dim: expected a whole number, got ...".
-
-    Returns:
-        The value; dataclasses check themselves further.
-
-    Raises:
-        BadInput: It is of another type, or a key of a dataclass is missing or unknown.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
@@ -66,7 +59,7 @@ def build(kind: Any, raw: Any, where: str) -> Any:
 
 @cache
 def _fields(kind: type) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a dataclass that JSON may set, with their types, and the names of those that it must set.
+    """Return the types of the fields that JSON may set, and the names of those that it must set.
 
     Types are evaluated from text, which takes most of the time that a manifest's parsing does.
     """

@@ -68,12 +68,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class TrustedRecordPrefix:
-    """Records that a manifest's signature vouches for, whatever key signed them.
-
-    Attributes:
-        number: Number of the last such record.
-        sha256: SHA-256 of that record, which names all before it.
-    """
+    """Records that a manifest's signature vouches for; the SHA-256 of the last one names all before it."""
 
     number: int
     sha256: str
@@ -84,33 +79,25 @@ class Manifest:
     """The whole of model.json.
 
     Attributes:
-        arch: Name of the architecture.
         created_at: Unix seconds.
-        features: Features of the sparse graph.
         width: Columns of the dense input.
         dense: Shape of every dense tensor (float32), by name.
-        files: Files of the package, by path.
         executables: For each subgraph and bucket, the preferred one first, then its replacements.
-        transforms: Columns computed from inputs.
         event_time: [first, last] event of the training data in Unix seconds, or [].
         format: FORMAT_2, or FORMAT_1 for a version that an older server wrote.
         notes: Free for tools to use.
         graphs: Subgraphs by name; {} for one that reads all features as one matrix
             (processor.package.subgraphs.subgraphs).
-        sequences: Sequences of the user's events (processor.package.sequences).
         copies: Tables whose rows an imported model holds a second time: by table, the dense weight that does, or "" for
             a constant of the stage. Delta.check_fits() rejects a delta that would change only one of the two.
-        entities: Entities, which fill inputs that a request leaves out.
         sections: What extensions read of the file, by its keys there (processor.ports.Section).
-        signatures: Signatures of an imported model that has several; [] for one that replies with all outputs
-            (processor.package.replies).
+        signatures: Signatures of an imported model that has several; [] for one that replies with all outputs.
         own_names: Inputs by the names that an imported model's signature gives them, where names here cannot be those.
         key: Id of the key that signed to_sign(), "" if unsigned.
         edition: Number of times it was signed again.
-        fillers: What fills the inputs that a request may leave out, by input; not part of the file.
-        texts: Labels by output of strings, as replies take them; not part of the file.
-        plain: Whether all outputs are float32 [n, columns], as the engine computes them, and there is one signature;
-            not part of the file.
+        fillers: What fills the inputs that a request may leave out, by input; not part of the file, as those below.
+        texts: Labels by output of strings, as replies take them.
+        plain: Whether all outputs are float32 [n, columns], as the engine computes them, and there is one signature.
     """
 
     model: str
@@ -166,17 +153,13 @@ class Manifest:
         return [i for i in self.inputs if i.name not in keys]
 
     def expected_inputs(self, sent: Container[str]) -> list[Input]:
-        """Return the inputs to read from a request: those that it sends, and those that nobody fills.
-
-        Args:
-            sent: Names of the inputs that it sends.
-        """
+        """Return the inputs to read from a request: those that it sends, and those that nobody fills."""
         if not self.fillers:
             return self.inputs
         return [i for i in self.inputs if i.name in sent or i.name not in self.fillers]
 
     def origins(self, names: Iterable[str]) -> set[str]:
-        """Return the inputs that these inputs and transforms are, or are made of."""
+        """Return the inputs of the request that these inputs and transforms are made of."""
         made_of, origins = {t.name: t.inputs for t in self.transforms}, set(names)
         while computed := origins & made_of.keys():
             origins = (origins - computed).union(*(made_of[name] for name in computed))
@@ -245,7 +228,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
-        """Parse and validate a manifest; raises BadInput that names the field, the expected and the actual value."""
+        """Parse and validate a manifest; raise BadInput that names the field, the expected and the actual value."""
         if len(data) > MAX_MANIFEST_NBYTES:
             raise BadInput(f"manifest: expected at most {MAX_MANIFEST_NBYTES} bytes, got {len(data)}")
         try:
@@ -273,14 +256,7 @@ class Manifest:
         return manifest
 
     def replies(self, signature: str = "") -> dict[str, Output]:
-        """Return the outputs that a signature replies with, by their names in replies.
-
-        Args:
-            signature: Name of the signature; "" for the default one.
-
-        Raises:
-            BadInput: There is no such signature; the message has TensorFlow Serving's words.
-        """
+        """Return the outputs that a signature ("": the default) replies with, by their names there; raise BadInput."""
         name_asked = signature or DEFAULT_SIGNATURE
         if not self.signatures and name_asked == DEFAULT_SIGNATURE:
             return {o.name: o for o in self.outputs}
@@ -328,19 +304,15 @@ class Manifest:
 
     @property
     def stage_lookups(self) -> list[StageLookup]:
-        """The lookups of the stage, if there is one."""
         return self.stage.lookups if self.stage else []
 
     @property
     def stage_weights(self) -> set[str]:
-        """Names of the tables that are weights inside the stage."""
+        """Tables that are weights inside the stage."""
         return {lookup.table for lookup in self.stage_lookups if lookup.whole}
 
     def rows_of(self, lookup: StageLookup) -> list[Feature]:
-        """Return the rows that a stage reads as features: one a column, or one of a list, whose width is a row's.
-
-        A weight has no keys, and so no features.
-        """
+        """Return the rows that a stage reads as features: one a column, or one of a list; none of a weight."""
         if lookup.whole:
             return []
         shape, dim = self.shapes[lookup.input], self.table(lookup.table).dim
@@ -382,7 +354,7 @@ OWN_KEYS = frozenset(f.name for f in dataclasses.fields(Manifest) if f.init and 
 
 
 def ranks_items(manifest: Manifest) -> bool:
-    """Return whether a manifest is that of requests for the best items (Answerer.read_as())."""
+    """Report whether a manifest is that of requests for the best items (Answerer.read_as())."""
     return any(manifest.outputs is outputs for outputs in RANKED_OUTPUTS.values())
 
 

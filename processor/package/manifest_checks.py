@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.combiners import COMBINERS
@@ -43,25 +42,13 @@ from freshet_serving.processor.package.subgraphs import (
 MAX_GRAPH_TENSORS, MAX_TENSOR_NUMBERS = 4096, 1 << 24
 
 
-class GraphModel(Described, Protocol):
-    """A manifest (processor.package.manifest), as far as its subgraphs go."""
-
-    @property
-    def executables(self) -> Sequence[Any]: ...
-
-
 def want(condition: bool, message: str) -> None:
-    """Raise BadInput with a message unless a condition holds."""
     if not condition:
         raise BadInput(message)
 
 
 def unique(names: list[str], where: str) -> None:
-    """Raise BadInput unless names are plain and distinct.
-
-    Args:
-        where: The field, for the message.
-    """
+    """Raise BadInput unless names are plain and distinct; `where` is the field, for the message."""
     for name in names:
         want(
             NAME.fullmatch(name) is not None,
@@ -71,15 +58,11 @@ def unique(names: list[str], where: str) -> None:
 
 
 def fills(dims: list[int], columns: int) -> bool:
-    """Report whether a row of these sizes has exactly `columns` values.
-
-    Args:
-        columns: The number of values.
-    """
+    """Report whether a row of these sizes has exactly `columns` values."""
     return len(dims) < MAX_RANK and min(dims, default=1) > 0 and math.prod(dims) == columns
 
 
-def validate_graphs(m: GraphModel) -> None:
+def validate_graphs(m: Described) -> None:
     """Raise BadInput unless the subgraphs agree with the features, the outputs, each other and the executables."""
     graphs = subgraphs(m)
     names = set(graphs)
@@ -117,11 +100,12 @@ def validate_graphs(m: GraphModel) -> None:
             _validate_graph_input(m, f"{where}[{i.name}]", i, role(name)[1])
         named = graph.features()
         want(len(set(named)) == len(named), f"{where}: expected every feature once")
-        given = [i.name for i in graph.inputs if i.source == SEQUENCE]
+        actual = [i.name for i in graph.inputs if i.source == SEQUENCE]
         users_part = role(name)[0] == USER
         if m.graphs and (users_part or USER not in graphs):
-            known = [s.name for s in dense_sequences(m.sequences)]
-            want(sorted(given) == sorted(known), f"{where}: expected the sequences {known[:8]}, got {given[:8]}")
+            expected = [s.name for s in dense_sequences(m.sequences)]
+            same = sorted(actual) == sorted(expected)
+            want(same, f"{where}: expected the sequences {expected[:8]}, got {actual[:8]}")
         if users_part:
             want(set(named) <= users, f"{where}: expected features of the user alone")
         else:
@@ -142,7 +126,7 @@ def validate_graphs(m: GraphModel) -> None:
     )
 
 
-def _validate_graph_input(m: GraphModel, where: str, i: GraphInput, length: int) -> None:
+def _validate_graph_input(m: Described, where: str, i: GraphInput, length: int) -> None:
     widths = {f.name: f.width for f in m.features}
     want(NAME.fullmatch(i.source) is not None, f"{where}.source: expected a plain name, got {i.source[:40]!r}")
     want(i.source == FEATURES or not i.features, f"{where}.features: expected none for source {i.source}")
@@ -159,12 +143,7 @@ def _validate_graph_input(m: GraphModel, where: str, i: GraphInput, length: int)
 def validate_features(
     features: Sequence[Feature], sources: Sequence[Input], rows: Sequence[TableEntry], width: int
 ) -> None:
-    """Raise BadInput unless the features agree with what they read, and fill the dense input without holes.
-
-    Args:
-        sources: All inputs of features (Manifest.sources).
-        width: Columns of the dense input.
-    """
+    """Raise BadInput unless the features agree with what they read, and fill the dense input without holes."""
     inputs, tables = {i.name: i for i in sources}, {t.name: t for t in rows}
     for f in features:
         where = f"manifest.features[{f.name}]"
@@ -178,8 +157,8 @@ def validate_features(
         want(f.input in inputs, f"{where}.input: {f.input[:64]!r} is not among manifest.inputs")
         want(0 <= f.max_length <= 1 << 20, f"{where}.max_length: expected 0 to {1 << 20}, got {f.max_length}")
         source = inputs[f.input]
-        wanted = {"float": "float32", FLOATS: "float32", "id": "int64", "ids": "int64"}.get(f.kind, "string")
-        want(source.dtype == wanted, f"{where}.input: expected {wanted}, got {source.dtype}")
+        dtype = {"float": "float32", FLOATS: "float32", "id": "int64", "ids": "int64"}.get(f.kind, "string")
+        want(source.dtype == dtype, f"{where}.input: expected {dtype}, got {source.dtype}")
         if f.kind in ("ids", "strings"):
             want(f.column == -1, f"{where}.column: expected -1 for kind {f.kind}, got {f.column}")
         elif source.columns:

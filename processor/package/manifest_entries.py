@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.processor.package.replies import (
-    STRING,
-)
+from freshet_serving.processor.package.replies import STRING
 from freshet_serving.processor.package.stage_entries import StageGrowth, StageLookup
-from freshet_serving.processor.package.subgraphs import (
-    SCORE,
-)
+from freshet_serving.processor.package.subgraphs import SCORE
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
@@ -68,14 +64,12 @@ class Feature:
         column: The column of `input`; -1 if the tensor is the feature.
         side: One of SIDES.
         table: The embedding table; "" for kinds float and floats.
-        combiner: Pooling of ragged kinds. none (ragged kinds, max_length 1 or more) does not pool: the rows of the
-            first max_length values lie one after another, zeros where there are fewer values, followed by max_length
-            mask columns, 1.0 where there is a value and 0.0 where there is none: width (dim + 1) * max_length. The mask
-            distinguishes an absent value from a row of zeros.
+        combiner: Pooling of ragged kinds. none (max_length 1 or more) does not pool: the rows of the first max_length
+            values lie one after another, zeros where there are fewer, followed by max_length mask columns, 1.0 where
+            there is a value: width (dim + 1) * max_length. So an absent value differs from a row of zeros.
         max_length: Only the first max_length values of a row of ragged kinds count; 0 for all of them.
         log1p: Kind float only: y = sign(x) * log1p(|x|) if set, else x.
         mean: Kind float only: then y = (y - mean) * scale; NaN -> 0.
-        scale: See mean.
         offset: First column in the dense input.
         width: Number of columns in the dense input.
     """
@@ -101,22 +95,15 @@ class Feature:
 
 
 def feature_width(combiner: str, dim: int, max_length: int) -> int:
-    """Return the columns of the dense input that a feature of rows of `dim` floats fills, as Feature describes them.
-
-    Args:
-        combiner: The feature's combiner.
-        dim: Floats per row.
-        max_length: The feature's max_length.
-    """
+    """Return the columns of the dense input that a feature of rows of `dim` floats fills; see Feature."""
     return (dim + 1) * max_length if combiner == "none" else dim
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """The entry of one embedding table.
+    """One embedding table; rows of `dim` elements.
 
     Attributes:
-        dim: Elements per row.
         rows: Number of rows in the version's file.
         dtype: Row type, float32 | float16 | bfloat16 | int8 (processor.tables.quantise): deltas carry float32; or
             record (processor.package.entities): deltas carry int32.
@@ -140,8 +127,6 @@ class StageEntry:
     """An imported model's stage (fallback partition), which its own library computes before the sparse graph.
 
     Attributes:
-        runtime: Name of the runtime that runs it (processor.features.stage).
-        file: The file that it runs.
         outputs: What it computes from a request's inputs; inputs of features like any other.
         lookups: Rows that it reads. With any, it is run under the state of each batch (processor.features.stage_rows),
             and its outputs are floats: rows never decide which rows are read.
@@ -163,8 +148,7 @@ class Output:
         dims: Shape of a row in replies; None for [columns], [] for replies of rank 1.
         dtype: Type in replies.
         labels: Of type string: the strings in replies, which the computed numbers are positions in
-            (processor.package.replies).
-        unknown: The string at positions outside the labels.
+            (processor.package.replies); `unknown` is the string at other positions.
         flat: Whether TensorFlow Serving's replies leave out the last dimension, of one column, if the tensors of the
             request leave it out: the model computes each number by itself, whatever the rank.
         exact: Whether its whole numbers exceed what float32 holds: PIECES columns stand for each
@@ -183,12 +167,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the package; its key is its path relative to the version's folder.
-
-    Attributes:
-        crc32: Its checksum.
-        sha256: Its SHA-256 if the manifest is signed, because another file with the same crc32 is easily made.
-    """
+    """A file of the version's folder; sha256 if the manifest is signed: another file of one crc32 is easily made."""
 
     nbytes: int
     crc32: str
@@ -203,19 +182,14 @@ class ExecutableEntry:
     cost_us and error are 0 if they were not measured.
 
     Attributes:
-        file: The executable's file.
         source: Hash of what it was compiled from.
         weights: Names of its dense tensors, in the artefact's own order.
-        precision: Precision in which it computes.
         library: The exact version of the library that can read it.
         features: Processor features that it needs.
-        sha256: SHA-256 of the file.
         frozen: Hash of the weights inside (processor.backends.base.weights_hash).
         origin: The file from which it can be recompiled without TensorFlow.
         cost_us: Median microseconds of one run on one thread, on the machine measured_on.
         error: Distance of its outputs from TensorFlow's (compiler.building.calibrate).
-        measured_on: The machine that cost_us was measured on.
-        subgraph: The subgraph that it computes (processor.package.subgraphs).
         max_error: Largest error allowed to a lower precision.
         rows: File of rows on which the error is checked again with new dense weights (processor.running.bounded).
     """

@@ -10,13 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from freshet_serving.processor.package.manifest_checks import want
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.processor.package.sequences import KEEPS, LISTS, MAX_EVENTS, TIME_UNITS, SequenceEntry
-from freshet_serving.processor.package.stage_entries import (
-    MAX_FACTOR,
-    MAX_POWER,
-    MAX_TERMS,
-    StageGrowth,
-    StageLookup,
-)
+from freshet_serving.processor.package.stage_entries import MAX_FACTOR, MAX_POWER, MAX_TERMS, StageGrowth, StageLookup
 from freshet_serving.processor.package.transforms import ColumnShape
 
 PADDINGS: Mapping[str, type] = {"int64": int, "string": str}
@@ -30,13 +24,7 @@ def validate_sequences(
     sources: Mapping[str, Input],
     dims: Mapping[str, int],
 ) -> None:
-    """Raise BadInput unless each sequence agrees with inputs and tables.
-
-    Args:
-        inputs: Inputs of the request by name.
-        sources: The request's inputs and all tensors computed from them, by name.
-        dims: Elements per row by table.
-    """
+    """Raise BadInput unless each sequence agrees with the inputs, what is computed from them, and the tables' dims."""
     names = [s.name for s in sequences]
     for s in sequences:
         where = f"manifest.sequences[{s.name[:64]}]"
@@ -74,16 +62,9 @@ def validate_sequences(
 
 
 def validate_stage_lookups(
-    lookups: Sequence[StageLookup],
-    outputs: Sequence[Input],
-    shapes: Mapping[str, ColumnShape],
-    tables: Collection[str],
+    lookups: Sequence[StageLookup], outputs: Sequence[Input], shapes: Mapping[str, ColumnShape], tables: Collection[str]
 ) -> None:
-    """Raise BadInput unless a stage's lookups agree with inputs and tables.
-
-    Args:
-        shapes: Shapes of the request's inputs and the transforms, by name.
-    """
+    """Raise BadInput unless a stage's lookups agree with tables, and with the shapes of inputs and transforms."""
     names = [lookup.name for lookup in lookups]
     floats = all(output.dtype == "float32" for output in outputs)
     want(not lookups or floats, "manifest.stage.outputs: expected float32 of a stage with lookups")

@@ -28,13 +28,7 @@ Words = NDArray[np.int32]
 
 
 class TextColumn(NamedTuple):
-    """A column of strings of records.
-
-    Attributes:
-        name: Name of the input.
-        strings: Strings of a row; 0 for a list.
-        most: Strings of a list that are kept, from its first on; 0 for all.
-    """
+    """A column of records with so many strings a row; 0 for a list, of which the first `most` are kept (0: all)."""
 
     name: str
     strings: int
@@ -42,12 +36,7 @@ class TextColumn(NamedTuple):
 
 
 def text_nbytes(columns: Sequence[Column], described: Sequence[TextColumn], rows: int) -> int:
-    """Return the bytes of the longest texts of a row.
-
-    Args:
-        columns: The columns, with strings of all rows.
-        described: What they are, in the order of the record.
-    """
+    """Return the bytes of the longest texts of a row; `described` are the columns in the order of the record."""
     longest = 0
     for first in range(0, rows, BLOCK_ROWS):
         _, counts, lengths, _ = _strings(columns, described, first, min(rows, first + BLOCK_ROWS))
@@ -56,13 +45,7 @@ def text_nbytes(columns: Sequence[Column], described: Sequence[TextColumn], rows
 
 
 def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words: Words) -> None:
-    """Write the texts of all rows, as far as they fit.
-
-    Args:
-        columns: The columns, with strings of all rows.
-        described: What they are, in the order of the record.
-        words: int32 [rows, words] of zeros, to write to.
-    """
+    """Write the texts of all rows, as far as they fit, into zeros, int32 [rows, words]."""
     capacity = 4 * words.shape[1]
     for first in range(0, len(words), BLOCK_ROWS):
         block = np.zeros(words[first : first + BLOCK_ROWS].shape, np.int32)
@@ -70,8 +53,9 @@ def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words
         fits = _nbytes(counts, lengths) <= capacity
         block[~fits, 0] = NOT_KEPT
         row, place, at = _places(counts, lengths)
-        kept = fits[row]
-        row, place, at, lengths, starts = row[kept], place[kept], at[kept], lengths[kept], starts[kept]
+        fitting = fits[row]
+        row, place, at = row[fitting], place[fitting], at[fitting]
+        lengths, starts = lengths[fitting], starts[fitting]
         block[fits, : len(described)] = counts[fits]
         block[row, len(described) + place] = lengths
         within = np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)
@@ -81,12 +65,7 @@ def pack_texts(columns: Sequence[Column], described: Sequence[TextColumn], words
 
 
 def check_texts(words: Words, described: Sequence[TextColumn], where: str) -> None:
-    """Raise BadInput if records hold texts that pack_texts() does not write.
-
-    Args:
-        words: int32 [rows, words] of texts.
-        where: The entity, for the message.
-    """
+    """Raise BadInput, which names `where`, for texts, int32 [rows, words], that pack_texts() does not write."""
     for first in range(0, len(words), BLOCK_ROWS):
         _check_block(words[first : first + BLOCK_ROWS], described, where)
 
@@ -95,10 +74,10 @@ def _check_block(words: Words, described: Sequence[TextColumn], where: str) -> N
     wide, most = len(described), words.shape[1]
     if most < wide:
         raise BadInput(f"{where}: expected texts of {wide} columns, got {most} words")
-    kept = words[:, 0] != NOT_KEPT
-    if words[~kept, 1:].any():
+    has_texts = words[:, 0] != NOT_KEPT
+    if words[~has_texts, 1:].any():
         raise BadInput(f"{where}: expected zeros in place of texts that are not kept")
-    words = words[kept]
+    words = words[has_texts]
     counts = words[:, :wide].astype(np.int64)
     fixed = np.array([c.strings for c in described], np.int64)
     wrong = (counts < 0) | (counts > most) | ((fixed > 0) & (counts != fixed))
@@ -113,15 +92,7 @@ def _check_block(words: Words, described: Sequence[TextColumn], where: str) -> N
 
 
 def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> list[Column] | None:
-    """Return the columns of records; None if a record's texts are not kept.
-
-    Args:
-        words: int32 [rows, words] of texts.
-        where: The entity, for the message.
-
-    Raises:
-        BadInput: The records hold no texts.
-    """
+    """Return the columns of texts, int32 [rows, words]; None if a record's are not kept. Raises as check_texts()."""
     words = np.ascontiguousarray(words)
     check_texts(words, described, where)
     if (words[:, 0] == NOT_KEPT).any():
@@ -135,8 +106,8 @@ def unpack_texts(words: Words, described: Sequence[TextColumn], where: str) -> l
     data = words.view(np.uint8).reshape(-1)
     columns: list[Column] = []
     for n, column in enumerate(described):
-        mine = owner == n
-        sizes, starts = lengths[mine], row[mine] * capacity + at[mine]
+        of_column = owner == n
+        sizes, starts = lengths[of_column], row[of_column] * capacity + at[of_column]
         offsets = np.append(_starts(sizes), sizes.sum())
         taken = np.repeat(starts - offsets[:-1], sizes) + np.arange(offsets[-1])
         strings = Strings(data[taken], offsets)
@@ -153,21 +124,21 @@ def _strings(
     for n, (column, described_) in enumerate(zip(columns, described)):
         if isinstance(column, Ragged):
             splits = np.asarray(column.row_splits, np.int64)[first : last + 1]
-            kept = np.diff(splits)
-            kept = np.minimum(kept, described_.most) if described_.most else kept
+            number = np.diff(splits)
+            number = np.minimum(number, described_.most) if described_.most else number
             strings = column.values
         else:
-            kept = np.full(last - first, described_.strings)
+            number = np.full(last - first, described_.strings)
             splits = described_.strings * np.arange(first, last + 1)
             strings = column
         assert isinstance(strings, Strings)
-        counts[:, n] = kept
-        row = np.repeat(np.arange(last - first), kept)
-        which = np.repeat(splits[:-1] - _starts(kept), kept) + np.arange(kept.sum())
+        counts[:, n] = number
+        row = np.repeat(np.arange(last - first), number)
+        which = np.repeat(splits[:-1] - _starts(number), number) + np.arange(number.sum())
         begin = strings.offsets[which]
         rows.append(row)
         lengths.append(strings.offsets[which + 1] - begin)
-        low, high = (int(strings.offsets[splits[0]]), int(strings.offsets[splits[-1]])) if len(kept) else (0, 0)
+        low, high = (int(strings.offsets[splits[0]]), int(strings.offsets[splits[-1]])) if len(number) else (0, 0)
         starts.append(begin - low + before)
         parts.append(strings.data[low:high])
         before += high - low

@@ -1,9 +1,8 @@
 """Content of replies: the outputs of each signature of a version, under the names that clients know, and labels.
 
-A version of one signature, "serving_default", replies with all of its outputs. An imported model may have several
-(TensorFlow Serving's `signature_name`): all read the same inputs and are computed together; each replies with some of
-the outputs. The engine computes numbers. An output of strings is computed as positions in its list of labels, and
-codecs write the label in place of each position.
+An imported model may have several signatures (TensorFlow Serving's `signature_name`): all read the same inputs and are
+computed together; each replies with some of the outputs. An output of strings is computed as positions in its list of
+labels, and codecs write the labels.
 
 float32 holds whole numbers up to 2**24. An output of larger ones that is exact is computed in PIECES columns for each
 number, piece after piece: low + middle * 2**PIECE_BITS + high * 2**(2 * PIECE_BITS), in the 64 bits of an int64.
@@ -33,12 +32,7 @@ MAX_LABELS, MAX_LABELS_NBYTES = 1 << 20, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServingSignature:
-    """One signature of a version that has several.
-
-    Attributes:
-        method: PREDICT, CLASSIFY or REGRESS, as the model declares it.
-        outputs: The model's output by the name that it has in replies.
-    """
+    """One of several signatures: PREDICT, CLASSIFY or REGRESS, and the model's outputs by their names in replies."""
 
     name: str
     method: str = PREDICT
@@ -66,23 +60,14 @@ def validate_signatures(signatures: list[ServingSignature], outputs: Collection[
 
 
 def validate_own_names(own_names: Mapping[str, str], inputs: Collection[str]) -> None:
-    """Raise BadInput unless each name stands for an input that has another name here.
-
-    Args:
-        own_names: Inputs by the names that the model's signature gives them.
-    """
-    for own, name in own_names.items():
-        if name not in inputs or own in inputs:
-            raise BadInput(f"manifest.own_names[{own[:64]!r}]: expected another name of an input, got {name[:64]!r}")
+    """Raise BadInput unless each name of the model's signature stands for an input that has another name here."""
+    for alias, name in own_names.items():
+        if name not in inputs or alias in inputs:
+            raise BadInput(f"manifest.own_names[{alias[:64]!r}]: expected another name of an input, got {name[:64]!r}")
 
 
 def validate_labels(where: str, dtype: str, labels: list[str] | None) -> None:
-    """Raise BadInput unless an output has labels just if its replies are strings.
-
-    Args:
-        where: The output, for messages.
-        dtype: Its type in replies.
-    """
+    """Raise BadInput unless an output, named `where` in messages, has labels just if its replies are strings."""
     if (dtype == STRING) != bool(labels):
         raise BadInput(f"{where}.labels: expected labels for type {STRING} and for no other, got type {dtype[:40]!r}")
     if labels and len(labels) > MAX_LABELS:
@@ -90,53 +75,36 @@ def validate_labels(where: str, dtype: str, labels: list[str] | None) -> None:
 
 
 def labels_of(values: NDArray[Any]) -> list[str] | None:
-    """Return strings of a model as labels; None if they are not a list of UTF-8 that a manifest can hold.
-
-    Args:
-        values: Array of strings or bytes.
-    """
+    """Return a model's strings or bytes as labels; None if they are not a list of UTF-8 that a manifest can hold."""
     if values.ndim != 1 or not 0 < values.size <= MAX_LABELS:
         return None
-    given = [value.encode() if isinstance(value, str) else bytes(value) for value in values.tolist()]
-    if sum(map(len, given)) > MAX_LABELS_NBYTES:
+    encoded = [value.encode() if isinstance(value, str) else bytes(value) for value in values.tolist()]
+    if sum(map(len, encoded)) > MAX_LABELS_NBYTES:
         return None
     try:
-        return [value.decode() for value in given]
+        return [value.decode() for value in encoded]
     except UnicodeDecodeError:
         return None
 
 
 def texts(labels: list[str]) -> NDArray[Any]:
     """Return labels as an array of objects, from which labelled() takes them."""
-    found = np.empty(len(labels), object)
-    found[:] = labels
-    return found
+    objects = np.empty(len(labels), object)
+    objects[:] = labels
+    return objects
 
 
 def joined(pieces: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the whole numbers of an exact output.
-
-    Args:
-        pieces: Its columns as the engine computes them, [n, PIECES * k].
-
-    Returns:
-        [n, k], with the bits of a uint64.
-    """
+    """Return the numbers of an exact output, [n, k] with the bits of a uint64, from its columns [n, PIECES * k]."""
     low, middle, high = np.hsplit(pieces.astype(np.int64), PIECES)
     numbers: NDArray[np.int64] = low + (middle << PIECE_BITS) + (high << 2 * PIECE_BITS)
     return numbers
 
 
 def labelled(positions: NDArray[Any], of: NDArray[Any], unknown: str = "") -> NDArray[Any]:
-    """Return the labels at positions.
-
-    Args:
-        positions: Positions as the engine computes them.
-        of: The labels, as texts() returns them.
-        unknown: The label of a position outside them, or NaN.
-    """
+    """Return the labels (of texts()) at computed positions; `unknown` for NaN or a position outside them."""
     inside = (positions > -0.5) & (positions < len(of) - 0.5)
-    found = of[np.rint(np.where(inside, positions, 0)).astype(np.int64)]
+    labels = of[np.rint(np.where(inside, positions, 0)).astype(np.int64)]
     if not inside.all():
-        found[~inside] = unknown
-    return found
+        labels[~inside] = unknown
+    return labels

@@ -1,4 +1,4 @@
-"""Sections of a manifest that extensions read: parsed, written and checked by who offers them (processor.ports).
+"""Sections of a manifest, parsed, written and checked by the extensions that offer them (processor.ports).
 
 A section is a key of model.json beside the format's own; Manifest.sections has their values by key, in the order of the
 file. A section whose extension is not there is refused by its name: skipping it would serve another model.
@@ -17,14 +17,7 @@ Sections = Mapping[str, Any]
 
 
 def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, Any]:
-    """Take the sections out of a manifest's JSON, and return their values by key.
-
-    Args:
-        document: The JSON; what is not of the format is taken out of it.
-
-    Raises:
-        BadInput: A key is nobody's, or its value is not valid.
-    """
+    """Take all keys but `own` out of a manifest's JSON, in place, and return the sections' values; raise BadInput."""
     sections = {}
     for key in [key for key in document if key not in own]:
         # It may be a mistake as well as a section: the message has to help with both.
@@ -35,7 +28,7 @@ def parse_sections(document: dict[str, Any], own: Container[str]) -> dict[str, A
 
 
 def dump_sections(sections: Sections) -> dict[str, Any]:
-    """Return sections as JSON has them, without those that say nothing; raise BadInput for one that is nobody's."""
+    """Return sections as JSON, without those that are empty; raise BadInput for one that nobody reads."""
     return {key: _section(key).dump(value) for key, value in sections.items() if value}
 
 
@@ -52,7 +45,7 @@ def check_sections(sections: Sections, manifest: Any) -> None:
 
 
 def filled_by(sections: Sections) -> dict[str, InputFiller]:
-    """Return what sections fill, by input."""
+    """Return the fillers of sections, by input."""
     return {name: filler for key, value in sections.items() for name, filler in _section(key).fillers(value).items()}
 
 
@@ -62,14 +55,7 @@ def section_lines(sections: Sections) -> list[tuple[str, Sequence[str]]]:
 
 
 def _section(key: str, subject: str = "") -> Section:
-    """Return what reads a section.
-
-    Args:
-        subject: What needs it, in the error; by default the key.
-
-    Raises:
-        BadInput: The extension is not there.
-    """
+    """Return what reads a section; raise BadInput that names `subject` (by default the key) if nobody does."""
     make: Callable[[], Section] | None = ENGINE.get("sections", key)
     if make is None:
         raise missing(subject or f"manifest.{key[:64]}", key)

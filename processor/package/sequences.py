@@ -15,7 +15,7 @@ is cut before anything else is computed (processor.features.sequences).
 A sequence without columns is no input of the dense graph: its lists are only aligned and cut, and features are computed
 from them (processor.package.transforms).
 
-A sequence is the user's: it has one row a request, or one for each candidate where the users differ.
+A sequence has one row a request, or one for each candidate where the users differ.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ class SequenceColumn:
     """One column of a sequence: looked up in a table, or floats.
 
     Attributes:
-        name: Its name, `<sequence>.<column>`.
         kind: ids | strings | floats.
         input: Name of the tensor that it reads: an input of the request or, except for floats, a transform.
         table: Its embedding table; "" for floats.
         offset: First column in the sequence's input.
         width: Number of columns, the mask's included; floats have no mask of their own.
         log1p: Floats only, as are mean and scale: those of a float feature (processor.package.Feature).
-        mean: See log1p.
-        scale: See log1p.
     """
 
     name: str
@@ -63,19 +60,15 @@ class SequenceColumn:
 
     @property
     def scaling(self) -> tuple[bool, float, float]:
-        """Its log1p, mean and scale."""
         return self.log1p, self.mean, self.scale
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceEntry:
-    """One sequence.
+    """One sequence of at most max_length events.
 
     Attributes:
-        name: Its name, and that of its input of the dense graph.
         columns: Its columns; none if only features read it.
-        max_length: Most events.
-        width: Columns of its input.
         keep: Events of a longer list that are kept: newest | oldest.
         time: Input of the request with the events' times, int64; "" without one.
         time_unit: Unit of these times: s | ms.
@@ -104,11 +97,7 @@ def dense_sequences(sequences: Sequence[SequenceEntry]) -> list[SequenceEntry]:
 
 
 def expected_lists(name: str, sequences: Sequence[SequenceEntry]) -> str:
-    """Return what a request sends as an input, to end a message with: ": expected ..."; "" unless it is a sequence's.
-
-    Args:
-        name: The input.
-    """
+    """Return what a request sends as an input of a sequence, to end a message with: ": expected ..."; else ""."""
     for s in sequences:
         if name in s.inputs:
             unit = "milliseconds" if s.time_unit == "ms" else "seconds"

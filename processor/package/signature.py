@@ -1,8 +1,8 @@
 """Ed25519 key files, and signatures over bytes. processor.repository.keyring decides what is signed and who is trusted.
 
-A key is identified by its id, the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key
-is a PKCS8 PEM file without a password that only its owner may read, a public one a PEM file; openssl and other tools
-read both. The library comes with the extra `signed`, and is imported only when a key is opened.
+A key's id is the first 16 hexadecimal digits of the SHA-256 of its 32 raw public bytes. A private key is a PKCS8 PEM
+file without a password that only its owner may read, a public one a PEM file; openssl and other tools read both. The
+library comes with the extra `signed`, and is imported only when a key is opened.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ SUBJECT = "a signature"
 
 
 class PublicKey:
-    """A public key, which verifies signatures.
-
-    Attributes:
-        id: The key's id, see the module's head.
-    """
+    """A public key, which verifies signatures."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         from cryptography.hazmat.primitives import serialization as form
@@ -40,7 +36,7 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: str | Path) -> PublicKey:
-        """Read a file of a public key, or of a private one; raises BadInput."""
+        """Read a file of a public key, or of a private one; raise BadInput."""
         with needed(SUBJECT):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -56,11 +52,7 @@ class PublicKey:
         return cls(key)
 
     def verify(self, signature: str, data: bytes) -> bool:
-        """Report whether this key has signed these bytes.
-
-        Args:
-            signature: 128 hexadecimal digits.
-        """
+        """Report whether this key has signed these bytes, from the signature's 128 hexadecimal digits."""
         from cryptography.exceptions import InvalidSignature
 
         if not SIGNATURE.fullmatch(signature):
@@ -73,12 +65,7 @@ class PublicKey:
 
 
 class Signer:
-    """A private key, which signs.
-
-    Attributes:
-        public: The public key that verifies its signatures.
-        id: The key's id.
-    """
+    """A private key, which signs."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key, self.public = key, PublicKey(key.public_key())
@@ -86,7 +73,7 @@ class Signer:
 
     @classmethod
     def read(cls, path: str | Path) -> Signer:
-        """Read a file of a private key; raises BadInput."""
+        """Read a file of a private key; raise BadInput."""
         with needed(SUBJECT):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -105,14 +92,7 @@ class Signer:
 
 
 def new_key(name: str) -> tuple[Path, Path, str]:
-    """Create a key: NAME.key and NAME.pub.
-
-    Returns:
-        The two files and the key's id.
-
-    Raises:
-        Conflict: If either file exists; neither is ever replaced.
-    """
+    """Create NAME.key and NAME.pub; return the two files and the key's id. Raises Conflict if either exists."""
     with needed(SUBJECT):
         from cryptography.hazmat.primitives import serialization as form
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -4,11 +4,11 @@
     user    [requests]  what depends on the user alone, computed once a request; its outputs are inputs of `score`
     whole   [rows]      the same scores as `user` and `score` give, in one graph, for batches of several small requests
 
-A version with sequences may have `user-length<n>` and `score-length<n>` too: the same for requests whose histories have
-at most n events. A place of a history costs as much without an event as with one, so short ones are computed there.
+A version with sequences may have `user-length<n>` and `score-length<n>` too, for requests whose histories have at most
+n events: a place of a history costs as much without an event as with one.
 
-A version without `user` has one subgraph. A dimension is a number or a symbol: ROWS, one for each candidate, or
-REQUESTS, one for each request. A run of `score` has the candidates of one request, so there its REQUESTS is 1.
+A dimension is a number or a symbol: ROWS, one for each candidate, or REQUESTS, one for each request. A run of `score`
+has the candidates of one request, so there its REQUESTS is 1.
 
 The user's features are those that a request sends once, for all of its candidates. A feature counts as the user's if
 its side is "user" and so is that of every feature that reads the same input: an input that holds columns of both sides
@@ -39,14 +39,7 @@ MATRIX = "x"
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """One input of a subgraph.
-
-    Attributes:
-        dims: Numbers or symbols.
-        source: What fills it.
-        features: For FEATURES, the features whose columns lie side by side in it, in this order.
-        dtype: Type of its numbers.
-    """
+    """One input of a subgraph: dims are numbers or symbols; from FEATURES it has `features` side by side, in order."""
 
     name: str
     dims: list[Any]
@@ -57,7 +50,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class GraphOutput:
-    """One output of a subgraph; name, dims and dtype as in GraphInput."""
+    """One output of a subgraph, as GraphInput."""
 
     name: str
     dims: list[Any]
@@ -101,7 +94,7 @@ class OutputColumns(Protocol):
 
 
 class Described(Protocol):
-    """A manifest as far as its dense graph goes (processor.package.manifest.Manifest)."""
+    """A manifest (processor.package.manifest.Manifest) as far as its dense graph goes."""
 
     @property
     def features(self) -> Sequence[FeatureColumns]: ...
@@ -113,13 +106,16 @@ class Described(Protocol):
     def graphs(self) -> Mapping[str, Subgraph]: ...
     @property
     def sequences(self) -> Sequence[SequenceEntry]: ...
+    @property
+    def executables(self) -> Sequence[Any]: ...
+    @property
+    def format(self) -> str: ...
 
 
 AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
 
 
 def subgraphs(manifest: Described) -> dict[str, Subgraph]:
-    """Return a version's subgraphs by name."""
     return dict(manifest.graphs) or {SCORE: undivided(manifest)}
 
 
@@ -130,8 +126,8 @@ def shorter(name: str, length: int) -> str:
 
 def role(name: str) -> tuple[str, int]:
     """Return which of SUBGRAPHS a name is of, and the most events of a history; 0 for any number."""
-    found = _SHORTER.fullmatch(name)
-    return (found[1], int(found[2])) if found else (name, 0)
+    match = _SHORTER.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, 0)
 
 
 def shorter_lengths(manifest: Described) -> list[int]:
@@ -150,11 +146,7 @@ def undivided_name(manifest: Described) -> str:
 
 
 def undivided(manifest: Described, more: Sequence[GraphInput] = ()) -> Subgraph:
-    """Return the subgraph of a version's whole dense graph: all features side by side in one matrix.
-
-    Args:
-        more: Further inputs.
-    """
+    """Return the subgraph of a version's whole dense graph: all features in one matrix, and further inputs."""
     named = [f.name for f in sorted(manifest.features, key=lambda f: f.offset)]
     matrix = GraphInput(MATRIX, [ROWS, manifest.width], FEATURES, named)
     return Subgraph([matrix, *more], scores_of(manifest))
@@ -179,25 +171,25 @@ def divided(
         shortened: By most events of a history, the tensors of subgraphs for such requests.
     """
     score, user = _parts(manifest, tensors, more, 0)
-    found = {SCORE: score, USER: user, WHOLE: undivided(manifest, more)}
-    for length, its in sorted((shortened or {}).items()):
-        found[shorter(SCORE, length)], found[shorter(USER, length)] = _parts(manifest, its, more, length)
-    return found
+    graphs = {SCORE: score, USER: user, WHOLE: undivided(manifest, more)}
+    for length, lent in sorted((shortened or {}).items()):
+        graphs[shorter(SCORE, length)], graphs[shorter(USER, length)] = _parts(manifest, lent, more, length)
+    return graphs
 
 
 def _parts(
     manifest: Described, tensors: Sequence[tuple[str, int]], more: Sequence[GraphInput], length: int
 ) -> tuple[Subgraph, Subgraph]:
     user = user_features(manifest.features)
-    mine = {f.name for f in user}
-    others = sorted((f for f in manifest.features if f.name not in mine), key=lambda f: f.offset)
+    user_names = {f.name for f in user}
+    others = sorted((f for f in manifest.features if f.name not in user_names), key=lambda f: f.offset)
     computed = [GraphOutput(name, [REQUESTS, size]) for name, size in tensors]
     lent = [GraphInput(name, [REQUESTS, size], USER_TENSOR) for name, size in tensors]
     wide = {s.name: s.columns_of(length or s.max_length) for s in manifest.sequences}
     histories = [replace(i, dims=[REQUESTS, wide[i.name]]) for i in more if i.source == SEQUENCE]
-    own = [i for i in more if i.source != SEQUENCE]
+    per_row = [i for i in more if i.source != SEQUENCE]
     return (
-        Subgraph([_matrix(ROWS, others), *own, *lent], scores_of(manifest)),
+        Subgraph([_matrix(ROWS, others), *per_row, *lent], scores_of(manifest)),
         Subgraph([*([_matrix(REQUESTS, user)] if user else []), *histories], computed),
     )
 

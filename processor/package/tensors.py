@@ -1,14 +1,12 @@
 """Safetensors files, read as views over an mmap and written as a stream, both without copying a tensor.
 
-The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), and
-files written here load there. This is our own implementation because the library copies every tensor into Python bytes
-when writing and gives numpy no mmap views when reading: a table of 20 million rows must load without being read.
+The format is that of the safetensors library (8 bytes of header length, a JSON header, the tensors end to end), which
+loads files written here. The library copies every tensor into Python bytes when writing and gives numpy no mmap views
+when reading: a table of 20 million rows must load without being read.
 
 Invariants of reading: header and offsets are checked before any view exists; tensors tile the data section without hole
 or overlap; no view reaches outside the file. Writing pads the header so that the data section, and with it every tensor
 whose predecessors are multiples of 64 bytes, is aligned to a cache line.
-
-Row types are the types that a table's rows may be stored as, each with the float32 values that it can hold.
 
 numpy has no bfloat16: in memory it is uint16, the upper halves of float32; the file's tag is BF16.
 """
@@ -40,12 +38,11 @@ FLOAT32 = np.dtype(np.float32)
 
 @dataclass(frozen=True, slots=True)
 class RowType:
-    """One row type.
+    """A type that a table's rows may be stored as; its name is `tag` in a safetensors file.
 
     Attributes:
         code: Its code in kernels; from SCALED on a row has a float32 scale, max |x| / 127.
-        tag: Name of its elements in a safetensors file.
-        dtype: Their type in memory, unique to the tag.
+        dtype: Its type in memory, unique to the tag.
         below: Magnitudes from here on would round to infinity.
         carried: The type of such a table's rows in deltas.
     """
@@ -74,12 +71,7 @@ STORED_TYPES = {**ROW_TYPES, RECORD: RowType(0, "I32", np.dtype("<i4"), np.inf, 
 
 
 def all_below(array: NDArray[np.float32], limit: float) -> bool:
-    """Report whether every element is a number with a magnitude below `limit`; in blocks, so that no copy is needed.
-
-    Args:
-        array: float32 of any shape.
-        limit: The exclusive bound.
-    """
+    """Report whether every element is a number with a magnitude below `limit`; in blocks, so that no copy is needed."""
     flat = array.reshape(-1)
     return all(bool((np.abs(flat[at : at + CHECK_ROWS]) < limit).all()) for at in range(0, flat.size, CHECK_ROWS))
 
@@ -109,12 +101,7 @@ POLYNOMIAL = 0xEDB88320
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The content of one safetensors file.
-
-    Attributes:
-        metadata: str -> str.
-        arrays: The tensors as read-only views.
-    """
+    """The content of one safetensors file; the arrays are read-only views."""
 
     metadata: dict[str, str]
     arrays: dict[str, NDArray[Any]]
@@ -130,25 +117,12 @@ def crc32(data: Any) -> str:
 
 
 def file_crc32(fd: int, nbytes: int, max_workers: int = MAX_WORKERS) -> str:
-    """Return the checksum of the first bytes of an open file, read by system calls.
-
-    Args:
-        fd: Its descriptor.
-        max_workers: Largest number of threads.
-
-    Raises:
-        Corrupt: If the file is shorter.
-    """
+    """Return the checksum of the first bytes of an open file, read by system calls; raise Corrupt if it is shorter."""
     return _in_parts(nbytes, max_workers, lambda start, stop: _read_crc32(fd, start, stop))
 
 
 def _in_parts(nbytes: int, max_workers: int, crc_of: Callable[[int, int], int]) -> str:
-    """Combine the checksum of `nbytes` bytes from those of parts.
-
-    Args:
-        max_workers: Largest number of threads.
-        crc_of: Returns the checksum from a first byte to the byte after the last.
-    """
+    """Combine the checksum of `nbytes` bytes from those of parts; `crc_of` returns that of bytes [start, stop)."""
     workers = min(max_workers, nbytes // PARALLEL_NBYTES)
     if workers < 2 or (workers := min(workers, os.cpu_count() or 1)) < 2:
         return f"{crc_of(0, nbytes):08x}"
@@ -216,14 +190,7 @@ def array_crc32(array: NDArray[Any]) -> str:
 
 
 def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Stream a safetensors file; tensors are laid out in the order given.
-
-    Args:
-        arrays: The tensors by name.
-
-    Raises:
-        BadInput: Before a byte is written, for a dtype that is not in DTYPES (including big-endian ones).
-    """
+    """Stream a safetensors file in the order given; BadInput, before a byte is written, for a dtype not in DTYPES."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, array in arrays.items():
@@ -245,7 +212,7 @@ def write_tensors(file: BinaryIO, arrays: Mapping[str, NDArray[Any]], metadata: 
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return the file's bytes as a read-only mmap; raises Corrupt if it is empty, unreadable or not a regular file."""
+    """Return the file's bytes as a read-only mmap; raise Corrupt if it is empty, unreadable or not a regular file."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
@@ -258,15 +225,7 @@ def map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def parse_tensors(data: NDArray[np.uint8], what: str) -> Tensors:
-    """Return views over a whole safetensors file in memory.
-
-    Args:
-        data: uint8 [nbytes], the file.
-        what: Its name in messages.
-
-    Raises:
-        Corrupt: If anything is malformed.
-    """
+    """Return views over a whole safetensors file in memory, named `what`; raise Corrupt if anything is malformed."""
     nbytes, begins = data.nbytes, data[:9].tobytes()
     if nbytes < 8:
         raise Corrupt(f"{what}: not a safetensors file: expected at least 8 bytes, got {nbytes}")
@@ -339,12 +298,7 @@ def _view(body: NDArray[np.uint8], address: int, entry: Any, where: str) -> tupl
 
 
 def header_checksum(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and shape.
-
-    Args:
-        metadata: The metadata; an existing `checksum` is ignored.
-        arrays: The tensors by name.
-    """
+    """Return a file's own `checksum`: of the rest of its metadata, and of every tensor's name, dtype and shape."""
     rest = {k: v for k, v in metadata.items() if k != "checksum"}
     shapes = {name: [array.dtype.str, list(array.shape)] for name, array in arrays.items()}
     return crc32(json.dumps([rest, shapes], sort_keys=True).encode())

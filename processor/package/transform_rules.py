@@ -30,14 +30,7 @@ ARITHMETIC = ("add", "multiply", "floor_divide", "floor_modulo")
 
 
 def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape:
-    """Return the shape of a transform's column.
-
-    Args:
-        shapes: Shapes of its inputs.
-
-    Raises:
-        BadInput: If the op is unknown or cannot process these inputs.
-    """
+    """Return the shape of a transform's column, from those of its inputs; BadInput if it cannot process them."""
     where = f"manifest.transforms[{transform.name}]"
     if transform.op not in OPS:
         raise BadInput(f"{where}.op: expected one of {', '.join(OPS)}, got {transform.op[:40]!r}")
@@ -47,11 +40,11 @@ def shape_of(transform: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape
         raise BadInput(f"{where}.integers: expected up to {MAX_COLUMNS} numbers of 64 bits")
     if sum(map(len, transform.texts)) > MAX_TEXT or len(transform.floats) > MAX_COLUMNS:
         raise BadInput(f"{where}: expected at most {MAX_TEXT} letters of text and {MAX_COLUMNS} floats")
-    found = OPS[transform.op](transform, shapes)
-    if found is None or not 0 <= found.columns <= MAX_COLUMNS:
+    result = OPS[transform.op](transform, shapes)
+    if result is None or not 0 <= result.columns <= MAX_COLUMNS:
         taken = ", ".join(f"{s.dtype}{' rows' if s.ragged else ''}" for s in shapes)
         raise BadInput(f"{where}: {transform.op} does not accept {taken[:80]} with these parameters")
-    return found
+    return result
 
 
 Rule = Callable[[Transform, Sequence[ColumnShape]], ColumnShape | None]
@@ -115,8 +108,8 @@ def _side_by_side(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | 
 
 
 def _drop(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:
-    given = {"int64": len(t.integers), "string": len(t.texts)}.get(shapes[0].dtype, 0)
-    return ColumnShape(shapes[0].dtype, 0, True) if len(shapes) == 1 and given == 1 else None
+    values = {"int64": len(t.integers), "string": len(t.texts)}.get(shapes[0].dtype, 0)
+    return ColumnShape(shapes[0].dtype, 0, True) if len(shapes) == 1 and values == 1 else None
 
 
 def _to_rows(t: Transform, shapes: Sequence[ColumnShape]) -> ColumnShape | None:

@@ -63,15 +63,13 @@ class Transform:
     whole          floats -> int64, truncated toward 0 and to integers [32 or 64] bits
     one_hot        whole numbers -> for each, float32 of integers [size]: 1.0 at its place
     tally          whole numbers -> float32 [n, integers[0]]: how often a row has each number below it; with integers[1]
-    1:
-                   1.0 if it has it
+                   1: 1.0 if it has it
     mask           two columns -> the second; the last of the integers where the first is integers[0] or texts[0]
     quotient_remainder, k_way, binary_code   ids or strings -> ragged rows of a hashed table's keys, several for each
                    value (codes_a_value): integers [seed of xxh3_64, remainders, quotients], [seed, rows of each, keys],
                    [seed, bits of each, keys] (processor.features.key_codes)
     cross          columns or ragged rows -> for every combination of a row's values, a hash as of TensorFlow's
                    SparseCross: integers [buckets, key]; ragged where one of them is, else [n, combinations]
-
     equal          ragged rows and a column of their type -> how many values of a row are the column's, in bits: 0, 1, 2
                    for 2 or 3, 3 for 4 to 7, ...
 
@@ -79,7 +77,6 @@ class Transform:
         name: Its name, like an input's.
         op: One of transform_rules.OPS, listed above.
         inputs: Names of inputs of the request and of earlier transforms.
-        texts: Strings of the op.
     """
 
     name: str
@@ -91,8 +88,5 @@ class Transform:
 
 
 def codes_a_value(transform: Transform) -> int:
-    """Return the number of keys that a transform makes of each value, one after another.
-
-    It is 1 except for transforms of a hashed table, where the rows of these keys add up to the value's.
-    """
+    """Return how many keys a transform of a hashed table makes of each value; 1 for other transforms."""
     return {"quotient_remainder": 2}.get(transform.op) or (transform.integers[2] if transform.op in HASHES else 1)

@@ -1,20 +1,19 @@
 """Read and write the files of a repository: regular and of bounded size, and whole or not at all.
 
-A repository is written by others: under a file's name may lie a pipe, which blocks its reader for ever, a device, or a
-file of a terabyte without a byte of it on disk. Every file of a repository that is read is opened here.
+A repository is written by others: a file's name may lead to a pipe, which blocks its reader for ever, a device, or a
+terabyte without a byte on disk. Every file of a repository that is read is opened here.
 
 Invariants
 - Only regular files are opened. The kind is checked before opening, because opening a device may have effects, and
-  again after, because the file may have been replaced; and it is opened so that a pipe does not wait for its writer.
+  again after; a pipe that slips in is opened without waiting for its writer.
 - A file that is read whole is known to be no larger than the caller allows before memory is allocated for it.
 - Bytes come by system calls: a file that is truncated meanwhile is an error, where a mapping would end the process.
-- A reader sees a whole file under its name, or no file. Bytes go to a hidden temporary name in the same folder and are
-  fsynced; the file is then renamed, or linked where a name may be given only once; the folder is fsynced after. A crash
-  leaves at most a temporary file, whose name starts with a dot and which no reader opens.
+- A reader sees a whole file under its name, or no file. Bytes are fsynced under a hidden name in the same folder, then
+  renamed, or linked where a name may be given only once; then the folder is fsynced. A crash leaves a hidden file.
 
-Links are followed; the caller has checked that they do not lead outside (inside(), followed()). What remains: on a
-mount that hangs, the reader hangs too. On a file system without hard links a name is given once by O_EXCL: there a kill
-between the creation and the one write leaves an empty file, which its reader must distinguish from a whole one.
+Links are followed; the caller has checked that they do not lead outside (inside(), followed()). On a mount that hangs,
+the reader hangs too. On a file system without hard links a name is given once by O_EXCL: a kill before the one write
+leaves an empty file, which its reader must distinguish from a whole one.
 """
 
 from __future__ import annotations
@@ -62,12 +61,7 @@ def inside(root: Path, relative: str) -> Path:
 
 
 def followed(root: Path, relative: str) -> Path:
-    """Return a version's folder or file resolved below `root`; raise NotFound if a link leads out.
-
-    Args:
-        root: The repository, or the version's folder.
-        relative: Path relative to it, of our own making.
-    """
+    """Return a version's folder or file, a path of our own making, resolved below `root`; NotFound if it leads out."""
     try:
         return inside(root, relative)
     except NotFound:
@@ -79,15 +73,7 @@ def followed(root: Path, relative: str) -> Path:
 
 
 def open_regular(path: Path, name: str = "") -> FileIO:
-    """Open a regular file for reading.
-
-    Args:
-        name: Its name in messages; by default its last part.
-
-    Raises:
-        Corrupt: If it is not a regular file.
-        OSError: If the system refuses.
-    """
+    """Open a regular file, by default named by its last part; raise Corrupt for any other kind, or OSError."""
     _check_kind(name or path.name, os.stat(path).st_mode)
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -99,16 +85,7 @@ def open_regular(path: Path, name: str = "") -> FileIO:
 
 
 def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
-    """Return the file's bytes.
-
-    Args:
-        max_nbytes: Its largest size.
-        name: Its name in messages; by default its last part.
-
-    Raises:
-        Corrupt: If it is larger or not a regular file.
-        OSError: If the system refuses.
-    """
+    """Return the file's bytes; raise Corrupt if it is larger than max_nbytes or not a regular file, or OSError."""
     name = name or path.name
     with open_regular(path, name) as file:
         nbytes = os.fstat(file.fileno()).st_size
@@ -124,17 +101,13 @@ def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal; raises Corrupt if it is no regular file, or OSError."""
+    """Return the SHA-256 of a file's bytes in hexadecimal; raise Corrupt if it is no regular file, or OSError."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def same_content(path: Path, digest: str) -> bool:
-    """Report whether the file exists and its SHA-256 is this one.
-
-    Args:
-        digest: SHA-256 as hexadecimal digits.
-    """
+    """Report whether the file exists and has this SHA-256, in hexadecimal."""
     try:
         return file_sha256(path) == digest
     except (Corrupt, OSError):
@@ -142,15 +115,7 @@ def same_content(path: Path, digest: str) -> bool:
 
 
 def fd_sha256(fd: int, nbytes: int) -> str:
-    """Return the SHA-256 of the first bytes of an open file.
-
-    Args:
-        fd: Its descriptor.
-
-    Raises:
-        Corrupt: If the file is shorter.
-        OSError: If the system refuses.
-    """
+    """Return the SHA-256 of the first bytes of an open file; raise Corrupt if it is shorter, or OSError."""
     digest, at = hashlib.sha256(), 0
     while at < nbytes:
         data = os.pread(fd, min(HASH_NBYTES, nbytes - at), at)
@@ -172,13 +137,13 @@ def atomic_file(path: Path) -> AbstractContextManager[BinaryIO]:
 
 
 def exclusive_file(path: Path) -> AbstractContextManager[BinaryIO]:
-    """Yield a file as atomic_file() does, for a new name; raises FileExistsError at the end if it exists by then."""
+    """Yield a file as atomic_file() does, for a new name; raise FileExistsError at the end if it exists by then."""
     return _whole_file(path, give_name)
 
 
 @contextmanager
 def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
-    """Yield a temporary file. name: gives it its final name, once it is complete."""
+    """Yield a temporary file; `name` gives it its final name, once it is complete."""
     temporary = hidden_beside(path)
     try:
         with durable_file(temporary) as file:
@@ -199,14 +164,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def give_name(temporary: Path, path: Path) -> None:
-    """Give a complete file a name that must be new. Not durable before the folder is fsynced.
-
-    Args:
-        path: The new name.
-
-    Raises:
-        FileExistsError: If the name exists.
-    """
+    """Give a complete file a name that must be new, else FileExistsError. Not durable before the folder is fsynced."""
     try:
         os.link(temporary, path)
     except OSError as error:

@@ -1,19 +1,17 @@
 """Histograms of the inputs that a version was trained on, for its notes, and how far requests are from them. Pure.
 
-An input has one histogram of its values and, if it has lists, one of their lengths:
-
     numbers      parts of about equal mass of the training rows, with a part of their own for NaN
     ids, words   parts by a hash, so that no value of the training data is written into a package
     lengths      of lists, by powers of two
 
-The index is the population stability index of the worse one: 0 for equal distributions, above 0.25 a significant shift.
-A few hundred values differ by 0.1 by chance. Ids of another kind fall into the same parts by their hash: the lookups
-without a row tell of them (freshet_model_lookup_misses_total).
+The index is the population stability index of values or of lengths, whichever is worse: 0 for equal distributions,
+above 0.25 a significant shift. A few hundred values differ by 0.1 by chance. Ids of another kind fall into the same
+parts: lookups without a row tell of them (freshet_model_lookup_misses_total).
 
 Costs: notes of about 300 bytes for each of at most MOST_INPUTS inputs.
 
-Rejected: the most frequent values (they would publish ids of people); quantile sketches that merge (the trainer has its
-newest rows in memory once, and writes their parts once).
+Rejected: the most frequent values (they would publish ids of people); quantile sketches that merge (the trainer writes
+its newest rows' parts once).
 """
 
 from __future__ import annotations
@@ -58,7 +56,6 @@ class InputHistogram:
     lengths: Float64s
 
     def to_notes(self) -> dict[str, list[float]]:
-        """Return it for a manifest's notes."""
         notes = {"shares": _rounded(self.shares), "lengths": _rounded(self.lengths)}
         return notes if self.edges is None else {"edges": [float(f"{edge:.6g}") for edge in self.edges], **notes}
 
@@ -80,11 +77,7 @@ class InputHistogram:
         return cls(edges, shares, lengths) if sound and _are_shares(shares) and _are_shares(lengths) else None
 
     def shift(self, columns: Sequence[Column]) -> float:
-        """Return the stability index of an input's recent values; NaN if they are too few, or of another type.
-
-        Args:
-            columns: The input in each request.
-        """
+        """Return the index of an input's recent values, one column per request; NaN if too few, or of another type."""
         values, lengths = _joined(columns), _lengths(columns)
         if len(values) < LEAST_VALUES or _is_numeric(values) != (self.edges is not None):
             return math.nan
@@ -95,11 +88,7 @@ class InputHistogram:
 
 
 def input_histograms(requests: Sequence[Mapping[str, Column]]) -> dict[str, Any]:
-    """Return the notes on the inputs of training rows, by name; without those that have too few values.
-
-    Args:
-        requests: Rows of all inputs, as requests have them.
-    """
+    """Return the notes on the inputs of training rows, by name; without those that have too few values."""
     notes = dict[str, Any]()
     for name in sorted(requests[0] if requests else ())[:MOST_INPUTS]:
         columns = [request[name] for request in requests]
@@ -120,12 +109,7 @@ def input_histograms(requests: Sequence[Mapping[str, Column]]) -> dict[str, Any]
 
 
 def training_shifts(notes: Any, requests: Sequence[Mapping[str, Column]]) -> dict[str, float]:
-    """Return how far the inputs of requests are from those of training, by name; none for notes without histograms.
-
-    Args:
-        notes: What input_histograms() returned, as a manifest has it.
-        requests: The inputs of each recent request.
-    """
+    """Return the index of each input of recent requests, by name; none for notes without histograms."""
     shifts = dict[str, float]()
     for name, raw in list(notes.items())[:MOST_INPUTS] if isinstance(notes, Mapping) else ():
         histogram = InputHistogram.from_notes(raw)
@@ -174,8 +158,8 @@ def _length_counts(lengths: Int64s) -> Int64s:
 def _index(shares: Float64s, counts: Int64s) -> float:
     """Return the stability index of counts against shares; half a value more in each part keeps it finite."""
     total = int(counts.sum())
-    there = (shares > 0) | (counts > 0)
-    p, q = ((part[there] + 0.5) / (total + 0.5 * there.sum()) for part in (shares * total, counts))
+    occupied = (shares > 0) | (counts > 0)
+    p, q = ((part[occupied] + 0.5) / (total + 0.5 * occupied.sum()) for part in (shares * total, counts))
     return float(((p - q) * np.log(p / q)).sum())
 
 

@@ -1,7 +1,4 @@
-"""Values of judging: the bounds that an operator sets, and what judges, and those who act on what they say, exchange.
-
-Nothing here decides anything.
-"""
+"""The bounds that an operator sets, and what judges and those who act on their verdicts exchange. Values."""
 
 from __future__ import annotations
 
@@ -24,13 +21,7 @@ MOST_NONFINITE = 0.01
 
 
 class Figure(NamedTuple):
-    """One figure of a delta.
-
-    Attributes:
-        kind: Name of the figure, which its judge defines.
-        what: The table or output, "" for all together.
-        value: The figure.
-    """
+    """One figure of a delta, of a kind that its judge defines; `what` is the table or output, "" for all together."""
 
     kind: str
     what: str
@@ -39,24 +30,14 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verdict against a canary or a delta.
-
-    Attributes:
-        kind: errors | nonfinite | shift; for a delta also the kind of a figure, drift or calibration.
-        reason: Explanation for people.
-    """
+    """A verdict of kind errors, nonfinite or shift; of a delta also of a figure's kind, drift or calibration."""
 
     kind: str
     reason: str
 
 
 class Finding(NamedTuple):
-    """The finding of a judge on a change of a version that is ready to be served.
-
-    Attributes:
-        figures: Figures of the change, for the log.
-        verdict: The reason why it must not be served; None if it may.
-    """
+    """A judge's figures of a change that is ready to be served; without a verdict it may be served."""
 
     figures: tuple[Figure, ...] = ()
     verdict: Verdict | None = None
@@ -64,12 +45,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AutoRollback:
-    """A verdict to roll back what is served.
-
-    Attributes:
-        bad: The first generation to undo.
-        verdict: The reason.
-    """
+    """A verdict to roll back what is served; `bad` is the first generation to undo."""
 
     bad: Generation
     good: Generation
@@ -78,13 +54,7 @@ class AutoRollback:
 
 @dataclass(frozen=True, slots=True)
 class VersionRollback:
-    """A verdict to go back to another version.
-
-    Attributes:
-        bad: The version to withdraw.
-        good: The version to go back to.
-        verdict: The reason.
-    """
+    """A verdict to withdraw version `bad` and go back to version `good`."""
 
     bad: int
     good: int
@@ -93,12 +63,7 @@ class VersionRollback:
 
 @dataclass(frozen=True, slots=True)
 class LabelSums:
-    """Sums over rows that a generation scored and whose labels have come.
-
-    Attributes:
-        scores: Sum of the scores.
-        labels: Sum of the labels.
-    """
+    """Sums over rows that a generation scored and whose labels have come."""
 
     scores: float = 0.0
     labels: float = 0.0
@@ -118,12 +83,7 @@ class LabelSums:
 
 
 class PreviewResult(NamedTuple):
-    """The effect of a state on scores.
-
-    Attributes:
-        rows: Number of rows that were scored.
-        seconds: Seconds that the preview took.
-    """
+    """The effect of a state on the scores of so many rows, computed in so many seconds."""
 
     rows: int
     seconds: float
@@ -135,7 +95,7 @@ class RequestScores:
     """Scores of kept requests under one version.
 
     Attributes:
-        scored: bool [rows], the rows that were scored.
+        scored: bool [rows].
         refused: bool [rows], the rows that the version cannot read. For others there was no time.
         outputs: By output name, float32 [rows, columns]; only rows that are scored have a meaning.
         lookups: Looked-up ids of the rows that it reads, and those of them without a row.
@@ -169,33 +129,16 @@ class CanaryBounds:
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> CanaryBounds:
-        """Read bounds from JSON or TOML.
-
-        Args:
-            raw: The parsed section.
-            where: Its name, for messages.
-
-        Raises:
-            BadInput: If it is not a section with known keys and values in range.
-        """
+        """Read bounds from a section of JSON or TOML, named `where`; raise BadInput."""
         return cls(**_read(cls, raw, where, _extent_of_canary))
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaBounds:
-    """Bounds on what a delta may do to a model. The floors are of the figures of the guard.
+    """Bounds on what a delta may do to a model. Fields without an entry are floors of the guard's figures of that name.
 
     Attributes:
         mode: One of GUARD_MODES; strict scores every recorded row.
-        bias: Floor of bias.
-        spread: Floor of spread.
-        disorder: Floor of disorder.
-        moved: Floor of moved.
-        size: Floor of size.
-        longest: Floor of longest.
-        new: Floor of new.
-        removed: Floor of removed.
-        dense: Floor of dense.
         hour: Largest factor by which the mean score may rise or fall within an hour.
         day: The same within a day.
         factor: Largest multiple of what is usual.
@@ -229,20 +172,12 @@ class DeltaBounds:
 
     @property
     def served(self) -> CanaryBounds:
-        """Bounds within which a delta may stay once it is served."""
+        """Bounds of a delta once it is served."""
         return CanaryBounds(window_s=self.watch_s, max_nonfinite_share=MOST_NONFINITE, max_score_shift=self.max_drift)
 
     @classmethod
     def parse(cls, raw: Any, where: str) -> DeltaBounds:
-        """Read bounds from JSON or TOML.
-
-        Args:
-            raw: The parsed section.
-            where: Its name, for messages.
-
-        Raises:
-            BadInput: If it is not a section with known keys and values in range.
-        """
+        """Read bounds, see CanaryBounds.parse."""
         return cls(**_read(cls, raw, where, _extent_of_delta))
 
 
@@ -255,26 +190,20 @@ def _extent_of_delta(key: str, whole: bool) -> tuple[int, float]:
 
 
 def _read(bounds: type, raw: Any, where: str, extent: Callable[[str, bool], tuple[int, float]]) -> dict[str, Any]:
-    """Read the fields of bounds from a section.
-
-    Args:
-        raw: The parsed section.
-        where: Its name, for messages.
-        extent: Returns the least and the largest value of a key, from its name and True for whole numbers.
-    """
+    """Read the fields of bounds; `extent` returns a key's least and largest value, given whether it is whole."""
     if not isinstance(raw, dict):
         raise BadInput(f"{where}: expected a section, got {json_kind(raw)}")
-    known = {f.name: f.type for f in fields(bounds)}
+    types = {f.name: f.type for f in fields(bounds)}
     read: dict[str, Any] = {}
     for key, value in raw.items():
-        if key not in known:
-            raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(known)}")
-        if known[key] == "str":
+        if key not in types:
+            raise BadInput(f"{where}: unknown key {str(key)[:64]!r}; known: {', '.join(types)}")
+        if types[key] == "str":
             if value not in GUARD_MODES:
                 raise BadInput(f"{where}.{key}: expected one of {', '.join(GUARD_MODES)}, got {str(value)[:40]!r}")
             read[key] = value
             continue
-        whole = known[key] == "int"
+        whole = types[key] == "int"
         least, most = extent(key, whole)
         if type(value) not in ((int,) if whole else (int, float)) or not least <= value <= most:
             raise BadInput(f"{where}.{key}: expected {least} to {most:g}, got {str(value)[:40]!r}")

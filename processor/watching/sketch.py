@@ -1,7 +1,7 @@
 """Mergeable sketches of a version's batches: counts and sums that add up over sessions and processes. Values.
 
-A Sketch is the sum of the blocks that sessions write (kernels.counting). The difference of two sketches of one version
-is what happened between them. Scores is one output of a sketch: a histogram fine enough for means, quantiles (within a
+A Sketch is the sum of the blocks that sessions write (kernels.counting); the difference of two sketches of one version
+is what happened between them. Scores has one output as a histogram, fine enough for means, quantiles (within a
 sixteenth of an octave) and comparisons.
 """
 
@@ -39,24 +39,15 @@ class StatsBlock:
         self.counts_address, self.sums_address = self.counts.ctypes.data, self.sums.ctypes.data
 
     def fail(self, requests: int) -> None:
-        """Count requests that were answered with an error."""
         self.counts[k.FAILED] += requests
 
     def done(self, requests: int, rows: int = 0) -> None:
-        """Count requests that were answered and whose batches were recorded without them.
-
-        Args:
-            rows: Number of rows that were not recorded with the batches.
-        """
+        """Count answered requests, and rows of them, that were not recorded with the batches."""
         self.counts[k.REQUESTS] += requests
         self.counts[k.ROWS] += rows
 
     def note(self, output: int, scores: NDArray[np.float32]) -> None:
-        """Add scores of one output.
-
-        Args:
-            scores: float32 of any shape.
-        """
+        """Add scores of one output, of any shape."""
         flat = np.ascontiguousarray(scores, np.float32)
         note_scores(self.counts_address, self.sums_address, output, flat.ctypes.data, flat.size)
 
@@ -67,13 +58,7 @@ class StatsBlock:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The distribution of one output's scores.
-
-    Attributes:
-        lost: Number of NaN or infinite scores.
-        bins: int64 [SCORE_BINS], counts of the finite scores.
-        total: Sum of the finite scores.
-    """
+    """The distribution of one output's scores: int64 [SCORE_BINS] and sum of the finite ones, number of the lost."""
 
     lost: int
     bins: NDArray[np.int64]
@@ -108,10 +93,10 @@ class Scores:
         return float(low + (high - low) * min(max(inside, 0.0), 1.0))
 
     def shift(self, other: Scores) -> float:
-        """Return the population stability index (PSI) of two distributions.
+        """Return the population stability index (PSI) of two distributions; 0 if either is empty.
 
-        It is taken over parts of about equal mass of both together. 0 for equal ones; above 0.25 is called a
-        significant shift. 0 if either is empty.
+        It is taken over parts of about equal mass of both together. 0 for equal ones; above 0.25 is a significant
+        shift.
         """
         if not (self.count and other.count):
             return 0.0
@@ -127,12 +112,7 @@ class Scores:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """A sketch of a version's batches.
-
-    Attributes:
-        counts: int64, laid out as in kernels.counting, summed over blocks.
-        sums: float64, likewise.
-    """
+    """A sketch of a version's batches: int64 counts and float64 sums, laid out as in kernels.counting."""
 
     counts: NDArray[np.int64]
     sums: NDArray[np.float64]
@@ -143,11 +123,7 @@ class Sketch:
 
     @classmethod
     def total(cls, outputs: int, blocks: Sequence[StatsBlock]) -> Sketch:
-        """Return the sum of blocks that their sessions may still be writing.
-
-        Args:
-            outputs: Number of the version's outputs.
-        """
+        """Return the sum of blocks that their sessions may still be writing."""
         whole = StatsBlock(outputs)
         for block in blocks:
             whole.counts += block.counts
@@ -187,7 +163,7 @@ class Sketch:
         return int(self.counts[k.PADDED])
 
     def phase(self, name: str) -> tuple[NDArray[np.int64], float]:
-        """Return batches (for "queue": requests) by time bin, and the total seconds. name: one of PHASES."""
+        """Return batches (for "queue": requests) by time bin, and the total seconds, of one of PHASES."""
         first, total = PHASES[name]
         return self.counts[first : first + k.TIME_BINS], float(self.sums[total])
 
@@ -202,7 +178,6 @@ class Sketch:
         return Scores(int(self.counts[first]), bins, float(self.sums[k.SCORES + output]))
 
     def every(self) -> Iterator[Scores]:
-        """Iterate over the Scores of each output."""
         return (self.scores(n) for n in range(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
@@ -215,12 +190,7 @@ class Sketch:
 
     @classmethod
     def from_json(cls, outputs: int, raw: Mapping[str, Any] | None) -> Sketch:
-        """Return the sketch that to_json() of this version wrote, or a sum of such.
-
-        Args:
-            outputs: Number of the version's outputs.
-            raw: The JSON; None for an empty sketch.
-        """
+        """Return the sketch that to_json() of this version wrote, or a sum of such; empty for None."""
         whole = cls.empty(outputs)
         if raw:
             for place, count in raw["counts"].items():

@@ -1,8 +1,6 @@
 """Snapshots of what sessions, groups, models and versions have done. Values.
 
 The modules above take them (processor.versions.overview, processor.sessions.placement).
-
-Histogram counts occasional values by bounds. Written by one thread, read by any.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from freshet_serving.processor.watching.sketch import Scores, Sketch
 OBSTACLES = REFUSED, GAP, UNREADABLE, GATE, DAMAGED = "refused", "gap", "unreadable", "held", "damaged"
 """Reasons why existing deltas are not served.
 
-In order: a delta that this server rejects, a delta missing before a file, a repository that cannot be read for now, a
-hold, a damaged change log.
+A delta that this server rejects, a missing delta, a repository that cannot be read for now, a hold, a damaged log.
 """
 
 
@@ -32,16 +29,11 @@ class SessionStats:
     """Counts of one session, written only by its thread, and of its group's rejections, under the group's lock.
 
     Attributes:
-        batches: Batches computed.
-        requests: Requests computed.
-        rows: Rows computed.
         padded_rows: Rows computed only to fill a bucket.
-        failed: Requests whose computation failed.
         expired: Requests dropped from the queue because their deadline passed or could not be met.
         refused_full: Requests not admitted because the queue was full.
         refused_late: Requests not admitted because they would have been late.
         wait_s: Seconds in the queue, summed over requests.
-        busy_s: Seconds spent on batches.
         user_once: Requests whose user part was computed once.
         buckets: Runs by bucket, with string keys as in JSON.
     """
@@ -61,19 +53,13 @@ class SessionStats:
     buckets: dict[str, int] = field(default_factory=dict)
 
     def record_run(self, bucket: int, rows: int) -> None:
-        """Count a run of a bucket.
-
-        Args:
-            bucket: Size of the bucket.
-            rows: Rows in it, the others being padding.
-        """
+        """Count a run of a bucket with `rows` rows, the others being padding."""
         label = str(bucket)
         self.padded_rows += bucket - rows
         self.buckets[label] = self.buckets.get(label, 0) + 1
 
 
 def total(parts: Sequence[SessionStats]) -> SessionStats:
-    """Return the sum of several sessions' counts."""
     whole = SessionStats()
     for part in parts:
         for f in fields(SessionStats):
@@ -86,12 +72,7 @@ def total(parts: Sequence[SessionStats]) -> SessionStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """A session group's snapshot.
-
-    Attributes:
-        queue_rows: Rows that wait now.
-        work: Counts of all its sessions since the start.
-    """
+    """A session group's snapshot: rows that wait now, and counts of all its sessions since the start."""
 
     sessions: int
     queue_rows: int
@@ -103,20 +84,17 @@ class ModelStats:
     """A model's snapshot, of the version that represents it.
 
     Attributes:
-        delta_count: Deltas applied.
-        delta_rows: Rows that they upserted.
+        delta_rows: Rows that the applied deltas upserted.
         last_apply_ms: Milliseconds that applying the newest delta took.
         last_freshness_s: Seconds from the newest delta's publication until it was served.
         published_at: Unix seconds at which the served generation was published.
         event_time: Newest event that the served generation has learned from, in Unix seconds.
-        lookups: Lookups in all tables.
-        misses: Lookups that returned the default row.
+        misses: Lookups that returned the default row, in all tables.
         delta_nbytes: Bytes of the applied deltas.
         deltas: Histograms of seconds per delta: applying it ("apply"), from its publication ("publication") and from
             its newest event ("event") until it was served.
-        tiers: Counts of tables with a memory budget.
         counted: Counters of what serves the version beside the core, such as remote tables.
-        derived_lag: Steps and seconds by which rows that are derived of the version's lag; None if there are none.
+        derived_lag: Steps and seconds by which rows derived from the version's lag; None if there are none.
     """
 
     model: str
@@ -138,10 +116,9 @@ class ModelStats:
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """The state of a version relative to its change log.
+    """The state of a version, one of CHAIN_STATES, relative to its change log.
 
     Attributes:
-        state: One of CHAIN_STATES.
         reason: Explanation, unless CURRENT.
         digest: Digest of the served generation.
         records: Records on disk, as far as known.
@@ -164,15 +141,10 @@ class VersionStats:
     """A loaded version's snapshot.
 
     Attributes:
-        sketch: Counts of its batches.
         tables: Lookups, and lookups that returned the default row, by table.
-        outputs: Names of the sketch's outputs, in order.
-        scores: Scores of each output, see Trend.
-        drift: Shift of each output, see Trend.
-        labels: The version's labels.
+        outputs: Names of the sketch's outputs, in order, as that of scores and drift (see Trend).
         share: Share of the requests that the split sends to it.
         out: Reason why it was taken out of the split, or "".
-        chain: Its state relative to its change log.
         computes: Backend and precision by bucket.
         staleness_s: Seconds since it was last known to serve the newest record.
     """
@@ -199,12 +171,11 @@ LONG_S = tuple(2.0**n for n in range(-7, 17))
 
 
 class Histogram:
-    """A histogram with fixed bounds.
+    """A histogram of occasional values with fixed bounds. Written by one thread, read by any.
 
     Attributes:
         bounds: Ascending upper bounds.
         counts: One per bound, of values up to it and above the previous one, and one of values above them all.
-        total: Sum of the values.
     """
 
     __slots__ = ("bounds", "counts", "total")

@@ -17,7 +17,8 @@ import onnx
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import SEPARATOR, SINGLE_KEY, OnnxStage
 from freshet_serving.processor.columns import Column, Strings, join_columns
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.features.growth_meter import fed_shape, shaped
+from freshet_serving.processor.features.growth_meter import fed_shape
+from freshet_serving.processor.features.input_reader import shaped
 from freshet_serving.processor.package import Input, Manifest
 
 SHAPES = ((3, 4), (5, 2))

@@ -19,13 +19,13 @@ from freshet_serving.processor.package import whole_files
 from freshet_serving.processor.package.delta import (
     Delta,
     TableDelta,
-    all_finite,
     parse_delta,
     read_delta,
     stream_delta,
     write_delta,
 )
 from freshet_serving.processor.package.tensors import (
+    all_below,
     array_crc32,
     header_checksum,
     map_file,
@@ -442,13 +442,14 @@ def test_delta_with_unrepresentable_rows_is_refused(dtype, below):
 
 
 def test_non_finite_value_is_found_in_every_block(monkeypatch):
-    monkeypatch.setattr(delta_module, "CHECK_ROWS", 4)
+    monkeypatch.setattr("freshet_serving.processor.package.tensors.CHECK_ROWS", 4)
     for at in range(10):
-        array = np.zeros((5, 2), np.float32)
-        assert all_finite(array)
-        array.reshape(-1)[at] = np.nan
-        assert not all_finite(array)
-    assert all_finite(np.empty((0, 2), np.float32))
+        for value in (np.nan, np.inf, -np.inf):
+            array = np.zeros((5, 2), np.float32)
+            assert all_below(array, np.inf)
+            array.reshape(-1)[at] = value
+            assert not all_below(array, np.inf)
+    assert all_below(np.empty((0, 2), np.float32), np.inf)
 
 
 @pytest.mark.parametrize(
