@@ -206,7 +206,7 @@ ENDED = {
     "tables.cache": "always lfu",
     "vectors": 'POST {"vectors": true} to explain of the admin port',
 }
-"""Former options, keys (with their section), values and flags -> what holds in their place, or what to do now."""
+"""Former options, keys (with their section), flags (some with their command), values -> what holds, or what to do, now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
@@ -218,9 +218,10 @@ def nearest(name: str, names: Collection[str]) -> str:
 def option_hint(name: str, names: Collection[str], section: str = "") -> str:
     """Return a hint for an unknown option, key or flag: ' (ended: ...)' for a former one, else that of nearest().
 
-    A key's `section` is that of the training file, or the key whose value it is; "" for an option or flag.
+    A key's `section` is that of the training file, or the key whose value it is; a flag's is its command.
     """
-    now = ENDED.get(f"{section}.{name}" if section else name.lstrip("-").replace("-", "_"))
+    plain = name.lstrip("-").replace("-", "_")
+    now = ENDED.get(f"{section}.{plain}") or (ENDED.get(plain) if not section or name.startswith("-") else None)
     return f" (ended: {now})" if now else nearest(name, names)
 
 

@@ -65,7 +65,8 @@ def _option(error: Any, option: str, context: Any, command: str) -> str:
     names = [name for each in context.command.params for name in each.opts] if context is not None else []
     if not hasattr(error, "possibilities"):
         return f"{option}: {_line(error.message)}"
-    return f"{option}: no option of {command}{option_hint(option, names) or f'; {command} --help lists them'}"
+    hint = option_hint(option, names, command.rpartition(" ")[2]) or f"; {command} --help lists them"
+    return f"{option}: no option of {command}{hint}"
 
 
 def _name(parameter: Any) -> str:

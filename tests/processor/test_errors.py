@@ -101,6 +101,12 @@ def test_former_option_names_what_holds_now_and_others_the_nearest(name, hint):
     assert option_hint(name, ["sessions", "workers"]) == hint
 
 
+def test_former_flag_of_one_command_says_nothing_of_another():
+    assert option_hint("--folder", ["--out"], "demo") == " (ended: the demo's is .demo)"
+    assert option_hint("--folder", ["--out"], "train") == ""
+    assert option_hint("--key", ["--out"], "train") == " (ended: set FRESHET_KEY in the environment)"
+
+
 def test_first_item_of_any_iterable_is_returned():
     assert [first_of(items) for items in ([3, 4], {"a": 1}, (n for n in range(5, 9)))] == [3, "a", 5]
 
