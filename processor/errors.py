@@ -173,16 +173,16 @@ MAX_NAMES = 10_000
 
 _BODIES = "twice max_body_bytes, at least 128 MiB"
 ENDED = {
-    "admin_port": "the demo takes 8502, or the next free port",
+    "demo.admin_port": "the demo takes 8502, or the next free port",
     "admin_token": "set FRESHET_ADMIN_TOKEN in the environment",
     "data.format.libsvm": "python examples/libsvm_to_parquet.py converts it",
     "dtype": "always float32",
-    "folder": "the demo's is .demo",
+    "demo.folder": "the demo's is .demo",
     "guard.first_windows": "always 5",
     "guard.ndcg_drop": "always 0.3",
     "guard.sigmas": "always 6",
     "html": "now --out",
-    "http_port": "the demo takes 8501, or the next free port",
+    "demo.http_port": "the demo takes 8501, or the next free port",
     "import_cpu_s": "twice import_timeout_s",
     "import_processor_s": "twice import_timeout_s",
     "key": "set FRESHET_KEY in the environment",
@@ -206,7 +206,7 @@ ENDED = {
     "tables.cache": "always lfu",
     "vectors": 'POST {"vectors": true} to explain of the admin port',
 }
-"""Former options, keys (with their section), flags (some with their command), values -> what holds, or what to do, now."""
+"""Former options, keys (with their section), flags (some with their command), values -> what holds now, or what to do."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
