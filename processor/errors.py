@@ -206,7 +206,7 @@ ENDED = {
     "tables.cache": "always lfu",
     "vectors": 'POST {"vectors": true} to explain of the admin port',
 }
-"""Former options, keys (with their section), flags (some with their command), values -> what holds now, or what to do."""
+"""Former options, keys (with their section), flags (some with their command) and values -> what to do now."""
 
 
 def nearest(name: str, names: Collection[str]) -> str:
