@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import TooLarge
-from freshet_serving.serving.client.prediction import rows_of
+from freshet_serving.serving.client.prediction import prediction_of
 from freshet_serving.serving.request_headers import MAX_LISTED_NBYTES, list_defaulted, list_rows
 from tests.serving.fakes import send
 from tests.serving.http.data_app import BODY, serve
@@ -27,7 +27,8 @@ def test_defaulted_inputs_are_listed_up_to_a_length():
 @given(st.sets(st.integers(0, 300)))
 def test_listed_rows_are_those_that_a_client_reads(rows):
     rows = tuple(sorted(rows))
-    assert rows_of(list_rows(rows).decode()) == rows
+    headers = {"x-unknown-rows": list_rows(rows).decode()}
+    assert prediction_of("ctr", 1, {}, lambda name: headers.get(name, "")).unknown_rows == rows
 
 
 def test_rows_are_listed_as_ranges():
