@@ -157,7 +157,7 @@ def equal(t: Transform, given: Sequence[FlatColumn]) -> FlatColumn:
     events, value = _hashed(listed), _hashed(one)
     if listed.rows == 1 and len(events) <= FEW_EVENTS:
         counts = np.empty(len(value), np.int64)
-        crosses.count_equal(events, value, counts)
+        crosses.count_equal(address(events), len(events), address(value), len(value), counts)
     elif listed.rows == 1:
         events = np.sort(events)
         counts = np.searchsorted(events, value, "right") - np.searchsorted(events, value, "left")

@@ -203,17 +203,17 @@ def cross_pairs(
                     at += b_end - b
 
 
-@kernel(nb.void(nb.uint64[::1], nb.uint64[::1], nb.int64[::1]), boundscheck=False, error_model="numpy")
-def count_equal(events, values, counts):
+@kernel(nb.void(nb.int64, nb.int64, nb.int64, nb.int64, nb.int64[::1]), boundscheck=False, error_model="numpy")
+def count_equal(events, event_count, values, value_count, counts):
     """Write how many of a few events equal each value: every pair is compared.
 
     Args:
-        events: uint64 [m].
-        values: uint64 [n].
-        counts: int64 [n]; written.
+        events: Address of the events, uint64.
+        values: As of the events.
+        counts: int64 [value_count]; written.
     """
-    for row in range(len(values)):
-        value, count = values[row], np.int64(0)
-        for event in events:
-            count += event == value
+    for row in range(value_count):
+        value, count = load_i64_anywhere(values + 8 * row), np.int64(0)
+        for at in range(event_count):
+            count += load_i64_anywhere(events + 8 * at) == value
         counts[row] = count

@@ -77,7 +77,9 @@ def test_equal_events_are_those_of_a_plain_loop(data, rows, one_history, one_val
         return data.draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n))
 
     def column(numbers):
-        return Strings.of([str(n) for n in numbers]) if words else np.array(numbers, np.int64)
+        # As requests have them: memory that nobody may write to, at any address.
+        plain = np.frombuffer(b"-" + np.array(numbers, np.int64).tobytes(), np.int64, offset=1)
+        return Strings.of([str(n) for n in numbers]) if words else plain
 
     lists = [drawn(data.draw(st.integers(0, 6))) for _ in range(1 if one_history else rows)]
     values = drawn(1 if one_value else rows)
