@@ -15,7 +15,7 @@ times give `version`, what the last reply named, and a change that had arrived i
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -133,7 +133,7 @@ class UserSession(_BaseSession[Prediction]):
         self._ask({}, options, sequence_end=True)
 
 
-class AsyncUserSession(_BaseSession[Awaitable[Prediction]]):
+class AsyncUserSession(_BaseSession[Coroutine[Any, Any, Prediction]]):
     """One user of a model, over an AsyncClient. Methods are those of UserSession, and are awaited."""
 
     async def score(
