@@ -66,8 +66,9 @@ def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_pa
             reached, note = run("rollback", "small", "1", "--reason", "labels were all 0", *admin).splitlines()
             assert reached == "small 1.1"
             assert "Version 2 is withdrawn" in note
-            until(lambda: second.generation("small") == "1.1", within_s=30)
-            assert {served(server)["digest"] for server in (first, second)} == {log.history.head.digest}
+            # Two workers follow, and which of them answers is chance.
+            heads = {log.history.head.digest}
+            until(lambda: {served(server)["digest"] for server in (first, second)} == heads, within_s=30)
             # Deltas go on where they were.
             log.publish(make_delta(2, USERS))
             until(lambda: {first.generation("small"), second.generation("small")} == {"1.2"}, within_s=30)
