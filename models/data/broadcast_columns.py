@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from freshet_serving.processor.repository import METADATA
 
 CELL_NBYTES = 8
-"""Of a number, or of the offset of a string or a list."""
+"""Bytes of a number, or of the offset of a string or a list."""
 
 
 def broadcast_columns(schema: pa.Schema) -> frozenset[str]:

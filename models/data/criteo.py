@@ -26,7 +26,7 @@ _MAX_LINE_NBYTES = 1 << 16
 
 
 def open_criteo(path: str, wanted: Sequence[Field] = (), threads: int = 0) -> TableSource:
-    """Open files of either layout; all 39 columns if none are wanted. Raises BadInput for any other layout."""
+    """Open files of either layout; all 39 columns if none are named. Raises BadInput for any other layout."""
     paths = find_files(path)
     recoded = is_recoded(paths[0])
     fields = [Field(name, "float") for name in COUNTS]

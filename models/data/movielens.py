@@ -47,7 +47,7 @@ class MovieLensSource:
     """The stream, held in memory as four arrays (28 bytes an event); side features are looked up for each batch."""
 
     def __init__(self, path: str, wanted: Sequence[Field] = (), labels: Sequence[str] = ()) -> None:
-        """Read the wanted columns or all of FIELDS, and labels out of RATED or the default one. Raises BadInput."""
+        """Read the named columns or all of FIELDS, and labels out of RATED or the default one. Raises BadInput."""
         self.schema = Schema(choose(FIELDS, wanted, [CLOCK, RATING]), "label", CLOCK.name)
         folder = Path(path)
         events = next((folder / name for name in MOVIELENS_EVENTS if (folder / name).is_file()), None)

@@ -205,7 +205,7 @@ def wanted_fields(features: Sequence[RequestedColumn]) -> tuple[Field, ...]:
 
 
 def choose(available: Sequence[Field], wanted: Sequence[Field], others: Sequence[Field] = ()) -> tuple[Field, ...]:
-    """Return the wanted fields out of a reader's fixed set; all of `available` if none are wanted. Raises BadInput."""
+    """Return the named fields of a reader's fixed set; all of `available` if none are named. Raises BadInput."""
     if not wanted:
         return tuple(available)
     kinds = {f.name: f.kind for f in (*available, *others)}

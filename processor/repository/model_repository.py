@@ -259,7 +259,7 @@ class Repository:
         return cached[1]
 
     def manifest(self, model: str, number: int) -> Manifest | None:
-        """Return a version's manifest as it lies in the folder, whoever wrote it; None if there is none to read."""
+        """Return a version's manifest as it lies in the folder, signed or not; None if there is none to read."""
         try:
             data = read_file(self.path(model, number) / MANIFEST, MAX_MANIFEST_NBYTES).tobytes()
             return Manifest.from_json(data)

@@ -2,7 +2,7 @@
 
 Invariants
 - The trainer replaces the file whole (models.training.heartbeat); a server only reads it.
-- It decides nothing: no server loads, holds or serves because of it. So it is not signed, and whoever may write to the
+- It decides nothing: no server loads, holds or serves because of it. So it is not signed: any writer of the
   repository may forge it.
 - Every field is bounded, in the writer and in the reader: TEXT_LENGTH printable characters, finite numbers.
 - It holds no data of users: an error is cut before what it got (without_values), figures are those of whole batches.

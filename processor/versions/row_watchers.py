@@ -7,7 +7,7 @@ A watcher may derive rows from the version's rows and dense weights (DerivedRows
 these rows like its own: they are staged with each delta under its epoch, and undone with it.
 
 Invariants
-- A watcher is told of every key whose row differs in a state before that state is published; also of a delta that is
+- A watcher hears of every key whose row differs in a state before that state is published; also of a delta that is
   refused later.
 - It catches up only while no reader is pinned to a state older than the served one.
 - It refuses no change: it marks what it cannot keep up with.

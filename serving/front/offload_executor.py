@@ -8,7 +8,7 @@ Invariants: finish() is called on the event loop, through its wake-ups, with the
 work has arranged its answer itself. At most MAX_WAITING requests, and MAX_WAITING_NBYTES with them, are queued.
 
 What needs no queue is run by in_thread(), with its failure as the caller's result. A future cannot hold StopIteration:
-asyncio drops it with a line in the log, and whoever waits waits for ever.
+asyncio drops it with a line in the log, and its waiter waits for ever.
 """
 
 from __future__ import annotations

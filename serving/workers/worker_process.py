@@ -3,7 +3,7 @@
 Invariants
 - A thread of its own, `freshet-ear-n`, receives the process's messages. When it ends, every request that waits for an
   answer has failed.
-- A process is reaped once, by whoever finds it gone first; the others wait (serving.workers.worker_pool).
+- A process is reaped once, by the first thread that finds it gone; the others wait (serving.workers.worker_pool).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plan the cores of session groups while they serve: measure, plan, move sessions, every PLAN_S seconds.
 
-One thread plans, or whoever calls turn(); its plan alone moves sessions. They change cores between two batches, each by
+One thread plans, or the caller of turn(); its plan alone moves sessions. They change cores between two batches, each by
 itself: no request waits for a plan, and for the length of a batch a core may have the sessions of two groups.
 
 A group with a budget has a session a core, all on the group's set of cores. The others have all the shared cores, and

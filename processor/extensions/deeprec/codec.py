@@ -71,7 +71,7 @@ def decode(
 
 
 def encode(outputs: Mapping[str, NDArray[Any]], names: Sequence[str] = (), whole: bool = False) -> bytes:
-    """Return a serialized PredictResponse of the wanted outputs, of all if none is named.
+    """Return a serialized PredictResponse of the named outputs, of all if none is named.
 
     Arrays are [n, ...]: numbers, sent as float32, `whole` int64 as int64, or strings as objects.
     """

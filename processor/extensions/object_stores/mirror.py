@@ -57,7 +57,7 @@ log = logging.getLogger("freshet.mirror")
 HINT = ".hint"
 BEAT_S, LONGEST_BEAT_S, QUIET_SHARE, CHECK_BEATS, EVICT_S = 0.25, 2.0, 0.01, 4, 10.0
 FOLLOWED_S, KEPT_S = 60.0, 2 * 3600.0
-"""How long a version is followed after its log was last read, and its files are kept (at most) after their last use."""
+"""Seconds that a version is followed after its log was last read, and that its files are kept after their last use."""
 MAX_HINT_NBYTES = 1 << 10
 ROOM_NBYTES = 256 << 20
 """Disk space to keep free for new files."""

@@ -89,7 +89,7 @@ PAGE = 64
 """Words of a page: 512 bytes."""
 
 HIT, ABSENT, EVICTED, TORN, EXPIRED, OTHER_WEIGHTS, OTHER_ROWS = range(7)
-"""Outcomes of a look; of several causes of a miss the last one is told."""
+"""Outcomes of a look; of several causes of a miss the last one counts."""
 NOBODY = 0
 """An owner or a subject that an erasure does not ask for."""
 FROM_FLIP, TO_FLIP, FROM_STEP, FROM_MS, AS_OF, BOUNDS = range(6)
