@@ -68,20 +68,16 @@ HEAVY_HOMES = (
     "models/streams/redis_stream.py",
     "processor/extensions/online_features/redis_",
     "loadtest/bench/bench_features.py",
-    "loadtest/bench/costly_requests.py",
     "processor/extensions/redis/",
     "processor/extensions/remote_rows/redis.py",
     "loadtest/peers/fastapi_tf/",
     "loadtest/bench/foreign_models/builders/",
-    "loadtest/bench/training/follow_histories.py",
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_din_side.py",
-    "loadtest/bench/training/loops/",
     "loadtest/bench/training/rectools_side.py",
     "loadtest/bench/training/event_din_side.py",
     "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",
-    "loadtest/bench/verdict/fbgemm_side.py",
 )
 
 

@@ -6,8 +6,6 @@ turns         a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
-follow_histories  a followed shop log under kills, beside a run that repeats it; loadtest/results/follow-histories.md
-shop_feed     its feed: impressions, clicks and items
 follower      a trainer that follows, in a process of its own
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
 torch_side    PyTorch with sparse EmbeddingBags
@@ -23,7 +21,6 @@ event_din_side  DIN in PyTorch in it
 history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
 history_side  Freshet in it
 torch_din_side  DIN as a plain PyTorch loop
-loops         loops that publish, and what is served after each delta; loadtest/results/training-loops.md
 """
 
 __all__ = ["race", "turns"]
