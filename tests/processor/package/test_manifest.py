@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import RANKED_OUTPUTS, ranks_items
 from freshet_serving.processor.package import manifest as manifest_module
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, File, Input, Output, TableEntry
+from tests.support import ranked
 from tests.support.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}
@@ -408,3 +410,10 @@ def test_invalid_declared_types_are_refused(changes, told):
     with pytest.raises(BadInput) as caught:
         Manifest.from_json(json.dumps(document).encode())
     assert told in str(caught.value)
+
+
+def test_equal_outputs_of_a_model_are_no_ranking():
+    made = ranked.manifest()
+    assert ranks_items(dataclasses.replace(made, outputs=RANKED_OUTPUTS["uint64"]))
+    assert not ranks_items(dataclasses.replace(made, outputs=[*RANKED_OUTPUTS["uint64"]]))
+    assert not ranks_items(made)
