@@ -89,7 +89,7 @@ def assert_same(got, wanted):
         np.testing.assert_array_equal(got.dense[name], tensor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(delta=deltas)
 def test_delta_round_trips(tmp_path_factory, delta):
     path = tmp_path_factory.mktemp("deltas") / f"{delta.step}.safetensors"
@@ -348,7 +348,7 @@ def test_file_with_valid_checksums_must_still_meet_the_format(data, message):
         parse_delta(data)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     key=st.sampled_from(sorted({*META, "checksums"})),
     value=st.text(max_size=20)

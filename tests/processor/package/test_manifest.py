@@ -319,7 +319,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(value=json_values)
 def test_arbitrary_json_raises_only_bad_input(value):
     with pytest.raises(BadInput):
@@ -333,7 +333,7 @@ def paths(value, here=()):
             yield from paths(inner, (*here, key))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(path=st.sampled_from(sorted((p for p in paths(raw()) if p), key=repr)), value=json_values)
 def test_arbitrary_value_in_a_manifest_raises_only_bad_input(path, value):
     whole = raw()
@@ -345,6 +345,7 @@ def test_arbitrary_value_in_a_manifest_raises_only_bad_input(path, value):
     assert Manifest.from_json(parsed.to_json()) == parsed
 
 
+@settings(max_examples=30)
 @given(dims=st.lists(st.integers(1, 64), min_size=1, max_size=8), order=st.randoms(use_true_random=False))
 def test_features_may_have_any_order_if_they_tile_the_input(dims, order):
     offsets = [sum(dims[:n]) for n in range(len(dims))]

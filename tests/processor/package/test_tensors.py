@@ -68,6 +68,7 @@ def assert_same(got, wanted):
         assert got[name].tobytes() == array.tobytes()
 
 
+@settings(max_examples=30)
 @given(arrays=files, metadata=metadata)
 def test_tensors_round_trip(arrays, metadata):
     back = parsed(written(arrays, metadata))
@@ -92,7 +93,7 @@ def test_bfloat16_bit_patterns_are_stored_as_bfloat16():
     np.testing.assert_array_equal(parsed(data).arrays["rows"], bits)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(arrays=plain_files)
 def test_files_written_here_load_in_the_safetensors_library(arrays):
     loaded = safetensors.numpy.load(written(arrays, {"format": "np"}))
@@ -103,7 +104,7 @@ def test_files_written_here_load_in_the_safetensors_library(arrays):
         assert loaded[name].tobytes() == array.tobytes()
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(arrays=plain_files)
 def test_files_saved_by_the_safetensors_library_parse_here(arrays):
     back = parsed(safetensors.numpy.save(arrays, {"by": "the library"}))
@@ -122,6 +123,7 @@ def test_file_round_trips_through_the_safetensors_library(tmp_path):
         np.testing.assert_array_equal(back[name], array)
 
 
+@settings(max_examples=30)
 @given(arrays=files, metadata=metadata)
 def test_data_section_starts_on_a_cache_line(arrays, metadata):
     (length,) = struct.unpack("<Q", written(arrays, metadata)[:8])
@@ -311,7 +313,7 @@ SEED_FILE = written(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_mutated_file_raises_only_freshet_errors(data):
     raw = bytearray(SEED_FILE)
@@ -343,7 +345,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(header=st.dictionaries(st.text(max_size=3), entries, max_size=3), body=st.binary(max_size=40))
 def test_views_stay_inside_and_tile_the_file_for_any_header(header, body):
     try:

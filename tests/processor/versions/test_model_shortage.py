@@ -247,7 +247,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=moves)
 def test_any_mix_of_failing_changes_ends_like_a_fresh_server(start, tmp_path_factory, moves):
     model, root = begin(start, tmp_path_factory.mktemp("mix"))

@@ -312,7 +312,7 @@ def prefixes(root):
     return set(ChangeLog.of(Repository(root).version("small", 1), whole=True).history.links)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
     root = tmp_path_factory.mktemp("flipped") / "repository"
@@ -334,7 +334,7 @@ def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
         check_version(Repository(root).with_keys(reads()).version("small", 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.randoms(use_true_random=False))
 def test_trusting_follower_always_serves_a_prefix_of_signed_records(made, tmp_path_factory, seed):
     """Records are removed, swapped, doubled, taken from strangers, while somebody follows."""

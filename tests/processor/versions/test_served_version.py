@@ -76,7 +76,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=moves)
 def test_any_mix_of_deltas_and_rollbacks_equals_a_full_export(package, moves):
     version = load(package)
@@ -213,7 +213,7 @@ def test_nan_infinity_and_wrong_shapes_are_refused(package):
     assert version.generation == Generation(1, 0)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_factory, data):
     path = tmp_path_factory.mktemp("delta") / "1.safetensors"

@@ -4,7 +4,7 @@ import json
 from bisect import bisect_right
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
@@ -41,6 +41,7 @@ def wanted(parts: dict[str, float]) -> dict[str, float]:
     return {label: weight / sum(parts.values()) for label, weight in parts.items()}
 
 
+@settings(max_examples=40)
 @given(weights)
 def test_every_label_gets_its_share_of_the_buckets(parts):
     split = TrafficSplit.of(parts, 7)
@@ -48,6 +49,7 @@ def test_every_label_gets_its_share_of_the_buckets(parts):
     assert sum(split.sizes().values()) == BUCKETS
 
 
+@settings(max_examples=40)
 @given(st.lists(weights, min_size=2, max_size=6))
 def test_weight_change_moves_only_the_necessary_share(history):
     split = TrafficSplit.of(history[0], 7)

@@ -220,7 +220,7 @@ def test_repair_reason_must_be_printable(version):
     assert len(files(version)) == 6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     back=st.lists(st.booleans(), min_size=2, max_size=6),
     where=st.floats(0, 1, exclude_max=True),
