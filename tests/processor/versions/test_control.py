@@ -19,8 +19,6 @@ from freshet_serving.processor.versions.control import (
     IDLE,
     PINS,
     READERS,
-    SHADOW_READER,
-    TRIAL_READER,
     WORDS,
     ControlEntry,
     ControlWords,
@@ -250,22 +248,3 @@ def test_concurrent_readers_see_whole_entries_during_flips():
     assert not [problem for _, problem in found if problem]
     assert all(reads >= 100 for reads, _ in found), found
     assert control.oldest_pin() == IDLE
-
-
-@pytest.mark.parametrize("reader", [0, READERS - 1, SHADOW_READER, Pins.ASKING])
-def test_every_reader_pins_in_a_word_of_its_own_process(reader):
-    control = ControlWords.reserve(3)
-    Pins(control, 1).pin(reader)
-    for other in (0, 2):
-        control.clear(other)
-    assert control.oldest_pin() == 0
-    control.clear(1)
-    assert control.oldest_pin() == IDLE
-
-
-def test_reserved_reader_words_are_distinct():
-    words = (SHADOW_READER, TRIAL_READER, Pins.ASKING)
-    assert len(set(words)) == len(words)
-    assert SHADOW_READER < TRIAL_READER < READERS == Pins.ASKING < WORDS, (
-        "sessions and scattered requests have those below"
-    )

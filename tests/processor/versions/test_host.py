@@ -8,14 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.errors import (
-    BadInput,
-    Conflict,
-    Corrupt,
-    NotFound,
-    NotReady,
-    TooLarge,
-)
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady, TooLarge
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import model_repository as repository_module
@@ -23,16 +16,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.upkeep import Upkeep
-from tests.processor.engines import (
-    TIMEOUT_S,
-    USERS,
-    Replies,
-    assert_reply,
-    damage,
-    publish,
-    request,
-    scores,
-)
+from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, damage, publish, request, scores
 from tests.processor.extensions.object_stores import sides
 from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.versions.models import AT_ONCE

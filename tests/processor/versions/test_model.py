@@ -16,13 +16,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_selection import FIRST_WAIT_S
-from tests.processor.versions.models import (
-    AT_ONCE,
-    USERS,
-    assert_serves,
-    open_model,
-    publish,
-)
+from tests.processor.versions.models import AT_ONCE, USERS, assert_serves, open_model, publish
 from tests.support.descriptors import few_descriptors
 from tests.support.extensions import needs
 from tests.support.leases import unleased

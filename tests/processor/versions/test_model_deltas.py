@@ -13,13 +13,7 @@ from freshet_serving.processor.repository.log import log_reader as patrol_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.processor.versions.models import (
-    USERS,
-    assert_serves,
-    deltas_folder,
-    open_model,
-    publish,
-)
+from tests.processor.versions.models import USERS, assert_serves, deltas_folder, open_model, publish
 from tests.support.packages import delta_bytes, write_package
 
 
@@ -185,11 +179,7 @@ def test_upload_is_served_stored_and_present_after_a_restart(root):
 
 @pytest.mark.parametrize(
     ("data", "error"),
-    [
-        (delta_bytes(1, [0])[:-1], Corrupt),
-        (delta_bytes(2, [0]), Conflict),
-        (delta_bytes(1, [0, 0]), BadInput),
-    ],
+    [(delta_bytes(1, [0])[:-1], Corrupt), (delta_bytes(2, [0]), Conflict), (delta_bytes(1, [0, 0]), BadInput)],
 )
 def test_refused_upload_leaves_no_trace(root, data, error):
     model = open_model(root)
@@ -242,17 +232,6 @@ def test_upload_exceeding_the_arena_never_enters_the_change_log(root, monkeypatc
     assert str(model.pick().generation) == "1.1"
     assert str(open_model(root).pick().generation) == "1.1"
     assert [r.kind for r in records(root)] == ["delta"]
-
-
-def test_file_elsewhere_in_the_repository_is_copied_into_the_log(root):
-    model = open_model(root)
-    path = root / "uploads" / "d"
-    path.parent.mkdir()
-    path.write_bytes(delta_bytes(1, [1], tag=4))
-    assert str(model.apply_file(path).generation) == "1.1"
-    path.unlink()
-    for opened in (model, open_model(root)):
-        assert_serves(opened, "1.1", {1: 4})
 
 
 def test_file_in_the_delta_folder_is_applied_in_place_repeatedly(root):

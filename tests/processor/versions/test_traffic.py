@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.user_bounds import OldestUsers
-from freshet_serving.processor.versions.traffic import (
-    BUCKETS,
-    EjectedVersion,
-    Router,
-    Traffic,
-    TrafficSplit,
-    new_turns,
-)
+from freshet_serving.processor.versions.traffic import BUCKETS, EjectedVersion, Router, Traffic, TrafficSplit, new_turns
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))

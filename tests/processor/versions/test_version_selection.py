@@ -70,13 +70,6 @@ def test_strict_start_fails_naming_every_unservable_model_in_one_line(root, open
     assert str(refused.value) == f"model 'other' version 1: {BROKEN}; model 'third' version 1: {BROKEN}"
 
 
-def test_server_is_not_ready_when_every_model_is_unreadable(root, open_processor):
-    damage(root / "small" / "1")
-    processor = open_processor()
-    assert not processor.host.ready
-    assert processor.host.readiness.pending == []
-
-
 def test_only_missing_named_models_block_readiness(root, open_processor):
     damage(write_package(root, users=USERS, model="broken"))
     assert open_processor(models=["small", "broken"]).host.ready
