@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from freshet_serving import Client
 from tests.e2e.servers import LiveServer
-from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.models.zoo.sequence_models import make_batch, of_request, publish_untrained
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
@@ -22,9 +22,8 @@ ROUTE = "/admin/models/m/erase"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    trainer = make_trainer("sasrec", LENGTH, units=32, layers=2)
-    trainer.learn(make_batch(64, (LENGTH,)))
-    publish(trainer, folder := tmp_path_factory.mktemp("erase"), (1, CANDIDATES))
+    folder = tmp_path_factory.mktemp("erase")
+    publish_untrained("sasrec", folder, LENGTH, buckets=(1, CANDIDATES), units=32, layers=2)
     return folder
 
 

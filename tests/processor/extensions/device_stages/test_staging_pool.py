@@ -142,7 +142,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.staging_pool.busy
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestHandover = Machine.TestCase
 
 

@@ -51,5 +51,5 @@ class BreakerAgainstModel(RuleBasedStateMachine):
         assert self.breaker.is_open == (self.failures >= self.open_after)
 
 
-BreakerAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+BreakerAgainstModel.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestBreakerAgainstModel = BreakerAgainstModel.TestCase

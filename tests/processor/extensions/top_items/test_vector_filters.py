@@ -108,7 +108,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(steps=STEPS)
 def test_filters_hold_over_deltas_removals_towers_passes_and_rollbacks(tmp_path_factory, steps):
     folder, world = tmp_path_factory.mktemp("towers"), World.first(ITEMS, "filters")

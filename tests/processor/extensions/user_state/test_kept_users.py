@@ -596,5 +596,5 @@ class Users(RuleBasedStateMachine):
         opened.stores[process], opened.users[process] = store, KeptUsers(store, StateNames(store.secret))
 
 
-Users.TestCase.settings = settings(stateful_step_count=30)
+Users.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
 TestUsers = Users.TestCase

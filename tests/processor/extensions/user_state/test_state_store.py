@@ -177,7 +177,7 @@ class Store(RuleBasedStateMachine):
             assert len(set(free)) == len(free)
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Store.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestStore = Store.TestCase
 
 
