@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -216,6 +216,7 @@ def test_rows_distinguished_by_any_output_or_state_are_different():
         assert found["evidence"] == pytest.approx(64)
 
 
+@settings(max_examples=40)
 @given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())
 def test_step_and_its_reverse_have_equal_length(old, seed, positive):
     new = (old * np.random.default_rng(seed).uniform(-2, 2)).astype(np.float32)
@@ -229,6 +230,7 @@ def test_step_and_its_reverse_have_equal_length(old, seed, positive):
     assert abs(there["shift"]) <= abs(np.log(1e6)) + 1e-6
 
 
+@settings(max_examples=40)
 @given(arrays(np.float64, 40, elements=st.floats(-1e3, 1e3), unique=True))
 def test_rank_correlation_depends_only_on_the_order(values):
     assert rank_correlation(values, np.arange(40.0)[np.argsort(np.argsort(values))]) == pytest.approx(1.0)
