@@ -18,7 +18,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import AutoRollback
 from freshet_serving.processor.watching.verdicts import Verdict
-from tests.support.guarded import FAULTS, USERS, Stream, as_inputs, write_guarded
+from tests.support.guarded import FAULTS, USERS, as_inputs
 from tests.support.packages import DIM, connect
 
 GOOD = 12
@@ -57,12 +57,6 @@ def as_bytes(tmp_path, delta):
 
 def chain(root):
     return ChangeLog.of(Repository(root).version("small", 1))
-
-
-@pytest.fixture
-def stream(tmp_path):
-    write_guarded(tmp_path)
-    return Stream()
 
 
 def served(model):

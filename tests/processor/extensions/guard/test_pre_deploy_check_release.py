@@ -26,17 +26,11 @@ from tests.processor.extensions.guard.test_pre_deploy_check import (
     publish_all,
     served,
 )
-from tests.support.guarded import FAULTS, Stream, write_guarded
+from tests.support.guarded import FAULTS
 from tests.support.packages import connect
 from tests.support.waiting import until
 
 NONE = np.empty(0, np.int64)
-
-
-@pytest.fixture
-def stream(tmp_path):
-    write_guarded(tmp_path)
-    return Stream()
 
 
 def held(root, stream, fault="zeroed"):
