@@ -153,19 +153,6 @@ def test_prepare_keeps_a_rounded_user(package, repository):
         assert named_step(ask(processor, requests[4])) == 0
 
 
-def test_erasure_reaches_rounded_states_of_the_user_alone(package, repository):
-    _, requests = package
-    with opened(repository, **bounded(dtype="float16")) as processor:
-        for request in requests:
-            ask(processor, request)
-        keys = [int(request["user"][0]) for request in requests]
-        assert {named_step(ask(processor, request)) for request in requests} == {0}
-        assert erase(ErasedUser("m", ("user",), str(keys[2]), (keys[2],))).counts["user_states"] > 0
-        assert named_step(ask(processor, requests[2])) is None
-        others = [request for request, key in zip(requests, keys) if key != keys[2]]
-        assert {named_step(ask(processor, request)) for request in others} == {0}
-
-
 def rounded_words(processor, request):
     """The words of what is kept of a user, as float32 and as float16."""
     replica = processor.predictor.replica("m")
