@@ -177,7 +177,7 @@ def test_erasure_leaves_no_number_of_the_user_in_the_memory(package, repository)
             processor.host.set_policy("m", {"user_state": {"dtype": dtype}})
             for request in requests:
                 ask(processor, request)
-        key, memory = int(requests[4]["user"][0]), processor.predictor.replica("m")._states.process.store._memory
+        key, memory = int(requests[4]["user"][0]), processor.predictor.replica("m")._states.process.store.memory
         others = [rounded_words(processor, r) for r in requests if int(r["user"][0]) != key]
         mine = rounded_words(processor, requests[4]).difference(*others)
         assert len(mine) > 9
