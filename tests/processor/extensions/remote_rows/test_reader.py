@@ -50,8 +50,9 @@ def filled(version, state, bound, spans):
     """The dense inputs of rows [first, count] of each bound request, [rows, width], and lookups and misses by table."""
     plan, remote, spans = version.replicas.plan, version.replicas.remote, np.array(spans)
     x, counts = np.zeros((spans[:, 1].sum(), plan.width), np.float32), np.zeros((2, 2), np.int64)
-    tables = (remote.batch_tables(state.tables, state.epoch, bound, spans) if remote else state).tables
-    plan.fill(BatchView(tables, state.epoch, bound, spans, counts), x)
+    # It owns the fetched rows.
+    rows = remote.batch_tables(state.tables, state.epoch, bound, spans) if remote else state
+    plan.fill(BatchView(rows.tables, state.epoch, bound, spans, counts), x)
     return x, counts.tolist()
 
 
