@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tests.mutants.operators import Mutant, mutants
-from tests.structure.sources import import_name, own_name
+from tests.support.module_names import import_name, own_name
 from tests.test_found import FLOORS, about_module
 
 ROOT = Path(__file__).parents[2]
