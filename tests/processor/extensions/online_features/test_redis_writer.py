@@ -11,16 +11,9 @@ from freshet_serving.processor.extensions.online_features import redis_connector
 from freshet_serving.processor.extensions.online_features.redis_writer import RedisWriter
 from freshet_serving.processor.extensions.online_features.store_settings import parse_store
 from tests.processor.extensions.online_features.proxies import HeldProxy
-from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
+from tests.processor.extensions.remote_rows.fakes import Impostor, cluster_nodes, needs_redis
 
 pytestmark = needs_redis
-
-
-@pytest.fixture
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
 
 
 @pytest.fixture
