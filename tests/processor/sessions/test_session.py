@@ -8,11 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
@@ -88,9 +86,17 @@ def test_every_reply_names_the_pinned_generation():
     assert set(replica.pins.values()) == {None}
 
 
-def test_error_of_one_request_leaves_session_and_all_others_unharmed(caplog):
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ZeroDivisionError("/secret/path"), FreshetError, "the model could not be run on this request"),
+        (BadInput("ids: too many"), BadInput, "ids: too many"),
+        (NotReady("a store is away"), NotReady, "a store is away"),
+    ],
+)
+def test_error_of_one_request_leaves_session_and_all_others_unharmed(error, kind, message, caplog):
     replica, other, answers = FakeReplica(), FakeReplica(), Answers()
-    replica.broken = {13: ZeroDivisionError("/secret/path")}
+    replica.broken = {13: error}
     with group() as sessions:
         with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(replica, sessions, answers):
             sessions.enqueue(answers.work(other, 0, [1]))
@@ -101,23 +107,12 @@ def test_error_of_one_request_leaves_session_and_all_others_unharmed(caplog):
         assert_answers(got[0], [1])
         assert_answers(got[2], [3])
         assert_answers(got[3], [4])
-        assert type(got[1]) is FreshetError
-        assert str(got[1]) == "the model could not be run on this request"
+        assert (type(got[1]), str(got[1])) == (kind, message)
         sessions.enqueue(answers.work(replica, 4, [5]))
         assert_answers(answers.wait(1)[4], [5])
     stats = total(sessions.statistics())
     assert stats.failed == 1
     assert set(replica.pins.values()) == {None}
-
-
-def test_freshet_error_is_returned_unchanged():
-    replica, answers = FakeReplica(), Answers()
-    replica.broken = {13: BadInput("ids: too many")}
-    with group() as sessions:
-        sessions.enqueue(answers.work(replica, 0, [13]))
-        got = answers.wait(1)[0]
-    assert type(got) is BadInput
-    assert str(got) == "ids: too many"
 
 
 def test_version_that_cannot_be_pinned_fails_only_its_requests():
@@ -172,40 +167,3 @@ def test_idle_session_does_not_keep_an_unserved_version_alive():
         replica.plan = replica.graphs = replica.run = None
         del replica
         assert gone.wait(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("in_thread", [True, False])
-def test_waiting_for_a_core_does_not_raise_the_bucket_cost(in_thread):
-    clock, answers, replica = FakeClock(), Answers(), FakeReplica({1: 0.01})
-    had_s = [0.0]
-    clock.core_s = lambda: had_s[0]
-    bind_buffers = replica.binder(1)
-
-    def slow(inputs, outputs):
-        run = bind_buffers(inputs, outputs)
-
-        def waiting():
-            run()
-            clock.advance(0.05)
-            had_s[0] += 0.01
-
-        return waiting
-
-    replica.binder, replica.graphs.in_thread = lambda bucket: slow, in_thread
-    session = Session(0, clock)
-    for number in range(120):
-        session.run([answers.work(replica, number, [1])])
-    assert replica.costs.cost[1] == pytest.approx(0.01 if in_thread else 0.05, rel=0.1)
-
-
-def test_slice_of_a_batch_lists_first_row_and_count():
-    answers, replica = Answers(), FakeReplica()
-    works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
-    session = Session(0, FakeClock())
-    part, spans = session._runner.spans_of(works, 2, 6)
-    assert part == [w.bound for w in works]
-    assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
-    works[2].first = 100
-    part, spans = session._runner.spans_of(works, 6, 9)
-    assert part == [works[2].bound]
-    assert spans.tolist() == [[102, 3]]
