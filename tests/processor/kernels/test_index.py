@@ -144,14 +144,6 @@ def test_one_free_entry_ends_every_probe():
     assert found(index, [*keys, 99, MIN]) == [*keys, ABSENT, ABSENT]
 
 
-def test_claiming_the_same_new_key_twice_makes_one_entry():
-    index = empty_index(16)
-    count, entries = claimed(index, [5, 5, 6, 5])
-    assert count == 2
-    assert len(set(entries[[0, 1, 3]].tolist())) == 1
-    assert found(index, [5, 6, 7]) == [ABSENT] * 3
-
-
 @pytest.mark.parametrize("keys", [[0], [0, 1], range(0, 4096, 64), range(10_000)])
 def test_home_positions_stay_within_any_capacity(keys):
     for capacity in (16, 17, 1000, 2**31 + 3, MAX_CAPACITY):

@@ -186,18 +186,21 @@ def test_exploration_tries_a_dear_bucket_only_when_rows_fill_it():
     assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]
 
 
-def test_balanced_chunks_leave_no_remainder_for_one_session():
-    costs = CostTable({1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024})
-    assert costs.balanced_chunk_rows(700, 2, 256) == 175
-    assert costs.balanced_chunk_rows(1000, 2, 256) == 250
-    assert costs.balanced_chunk_rows(200, 2, 256) == 100
-    assert costs.balanced_chunk_rows(100, 1, 256) == 100
-
-
-def test_chunks_are_full_when_even_ones_need_dearer_buckets():
-    costs = CostTable({1: 0.001, 4: 0.0012})
-    assert costs.balanced_chunk_rows(9, 1, 4) == 4
-    assert costs.balanced_chunk_rows(10, 2, 4) == 4
+@pytest.mark.parametrize(
+    ("buckets", "rows", "sessions", "most", "chunk"),
+    [
+        ((1, 4, 64, 128, 192, 256), 700, 2, 256, 175),
+        ((1, 4, 64, 128, 192, 256), 1000, 2, 256, 250),
+        ((1, 4, 64, 128, 192, 256), 200, 2, 256, 100),
+        ((1, 4, 64, 128, 192, 256), 100, 1, 256, 100),
+        # Full ones, where even ones need dearer buckets.
+        ((1, 4), 9, 1, 4, 4),
+        ((1, 4), 10, 2, 4, 4),
+    ],
+)
+def test_balanced_chunks_leave_no_remainder_for_one_session(buckets, rows, sessions, most, chunk):
+    seconds = {1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024}
+    assert CostTable({bucket: seconds[bucket] for bucket in buckets}).balanced_chunk_rows(rows, sessions, most) == chunk
 
 
 def test_crowded_run_updates_its_cost_only_when_it_is_faster():
