@@ -47,8 +47,7 @@ def test_queue_of_expired_requests_leaves_the_session_idle():
         for number in range(3):
             sessions.enqueue(answers.work(replica, number, [1], 5.0))
         assert all(isinstance(a, Expired) for a in answers.wait(3).values())
-        sessions.enqueue(answers.work(replica, 3, [2]))
-        assert_answers(answers.wait(1)[3], [2])
+        answers.ask(sessions, replica, [2])
 
 
 def test_closing_answers_queued_requests_and_refuses_new_ones():
@@ -135,8 +134,7 @@ def test_work_of_a_large_stage_leaves_the_sessions_to_others():
             work.bound.cells = cells
             sessions.enqueue(work)
         assert replica.entered.acquire(timeout=TIMEOUT_S)
-        sessions.enqueue(answers.work(plain, 2, [2]))
-        assert_answers(answers.wait(1)[2], [2])
+        answers.ask(sessions, plain, [2])
         replica.hold.set()
         got = answers.wait(2)
         assert_answers(got[0], [0])

@@ -26,8 +26,7 @@ from tests.processor.sessions.fakes import (
 def test_request_of_any_size_gets_its_own_rows_back(rows):
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
-        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+        answers.ask(sessions, replica, range(1, rows + 1))
     assert [b for b, _ in replica.runs] == list(replica.costs.bucket_plan(rows))
     assert sum(filled for _, filled in replica.runs) == rows
 
@@ -61,9 +60,8 @@ def test_statistics_count_batches_requests_rows_and_padding():
 def test_stale_buffer_contents_never_reach_the_next_batch():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
-        for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
-            sessions.enqueue(answers.work(replica, number, values))
-            assert_answers(answers.wait(1)[number], values)
+        for values in ([9, 9, 9, 9], [1], [2, 3]):
+            answers.ask(sessions, replica, values)
 
 
 def test_replies_are_unchanged_when_later_batches_reuse_their_buffers():
@@ -108,8 +106,7 @@ def test_error_of_one_request_leaves_session_and_all_others_unharmed(error, kind
         assert_answers(got[2], [3])
         assert_answers(got[3], [4])
         assert (type(got[1]), str(got[1])) == (kind, message)
-        sessions.enqueue(answers.work(replica, 4, [5]))
-        assert_answers(answers.wait(1)[4], [5])
+        answers.ask(sessions, replica, [5])
     stats = total(sessions.statistics())
     assert stats.failed == 1
     assert set(replica.pins.values()) == {None}
@@ -122,8 +119,7 @@ def test_version_that_cannot_be_pinned_fails_only_its_requests():
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, [1]))
         assert isinstance(answers.wait(1)[0], FreshetError)
-        sessions.enqueue(answers.work(FakeReplica(), 1, [2]))
-        assert_answers(answers.wait(1)[1], [2])
+        answers.ask(sessions, FakeReplica(), [2])
 
 
 def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
@@ -136,8 +132,7 @@ def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
             sessions.enqueue(failing)
             sessions.enqueue(answers.work(replica, 1, [2]))
         assert_answers(answers.wait(2)[1], [2])
-        sessions.enqueue(answers.work(replica, 2, [3]))
-        assert_answers(answers.wait(1)[2], [3])
+        answers.ask(sessions, replica, [3])
 
 
 def test_runs_are_rebound_only_when_the_executable_changes():
@@ -153,8 +148,7 @@ def test_runs_are_rebound_only_when_the_executable_changes():
             answers.wait(1)
         assert replica.log.binds == 1
         state.executables = {SCORE: {4: SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))}}
-        sessions.enqueue(answers.work(replica, 4, [7]))
-        assert_answers(answers.wait(1)[4], [7])
+        answers.ask(sessions, replica, [7])
         assert replica.log.binds == 2
 
 
