@@ -9,8 +9,8 @@ from freshet_serving.models.training import loop as running
 from freshet_serving.models.training.early_stopping import best_epoch
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.generation import Generation
-from tests.models.training.streams import MixedSource, differing, make_config, snapshot
-from tests.models.training.test_loop import Disk, Killed, Notes
+from tests.models.training.streams import MixedSource, Notes, differing, make_config, snapshot
+from tests.models.training.test_loop import Disk, Killed
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 

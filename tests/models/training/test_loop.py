@@ -31,9 +31,11 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.versions.served_version import ServedVersion
+from tests.models.training.conftest import stand_in
 from tests.models.training.streams import (
     FEATURES,
     MixedSource,
+    Notes,
     differing,
     exported,
     make_config,
@@ -65,22 +67,6 @@ def finish(config, source=None):
     run = TrainingRun(config, source or MixedSource(ROWS))
     run.run()
     return run
-
-
-class Notes:
-    """A reporter that keeps what it is told."""
-
-    def __init__(self):
-        self.notes, self.begun, self.done = [], [], 0
-
-    def begin(self, what, total):
-        self.begun.append((what, total))
-
-    def advance(self, done):
-        self.done += done
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def test_run_publishes_a_version_and_its_deltas(tmp_path):
@@ -164,19 +150,31 @@ def test_resumed_run_continues_at_the_exact_row(tmp_path):
     assert finish(make_config(tmp_path), source).state.position == ROWS
 
 
-def test_repeating_a_finished_run_does_nothing(tmp_path):
-    finish(make_config(tmp_path))
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    again = finish(make_config(tmp_path))
-    assert again.state.position == ROWS
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+def test_finished_run_is_left_alone_until_there_are_new_rows(tmp_path):
+    def files(folder=tmp_path):
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
+    config = make_config(tmp_path)
+    finish(config)
+    before = files()
+    assert finish(config).state.position == ROWS
+    assert files() == before
 
-def test_appended_rows_are_learned_by_the_next_run(tmp_path):
-    finish(make_config(tmp_path))
-    longer = finish(make_config(tmp_path), MixedSource(ROWS + 96))
+    before = files(tmp_path / "mixed")
+    finish(replace(config, model=replace(config.model, name="other")))
+    assert files(tmp_path / "mixed") == before
+    assert Repository(tmp_path).models() == ["mixed", "other"]
+
+    longer = finish(config, MixedSource(ROWS + 96))
     assert longer.state.position == ROWS + 96
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(longer.trainer))
+
+    # Without its checkpoints it publishes the next version.
+    shutil.rmtree(tmp_path / ".checkpoints")
+    run = finish(config)
+    assert Repository(tmp_path).versions("mixed") == [1, 2]
+    assert run.state.version == 2
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 
 def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
@@ -206,31 +204,6 @@ def test_time_only_deltas_follow_each_due_batch(tmp_path):
     run = finish(config)
     assert run.state.step == -(-(ROWS - FULL_ROWS) // 64)
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_second_model_in_the_repository_is_left_unchanged(tmp_path):
-    config = make_config(tmp_path)
-    finish(config)
-    before = {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()}
-    finish(replace(config, model=replace(config.model, name="other")))
-    assert {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()} == before
-    assert Repository(tmp_path).models() == ["mixed", "other"]
-
-
-def test_training_without_its_checkpoints_publishes_the_next_version(tmp_path):
-    finish(make_config(tmp_path))
-    shutil.rmtree(tmp_path / ".checkpoints")
-    run = finish(make_config(tmp_path))
-    assert Repository(tmp_path).versions("mixed") == [1, 2]
-    assert run.state.version == 2
-    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_changed_model_configuration_is_refused_until_checkpoints_are_removed(tmp_path):
-    finish(make_config(tmp_path))
-    changed = make_config(tmp_path, optimizer="ftrl")
-    with pytest.raises(BadInput, match=r"train\.optimizer was 'adagrad' and is 'ftrl'"):
-        TrainingRun(changed, MixedSource(ROWS))
 
 
 LEFT_OUT = {"optimizer": "", "batch_rows": 0, "learning_rate": 0, "dense_learning_rate": 0, "initial_accumulator": 0}
@@ -364,17 +337,12 @@ class Whole:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, _stand_ins):
+def whole(tmp_path_factory, _compiled):
     folder = tmp_path_factory.mktemp("whole")
     repository, disks = folder / "repository", folder / "disks"
     generations = {}
     with pytest.MonkeyPatch.context() as patch:
-        trainers, compiled = _stand_ins
-        patch.setattr("freshet_serving.models.training.loop.Trainer", trainers)
-        patch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
-        patch.setattr(
-            "freshet_serving.compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path)
-        )
+        stand_in(_compiled, patch)
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))
         run = TrainingRun(make_config(repository), MixedSource(ROWS))
@@ -467,13 +435,6 @@ def test_fused_outputs_are_published_and_served_with_their_constants(tmp_path):
     deltas = list((tmp_path / "mixed" / "1" / "deltas").iterdir())
     assert len(deltas) == DELTAS
     assert all("fusion/final" not in read_delta(path).dense for path in deltas)
-
-
-def test_different_fusion_does_not_continue_a_checkpoint(tmp_path):
-    finish(make_config(tmp_path))
-
-    with pytest.raises(BadInput):
-        finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))
 
 
 def test_run_leaves_configuration_metrics_and_report_next_to_the_repository(tmp_path):

@@ -3,8 +3,6 @@
 import threading
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
@@ -18,7 +16,9 @@ from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from tests.models.training.test_loop_follow import Clicks, Notes, ledger_of, stop_when
+from tests.models.training.event_files import Clicks, put, stop_when
+from tests.models.training.streams import Notes
+from tests.models.training.test_loop_follow import ledger_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -43,10 +43,8 @@ def write_items(path, prices):
     """A file with a price for each item; its kind follows from the price."""
     prices = dict(prices)
     kinds = [f"k{int(price) % 5}" for price in prices.values()]
-    table = pa.table({"item": list(prices), "price": [float(price) for price in prices.values()], "kind": kinds})
-    hidden = path.with_name("." + path.name)
-    pq.write_table(table, hidden)
-    hidden.rename(path)
+    table = {"item": list(prices), "price": [float(price) for price in prices.values()], "kind": kinds}
+    put(path, table)
 
 
 def config_of(tmp_path, path="items.parquet", user_table=False, **publish):
@@ -297,7 +295,7 @@ def test_row_that_does_not_fit_is_skipped_alone(tmp_path, clicks):
         stream_until(run, lambda: run.status().deltas == 1)
     assert served(tmp_path) == prices | {5: 1}
     line = "entities.item: 1 rows were skipped; the last: entity 'item': 'price': expected another number"
-    assert notes.lines.count(line) == 1
+    assert notes.notes.count(line) == 1
 
 
 def test_entity_of_other_columns_than_the_version_waits_for_the_next_one(tmp_path, clicks):
@@ -311,7 +309,7 @@ def test_entity_of_other_columns_than_the_version_waits_for_the_next_one(tmp_pat
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
     until(lambda: table.refresh() or table.trouble or table.mark == 2)
     assert not lineage.entities_changed()
-    assert any("are published from the next full version on" in line for line in run._report.lines)
+    assert any("are published from the next full version on" in line for line in run._report.notes)
 
 
 def test_user_table_is_read_again_when_it_changes(tmp_path, clicks):

@@ -5,13 +5,11 @@ import threading
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.runs import outages
 from freshet_serving.models.streams import history_writer
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Ragged
@@ -21,9 +19,10 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import Erasures
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import Events, config_of, stream_to
-from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.models.training.event_files import Events, stream_to
+from tests.models.training.streams import Notes
+from tests.models.training.test_loop_follow_histories import config_of
+from tests.processor.extensions.remote_rows.fakes import needs_redis
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick"), needs_redis]
@@ -32,15 +31,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick"), needs_re
 @pytest.fixture
 def events(tmp_path):
     return Events(tmp_path / "events")
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(outages, "FIRST_S", 0.02)
-    monkeypatch.setattr(history_writer, "MOST_S", 0.02)
-    server = RedisServer(options=["--appendonly", "no"]).start()
-    yield server
-    server.close()
 
 
 def begin(tmp_path, server, follow=True):
@@ -128,7 +118,7 @@ def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, e
     assert next(steps) == Generation(1, 1)
     assert served(server) == learned(events, 600)
     assert run.status().store_trouble == ""
-    assert any("online store main cannot be reached; waiting for it" in line for line in run._report.lines)
+    assert any("online store main cannot be reached; waiting for it" in line for line in run._report.notes)
     run.stop()
     assert list(steps) == []
 
@@ -192,12 +182,9 @@ def test_a_run_with_an_end_writes_where_it_knows_the_store(tmp_path, events, ser
 
 def test_an_erased_user_leaves_no_key_in_checkpoints_memory_and_store(tmp_path, server):
     class NamedEvents(Events):
-        def send(self, rows):
-            super().send(rows)
-            path = sorted(self.folder.glob("*.parquet"))[-1]
-            table = pq.read_table(path)
-            names = pa.array([f"person-{user}@shop" for user in table["user"].to_pylist()])
-            pq.write_table(table.set_column(0, "user", names), path)
+        def rows(self, rows):
+            events = super().rows(rows)
+            return events | {"user": [f"person-{user}@shop" for user in events["user"]]}
 
     events = NamedEvents(tmp_path / "events")
     events.send(1000)

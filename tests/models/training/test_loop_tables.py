@@ -25,6 +25,7 @@ from tests.models.training.streams import (
     FEATURES,
     SEQUENCES,
     MixedSource,
+    Notes,
     differing,
     exported,
     make_batch,
@@ -147,20 +148,6 @@ def test_delta_may_remove_an_id_and_a_later_one_readmit(tmp_path):
             processor.poll()
         assert back
         assert_served(run, processor)
-
-
-class Notes:
-    """A reporter that keeps what it is told."""
-
-    def __init__(self):
-        self.notes = []
-
-    def begin(self, what, total): ...
-
-    def advance(self, done): ...
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 class Killed(BaseException):
