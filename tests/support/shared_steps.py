@@ -24,7 +24,7 @@ from tests.support.shared_graphs import mark_as_shared
 MODULE = "freshet_serving.models.training.dense_step"
 NEXT_ITEM = "freshet_serving.models.training.next_item_step"
 MOST, MOST_GRAPHS, MOST_NETWORKS = 256, 32, 64
-READ = ("batch_rows", "dense_clip_norm", "dense_weight_decay")
+READ = ("dense_clip_norm", "dense_weight_decay")
 """The settings that functions of a step read: rates are arguments, first weights and generators as well."""
 
 
@@ -41,12 +41,13 @@ def share_step_functions():
 
 def _share(module):
     step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
-    compiled_functions, alone, scoring, graphs, networks, biases = {}, {}, {}, {}, {}, {}
+    compiled_functions, alone, scoring, graphs, networks, divisions, biases = {}, {}, {}, {}, {}, {}, {}
+    of_functions = sys.modules[functions.__module__]
     zoo = import_module("freshet_serving.models.zoo.architectures").ARCHITECTURES
     making, lock = threading.local(), threading.RLock()
     first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
     first_graph, first_network = module.DenseGraph.from_keras, module.with_wide_weights
-    first_bias, found_scoring = step.set_initial_bias, functions.steps_score
+    first_bias, found_scoring, first_division = step.set_initial_bias, functions.steps_score, of_functions.divide
 
     def key():
         """Return what names the step that this thread is making; None outside."""
@@ -61,11 +62,12 @@ def _share(module):
         layout = module.DenseInput.from_features(manifest.features, module.dense_sequences(manifest.sequences))
         more = manifest.features if fusion else (), manifest.transforms if network and network.counts else ()
         read = [getattr(settings, name) for name in READ]
-        making.key = repr((type(self), manifest.arch, layout, more, read, arguments[:2], options))
+        making.network = repr((type(self), manifest.arch, layout, more, arguments[:2], options))
+        making.key = f"{making.network} {read}"
         # Objects that are named by their address may be others in the next run.
         making.of_zoo = manifest.arch in zoo and " at 0x" not in making.key
         # Threads that train at once have networks of their own, whose variables they may change.
-        self.shared_key = making.seeded = making.key, settings.known_seed, threading.get_ident()
+        self.shared_key = making.seeded = making.network, settings.known_seed, threading.get_ident()
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
@@ -87,6 +89,16 @@ def _share(module):
                 variable.assign(value)
             return arch
 
+    def division_of(logits, histories):
+        """Return the parts of a network, made once; it is kept with them, so that no other one has its number."""
+        with lock:
+            network = id(logits), tuple(histories)
+            if network not in divisions:
+                if len(divisions) >= MOST_NETWORKS:
+                    del divisions[next(iter(divisions))]
+                divisions[network] = logits, first_division(logits, histories)
+            return divisions[network][1]
+
     @wraps(first_bias)
     def set_initial_bias(self, log_odds):
         weights = hashlib.sha256(b"".join(array.tobytes() for array in self.state.named().values())).digest()
@@ -103,11 +115,11 @@ def _share(module):
     def graph_of(model):
         """Return the graph that the first of equal networks had, which is traced already, with this one's weights."""
         with lock:
-            first = graphs.get(key())
+            first = graphs.get(making.network)
             if first is None:
                 if len(graphs) >= MOST_GRAPHS:
                     del graphs[next(iter(graphs))]
-                graphs[key()] = first = first_graph(model)
+                graphs[making.network] = first = first_graph(model)
                 mark_as_shared(first)
                 return first
         variables = (*model.trainable_variables, *model.non_trainable_variables)
@@ -156,6 +168,7 @@ def _share(module):
     step.__init__, step.set_initial_bias = begin_step, set_initial_bias
     functions.__init__, functions.rows_are_alone, functions.steps_score = begin_functions, rows_are_alone, steps_score
     step.shared, module.XlaFunction, module.with_wide_weights = True, shared, network_of
+    of_functions.divide = division_of
     module.DenseGraph = SimpleNamespace(from_keras=graph_of)
 
 

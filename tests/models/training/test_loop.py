@@ -18,7 +18,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 from freshet_serving.models.config.evaluate_section import EvaluateConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
 from freshet_serving.models.config.publish_section import PublishConfig
-from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+from freshet_serving.models.data.synthetic import SyntheticSource
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training import resolved_config, run_start, run_summary
 from freshet_serving.models.training.defaults import BEFORE
@@ -70,14 +70,9 @@ def finish(config, source=None):
 
 
 def test_run_publishes_a_version_and_its_deltas(tmp_path):
-    features = [
-        FeatureConfig(name, table="" if f["kind"] == "float" else name, **f) for name, f in default_features().items()
-    ]
-    config = make_config(tmp_path, features, full_rows=1000, delta_rows=300)
+    config = make_config(tmp_path, full_rows=1000, delta_rows=300)
     notes, seconds = Notes(), iter(range(1_000, 2_000))
-    run = TrainingRun(
-        config, SyntheticSource(rows=2000, users=100, items=50), reporter=notes, unix_s=lambda: float(next(seconds))
-    )
+    run = TrainingRun(config, MixedSource(2000), reporter=notes, unix_s=lambda: float(next(seconds)))
 
     summary = run.run()
 
@@ -88,11 +83,9 @@ def test_run_publishes_a_version_and_its_deltas(tmp_path):
     assert 0.5 < summary.streamed.auc() < 1
     reader = VersionReader(tmp_path / "mixed" / "1")
     reader.verify()
-    assert {t.name: t.dim for t in reader.manifest.tables} == dict.fromkeys(
-        ["user_id", "item_id", "category", "tags", "hour"], 16
-    )
+    assert {t.name: t.dim for t in reader.manifest.tables} == {"user": 4, "item": 8, "city": 4, "tag": 4}
     assert reader.manifest.created_at == 1000.0
-    met = reader.tensors(table_file("hour"))["frequencies"]
+    met = reader.tensors(table_file("city"))["frequencies"]
     assert met.dtype == np.uint32
     assert met.sum() >= 1000 // 64
     deltas = [read_delta(tmp_path / "mixed" / "1" / "deltas" / f"{n}.safetensors") for n in (1, 2, 3, 4)]
