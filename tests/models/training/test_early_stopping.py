@@ -57,18 +57,6 @@ def test_early_stopped_run_equals_one_of_the_best_epochs_bitwise(tmp_path):
     assert len(run.held_out) == 64
 
 
-def test_held_out_rows_are_learned_once_at_the_end(tmp_path):
-    run = TrainingRun(config(tmp_path, epochs=2, patience=1), MixedSource(ROWS))
-    learned, learn = [], run.trainer.learn
-    run.trainer.learn = lambda work: learned.append((work.batch.start, work.batch.end)) or learn(work)
-    try:
-        run.full()
-    finally:
-        del run.trainer.learn
-    epoch = [(first, first + 32) for first in range(0, 192, 32)]
-    assert learned == epoch * 2 + [(192, 224), (224, 256)]
-
-
 def test_rows_with_equal_labels_end_at_the_last_epoch(tmp_path):
     source = MixedSource(ROWS)
     source._all = replace(source._all, label=source._all.label * 0)

@@ -17,7 +17,6 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.evaluate_section import EvaluateConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.publish_section import PublishConfig
 from freshet_serving.models.data.synthetic import SyntheticSource
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training import resolved_config, run_start, run_summary
@@ -170,8 +169,9 @@ def test_finished_run_is_left_alone_until_there_are_new_rows(tmp_path):
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 
-def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
-    config = make_config(tmp_path, epochs=3, holdout=0.25)
+@pytest.mark.parametrize("settings", [{"epochs": 3}, {"epochs": 2, "patience": 1}], ids=["epochs", "early stopping"])
+def test_only_the_last_epoch_learns_the_held_out_rows(settings, tmp_path):
+    config = make_config(tmp_path, holdout=0.25, **settings)
     run = TrainingRun(config, MixedSource(ROWS))
     learned = []
     learn = run.trainer.learn
@@ -180,22 +180,20 @@ def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
         run.full()
     finally:
         del run.trainer.learn
-    assert learned == [(0, 64), (64, 128), (128, 192)] * 3 + [(192, 256)]
+    assert learned == [(0, 64), (64, 128), (128, 192)] * settings["epochs"] + [(192, 256)]
     assert len(run.held_out) == 64
 
 
-def test_run_without_deltas_publishes_one_version_of_all_rows(tmp_path):
-    run = finish(make_config(tmp_path, full_rows=0, delta_rows=0))
-    assert run.state.position == ROWS
-    assert list((tmp_path / "mixed" / "1" / "deltas").iterdir()) == []
-    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_time_only_deltas_follow_each_due_batch(tmp_path):
+@pytest.mark.parametrize(
+    ("publish", "deltas"),
+    [({"full_rows": 0, "delta_rows": 0}, 0), ({"delta_rows": 0, "delta_seconds": 1e-9}, -(-(ROWS - FULL_ROWS) // 64))],
+    ids=["none", "by time after each batch"],
+)
+def test_deltas_are_those_that_are_due(tmp_path, publish, deltas):
     config = make_config(tmp_path)
-    config = replace(config, publish=PublishConfig(str(tmp_path), FULL_ROWS, 0, 1e-9))
-    run = finish(config)
-    assert run.state.step == -(-(ROWS - FULL_ROWS) // 64)
+    run = finish(replace(config, publish=replace(config.publish, **publish)))
+    assert (run.state.position, run.state.step) == (ROWS, deltas)
+    assert len(list((tmp_path / "mixed" / "1" / "deltas").iterdir())) == deltas
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
 

@@ -21,7 +21,6 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.event_files import ITEMS, Steps, put, stream_to
 from tests.models.training.streams import Notes, differing, snapshot
-from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
@@ -279,28 +278,6 @@ def test_items_whose_ids_are_strings_are_ranked_by_the_texts_of_an_entity(tmp_pa
     assert set(top_of(tmp_path, [["item 100", "item 103"]][0], ITEMS)) == set(names[:-1]) - {"item 100", "item 103"}
     assert set(top_of(tmp_path, ["item 100"], ITEMS, allow=[["item 105", "item 129", "x"]])) == {"item 105"}
     assert top_of(tmp_path, ["item 100"], ITEMS, filter=['{"stock": 0}']) == []
-
-
-@needs_redis
-def test_a_redis_stream_is_learned_like_a_folder(tmp_path, in_order):
-    events, rows = in_order, in_order.rows(600)
-    pq.write_table(pa.table(rows), events.folder / "00000.parquet")
-    run = begin(config_of(tmp_path))
-    run.full()
-    assert stream_to(run, 600) == ["1.1"]
-    server = RedisServer().start()
-    try:
-        with server.client() as client:
-            for n in range(600):
-                client.xadd("events", {name: column[n].item() for name, column in rows.items()}, id=f"{n + 1}-0")
-        raw = raw_config(tmp_path, name="streamed")
-        raw["data"]["path"] = server.url.removesuffix("/0") + "/events"
-        streamed = begin(parse_config(raw))
-        streamed.full()
-        assert stream_to(streamed, 600) == ["1.1"]
-    finally:
-        server.close()
-    assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
 
 
 def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
