@@ -46,6 +46,14 @@ def begin(config, notes=None):
     return TrainingRun(config, reporter=notes if notes is not None else Notes())
 
 
+def started(tmp_path, clicks, notes=None, **publish):
+    """A run that has published a version of 300 rows."""
+    clicks.send(300)
+    run = begin(config_of(tmp_path, **publish), notes)
+    run.full()
+    return run
+
+
 def ledger_of(tmp_path):
     repository = Repository(tmp_path / "repository")
     return ChangeLog.of(repository.version("ctr", repository.versions("ctr")[-1]), whole=True)
@@ -80,9 +88,7 @@ def test_existing_rows_make_the_version_and_new_ones_deltas(tmp_path, clicks):
 
 
 def test_delta_is_published_by_time_even_without_new_rows(tmp_path, clicks, monkeypatch):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_seconds=0.2))
-    run.full()
+    run = started(tmp_path, clicks, delta_seconds=0.2)
     clicks.send(40)
     stream = run.stream()
     assert str(next(stream)) == "1.1"
@@ -114,9 +120,7 @@ def test_resumed_run_reads_each_row_once_after_its_checkpoint(tmp_path, clicks):
 
 
 def test_new_version_is_published_on_schedule_while_the_stream_continues(tmp_path, clicks):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=250))
-    run.full()
+    run = started(tmp_path, clicks, delta_rows=100, version_rows=250)
     clicks.send(600)
     stream = run.stream()
     found = []
@@ -130,10 +134,8 @@ def test_new_version_is_published_on_schedule_while_the_stream_continues(tmp_pat
 
 
 def test_old_versions_are_removed_after_a_new_one_unless_the_policy_is_unreadable(tmp_path, clicks):
-    clicks.send(300)
     notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
-    run.full()
+    run = started(tmp_path, clicks, notes, delta_rows=100, version_rows=100, keep_versions=2)
     repository = Repository(tmp_path / "repository")
     repository.keep_labels("ctr", {"stable": 2})
     clicks.send(500)
@@ -157,9 +159,7 @@ def test_old_versions_are_removed_after_a_new_one_unless_the_policy_is_unreadabl
 
 
 def test_no_version_is_published_past_a_hold(tmp_path, clicks):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100))
-    run.full()
+    run = started(tmp_path, clicks, delta_rows=100, version_rows=100)
     ledger_of(tmp_path).hold("a server's guard")
     clicks.send(200)
     stream = run.stream()
@@ -325,10 +325,8 @@ def test_excessive_learning_rate_is_held_before_it_is_served(tmp_path, clicks):
 
 
 def test_idle_run_follows_a_rollback_while_rows_wait(tmp_path, clicks, monkeypatch):
-    clicks.send(300)
     notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=50), notes)
-    run.full()
+    run = started(tmp_path, clicks, notes, delta_rows=50)
     clicks.send(100)
     stream = run.stream()
     next(stream), next(stream)

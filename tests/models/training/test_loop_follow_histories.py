@@ -49,6 +49,14 @@ def begin(config):
     return TrainingRun(config, reporter=Notes())
 
 
+def started(tmp_path, events):
+    """A run that has published a version of the first of 600 rows."""
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    return run
+
+
 @pytest.fixture
 def events(tmp_path):
     return Events(tmp_path / "events", late=True)
@@ -83,9 +91,7 @@ def test_a_followed_run_learns_what_a_run_over_its_files_learns(tmp_path, late):
 
 
 def test_a_run_goes_on_without_the_rows_before_its_checkpoint(tmp_path, events, monkeypatch):
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     assert stream_to(run, 600) == ["1.1"]
     read = []
     again = begin(config_of(tmp_path))
@@ -110,9 +116,7 @@ def test_a_newer_version_is_judged_on_rows_read_again(tmp_path, events):
 
 
 def test_a_history_of_other_rules_does_not_use_a_checkpoint(tmp_path, events):
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     stream_to(run, 600)
     saved = run._checkpoints.saved_histories
     assert int(saved(600)["h"][-1]["position"][0]) == 600
@@ -132,9 +136,7 @@ def test_a_history_of_other_rules_does_not_use_a_checkpoint(tmp_path, events):
 def test_an_erased_user_is_in_no_newer_checkpoint(tmp_path, events, rows_after):
     from freshet_serving.processor.repository import Erasures
 
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     erasures = Erasures.of_model(tmp_path / "repository", "followed")
     erasures.ask("7")
     events.send(rows_after) if rows_after else None
@@ -154,9 +156,7 @@ def test_an_erasure_waits_for_a_store_that_is_away(tmp_path, events):
     from freshet_serving.processor.errors import NotReady
     from freshet_serving.processor.repository import Erasures
 
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     tried = []
 
     def erase(users, state):

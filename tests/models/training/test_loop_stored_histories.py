@@ -39,6 +39,14 @@ def begin(tmp_path, server, follow=True):
     return TrainingRun(replace(config, online_stores=stores), reporter=Notes())
 
 
+def started(tmp_path, events, server):
+    """A run that has published a version of the first of 600 rows."""
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    return run
+
+
 def learned(events, rows):
     """The newest six events of each user in the first rows of the files."""
     found = {}
@@ -80,9 +88,7 @@ def test_histories_are_in_the_store_before_the_delta_that_learned_them(tmp_path,
 
 
 def test_a_request_of_a_user_id_alone_reads_the_learned_history(tmp_path, events, server):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     stream_to(run, 600)
     store = {"name": "main", "url": f"redis://127.0.0.1:{server.port}"}
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), online_stores=[store])) as processor:
@@ -101,9 +107,7 @@ def test_a_request_of_a_user_id_alone_reads_the_learned_history(tmp_path, events
 
 
 def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, events, server, monkeypatch):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     server.kill()
     steps = iter(run.stream())
     wait = run._histories._wait
@@ -125,9 +129,7 @@ def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, e
 
 def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp_path, events, server, monkeypatch):
     monkeypatch.setattr(history_writer, "CHECK_S", 0.0)
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     steps = iter(run.stream())
     assert next(steps) == Generation(1, 1)
     server.kill()
@@ -141,9 +143,7 @@ def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp
 
 @pytest.mark.long
 def test_a_run_that_resumes_with_another_store_fills_it_first(tmp_path, events, server, monkeypatch):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     stream_to(run, 600)
     first = served(server)
     with server.client() as client:
