@@ -21,6 +21,7 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training.event_files import ITEMS, Steps, put, stream_to
 from tests.models.training.streams import Notes, differing, snapshot
+from tests.models.training.test_sourced_run import by_source, top
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
@@ -293,3 +294,22 @@ def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
     assert not any("cannot be read" in line for line in notes.notes)
     events.send(200)
     assert stream_to(again, 800) == ["2.1"]
+
+
+def test_next_items_are_popular_and_new_without_a_user(tmp_path, in_order):
+    events = in_order
+    events.send(600)
+    run = begin(config_of(tmp_path, full_rows=600))
+    run.full()
+    before = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
+    assert len(before[0]) == len(before[1]) == 30
+    events.send(200, item=7)
+    assert stream_to(run, 800) == ["1.1"]
+    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
+    rows = dict(zip(run.trainer.items.export().keys.tolist(), run.trainer.items.export().rows))
+    counted = sorted(rows, key=lambda item: (-rows[item][run.trainer.rows.dim], item))
+    assert by_source(tmp_path, "popular", 40) == counted
+    follows = top(tmp_path, 1, like=np.array([105]))
+    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
+    ledger_of(tmp_path).rollback(0)
+    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == before

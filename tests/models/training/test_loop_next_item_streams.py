@@ -159,9 +159,8 @@ def test_an_erased_user_leaves_histories_checkpoints_and_the_store(tmp_path, ser
     assert files_with(key)
     assert in_store(key)
     erasures = Erasures.of_model(tmp_path / "repository", "followed")
+    # What the user does after that is known again: no rows come meanwhile.
     erasures.ask(key.decode())
-    events.send(200)
-    stream_to(run, 800)
     run._checkpoints.erase_asked(run.trainer, run.state, lambda: [1])
     assert erasures.asked() == {}
     assert files_with(key) == 0
@@ -171,6 +170,6 @@ def test_an_erased_user_leaves_histories_checkpoints_and_the_store(tmp_path, ser
     # A run that resumes learns on, and what the user does from now on is a new history.
     again = stored(tmp_path, server, "string")
     events.send(200)
-    assert stream_to(again, 1000)[-1].startswith("1.")
+    assert stream_to(again, 800)[-1].startswith("1.")
     whole, now = learned(events)[b"followed:h:" + key]["item"], served(server)[b"followed:h:" + key]["item"]
     assert whole[-len(now) :] == now

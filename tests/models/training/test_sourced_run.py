@@ -15,9 +15,8 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.event_files import EventFiles, Steps, put, stream_to
+from tests.models.training.event_files import EventFiles, put, stream_to
 from tests.models.training.streams import Notes, differing, snapshot
-from tests.models.training.test_loop_follow_next_item import begin, config_of, ledger_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -176,22 +175,3 @@ def test_a_log_without_times_has_no_new_items(tmp_path, events):
     assert len(by_source(tmp_path, "popular", 30)) == ITEMS
     with pytest.raises(BadInput, match="has no 'new', only 'model', 'like', 'popular'"):
         by_source(tmp_path, "new")
-
-
-def test_next_items_are_popular_and_new_without_a_user(tmp_path):
-    events = Steps(tmp_path / "events")
-    events.send(600)
-    run = begin(config_of(tmp_path, full_rows=600))
-    run.full()
-    before = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
-    assert len(before[0]) == len(before[1]) == 30
-    events.send(200, item=7)
-    assert stream_to(run, 800) == ["1.1"]
-    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
-    rows = dict(zip(run.trainer.items.export().keys.tolist(), run.trainer.items.export().rows))
-    counted = sorted(rows, key=lambda item: (-rows[item][run.trainer.rows.dim], item))
-    assert by_source(tmp_path, "popular", 40) == counted
-    follows = top(tmp_path, 1, like=np.array([105]))
-    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
-    ledger_of(tmp_path).rollback(0)
-    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == before

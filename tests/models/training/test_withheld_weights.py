@@ -247,7 +247,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     actions=ACTIONS,
     every=st.sampled_from([0, 2, 3, 4]),
