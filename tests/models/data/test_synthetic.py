@@ -28,6 +28,8 @@ def test_batches_do_not_depend_on_their_size_or_their_start():
 
     assert joined(parts) == joined([whole])
     assert everything(whole.slice(100, 200)) == everything(parts[1])
+    assert joined([rows_of(SyntheticSource(seed=2), 4000, 300)]) != joined([whole])
+    assert (source.count_rows(), SyntheticSource(rows=5).count_rows()) == (None, 5)
 
 
 def test_seeking_to_any_position_takes_equal_time():
@@ -36,17 +38,6 @@ def test_seeking_to_any_position_takes_equal_time():
     assert far.start == 10**9
     assert far.columns["item_id"].min() >= 10**9 // 4096 * 4096 // 250
     assert everything(far) == everything(rows_of(SyntheticSource(), 10**9, 512))
-
-
-def test_seeds_make_different_streams():
-    first, second = (rows_of(SyntheticSource(seed=s), 0, 512) for s in (0, 1))
-
-    assert (first.columns["item_id"] != second.columns["item_id"]).any()
-
-
-def test_stream_without_rows_never_ends():
-    assert SyntheticSource().count_rows() is None
-    assert SyntheticSource(rows=5).count_rows() == 5
 
 
 def test_columns_have_the_declared_types_and_ranges():
@@ -89,17 +80,11 @@ def test_labels_follow_the_true_probability():
     truth = source.truth(batch)
     deciles = np.array_split(np.argsort(truth), 10)
 
+    assert np.array_equal(truth[5000:5100], source.truth(batch.slice(5000, 5100)))
     assert 0.15 < batch.label.mean() < 0.4
     for rows in deciles:
         assert batch.label[rows].mean() == pytest.approx(truth[rows].mean(), abs=0.02)
     assert 0.72 < auc(batch.label, truth) < 0.85
-
-
-def test_true_probability_of_a_row_depends_only_on_the_row():
-    source = SyntheticSource(seed=5)
-    batch = rows_of(source, 0, 9000)
-
-    assert np.array_equal(source.truth(batch)[5000:5100], source.truth(batch.slice(5000, 5100)))
 
 
 def test_frozen_oracle_loses_its_auc_within_100k_rows():

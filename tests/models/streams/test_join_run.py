@@ -103,7 +103,8 @@ def test_long_list_of_many_rows_takes_few_files_and_little_memory(place):
     files = place.files()
     assert sum(map(len, files)) == 7500
     assert max(table.nbytes for table in files) < 8 << 20
-    assert all(row["tags"] == list(range(2000)) for row in each_row(files)[::500])
+    for table in files:
+        assert filled(table, "tags").take(range(0, len(table), 500)).to_pylist() == [list(range(2000))] * 5
 
 
 def test_many_corrections_of_long_lists_do_not_interrupt_the_rows(place, monkeypatch):
@@ -457,7 +458,7 @@ def test_every_row_has_one_label_for_any_schedule(world, clocks, tmp_path_factor
 def test_weights_are_finite_and_between_0_and_1(place, monkeypatch):
     monkeypatch.setattr(timed_stream, "CHUNK_ROWS", 100)
     rng = np.random.default_rng(1)
-    rows = [(f"r{n}", 0, n / 10, float(p)) for n, p in enumerate(rng.random(4000))]
+    rows = [(f"r{n}", 0, n / 10, float(p)) for n, p in enumerate(rng.random(1500))]
     hits = [(f"r{n}", 0, n / 10 + rng.exponential(150)) for n, row in enumerate(rows) if rng.random() < row[3]]
     put(place.recordings, recorded_as(1), recording(rows))
     put(place.outcomes, "a", outcomes(sorted(hits, key=lambda hit: hit[2])))
@@ -494,7 +495,7 @@ def test_errors_name_the_join_options(place, tmp_path):
 
 def test_recording_exceeding_the_memory_limit_is_skipped(place):
     """A column that matching does not read: it is met when the rows leave."""
-    put(place.recordings, recorded_as(1), recording(rows_of(3), bomb=pa.array(["x" * (FRAME_NBYTES + 1)] * 3)))
+    put(place.recordings, recorded_as(1), recording(rows_of(3), bomb=pa.array(["x" * (FRAME_NBYTES + 1), "", ""])))
     put(place.recordings, recorded_as(2, 3), recording([("s", n, 5, 0.5) for n in range(3)]))
     put(place.outcomes, "a", outcomes([("r0", 0, 50), ("s", 1, 50)]))
     lines = []
