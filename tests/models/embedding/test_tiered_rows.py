@@ -92,7 +92,7 @@ def test_tiered_table_equals_a_table_in_memory(small_segments, tmp_path):
         folder = tmp_path
 
     machine = Machine.TestCase
-    machine.settings = settings(deadline=None, max_examples=40, stateful_step_count=25)
+    machine.settings = settings(deadline=None, max_examples=30, stateful_step_count=25)
     machine().runTest()
 
 

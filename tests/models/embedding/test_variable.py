@@ -281,17 +281,17 @@ def _small_tables(monkeypatch):
 
 def test_table_equals_a_dict_under_growth_shrinking_and_restore():
     run = TableMachine.TestCase
-    run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
     run().runTest()
 
 
 def test_table_with_admission_and_eviction_equals_a_dict():
     run = SparingMachine.TestCase
-    run.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
     run().runTest()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(ids=st.lists(any_id, min_size=1, max_size=60), order=st.randoms(), cuts=st.lists(st.integers(0, 60), max_size=4))
 def test_initial_row_depends_only_on_the_seed_and_id(ids, order, cuts):
     at_once, in_pieces = make_table(), make_table()
@@ -381,7 +381,7 @@ def test_restored_table_trains_like_the_original():
     assert_same(other.export(), table.export())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(ids=st.lists(any_id, min_size=1, max_size=20), kind=st.sampled_from(["uniform", "normal", "zeros"]))
 def test_initial_values_of_every_kind_depend_on_seed_and_id(ids, kind):
     initial = RowInitializer(kind, 0.3)
