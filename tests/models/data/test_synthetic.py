@@ -32,14 +32,6 @@ def test_batches_do_not_depend_on_their_size_or_their_start():
     assert (source.count_rows(), SyntheticSource(rows=5).count_rows()) == (None, 5)
 
 
-def test_seeking_to_any_position_takes_equal_time():
-    far = rows_of(SyntheticSource(), 10**9, 512)
-
-    assert far.start == 10**9
-    assert far.columns["item_id"].min() >= 10**9 // 4096 * 4096 // 250
-    assert everything(far) == everything(rows_of(SyntheticSource(), 10**9, 512))
-
-
 def test_columns_have_the_declared_types_and_ranges():
     source = SyntheticSource(users=50, rows=5000)
     batch = rows_of(source, 0, 5000)
@@ -94,26 +86,3 @@ def test_frozen_oracle_loses_its_auc_within_100k_rows():
     fresh, stale = auc(now.label, source.truth(now)), auc(now.label, source.truth(past))
 
     assert fresh - stale > 0.06
-
-
-def test_counted_click_rates_predict_now_and_less_later():
-    """Smoothed click rates of (user, category) and of items are the simplest embedding there is."""
-    source = SyntheticSource(seed=7)
-
-    def keys(batch: Batch) -> list[np.ndarray]:
-        digits = batch.columns["category"].data.reshape(len(batch), -1)[:, -2:] - ord("0")
-        category = digits[:, 0] * 10 + digits[:, 1]
-        return [batch.columns["user_id"] * 256 + category, batch.columns["item_id"]]
-
-    seen = rows_of(source, 100_000, 200_000)
-    counts = [np.zeros((1 << 20, 2)) for _ in range(2)]
-    for count, key in zip(counts, keys(seen)):
-        np.add.at(count, (key, seen.label.astype(int)), 1)
-
-    def score(batch: Batch) -> np.ndarray:
-        rates = [(c[k][:, 1] + 3) / (c[k].sum(axis=1) + 10) for c, k in zip(counts, keys(batch))]
-        return np.log(rates[0] * rates[1])
-
-    soon, later = rows_of(source, 300_000, 10_000), rows_of(source, 400_000, 10_000)
-    assert auc(soon.label, score(soon)) > 0.58
-    assert auc(later.label, score(later)) < auc(soon.label, score(soon)) - 0.03

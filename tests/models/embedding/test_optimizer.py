@@ -174,23 +174,6 @@ def test_ftrl_with_l1_makes_irrelevant_rows_exactly_zero():
     assert not rows.any()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_row_movement_depends_only_on_its_own_history(name):
-    """A row touched at steps 1, 4 and 9 ends where one touched at steps 1, 2 and 3 does: nothing decays unseen."""
-    optimizer = row_optimizer(name)
-    ends = []
-    for others in (0, 3):
-        rows = make_rows()
-        slots = make_slots(optimizer)
-        step = 0
-        for gradient in gradients(3):
-            optimizer.update(np.array([4]), gradient[4:5].copy(), rows, slots, RATE, step := step + 1)
-            for _ in range(others):
-                optimizer.update(np.array([5]), gradient[5:6].copy(), rows, slots, RATE, step := step + 1)
-        ends.append(rows[4].tobytes() + slots[4].tobytes())
-    assert ends[0] == ends[1]
-
-
 def test_unknown_optimizer_is_refused_by_name():
     with pytest.raises(BadInput, match=r"adagrad, adagrad_decay, adam, adamw, ftrl, sgd, got 'rmsprop'"):
         row_optimizer("rmsprop")
