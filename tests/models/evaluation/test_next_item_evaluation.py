@@ -25,7 +25,7 @@ pytestmark = pytest.mark.tensorflow
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("next")
     write_log(folder / "log.csv")
-    run = NextItemRun(next_config(folder, train={"epochs": 8}, publish={"delta_rows": 0}))
+    run = NextItemRun(next_config(folder, train={"epochs": 2}, publish={"delta_rows": 0}))
     run.run()
     return run.config
 
