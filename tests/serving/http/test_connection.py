@@ -519,6 +519,13 @@ def test_draining_connection_says_so_in_its_last_reply(talk):
     assert talk.ended
 
 
+def test_refusal_is_not_the_last_reply_when_another_request_follows(predicting):
+    predicting.connection.draining = True
+    predicting.send(post(BODY, b"/v1/models/none:predict") + predict())
+    replies = [(status, headers.get("connection")) for status, headers, _ in predicting.replies()]
+    assert replies == [(404, None), (200, "close")]
+
+
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")], ids=["own", "mmap"])
 def test_body_that_exceeds_memory_is_answered_with_503(error, predicting, monkeypatch):
     def add(self, piece):
