@@ -261,8 +261,13 @@ class Process:
 ENDED = (0, "closed=True left=[]\n")
 
 
-def test_sigterm_turns_off_readiness_first_and_keeps_serving():
-    with Process(drain_s="600") as process:
+def test_ignored_sighup_does_nothing_and_sigterm_turns_off_readiness_first():
+    with Process("nohup", drain_s="600") as process:
+        process.popen.send_signal(signal.SIGHUP)
+        late = process.predict()
+        process.answer()
+        assert late.result(WAIT_S)[0] == 200
+        assert fetch(process.address, "/v2/health/ready")[0] == 200
         process.popen.send_signal(signal.SIGTERM)
         until(lambda: fetch(process.address, "/v2/health/ready") == (503, {"error": "server: draining"}))
         late = process.predict()
@@ -285,7 +290,7 @@ def test_request_in_flight_is_answered_after_the_port_closes():
 def test_endless_request_does_not_keep_the_process():
     with Process(shutdown_timeout_s="0.2") as process:
         stuck = process.predict()
-        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(signal.SIGINT)
         assert process.end() == ENDED
         assert stuck.result(WAIT_S) == (503, {"error": "server: draining"})
 
@@ -298,16 +303,6 @@ def test_second_signal_cancels_requests_in_flight():
         process.popen.send_signal(signal.SIGTERM)
         assert process.end() == ENDED
         assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
-
-
-def test_sighup_ignored_by_the_parent_stays_ignored():
-    with Process("nohup") as process:
-        process.popen.send_signal(signal.SIGHUP)
-        late = process.predict()
-        process.answer()
-        assert late.result(WAIT_S)[0] == 200
-        process.popen.send_signal(signal.SIGINT)
-        assert process.end() == ENDED
 
 
 def test_connections_are_drained_gradually(monkeypatch):

@@ -26,9 +26,9 @@ def opened(folder, **options):
     return Processor.initialize(ProcessorConfig(str(folder), sessions=1, **{"user_state_mb": 4, **options}))
 
 
-@pytest.fixture(params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
-def app(request, tmp_path):
-    with opened(tmp_path, **request.param) as processor:
+@pytest.fixture(scope="module", params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
+def app(request, tmp_path_factory):
+    with opened(tmp_path_factory.mktemp("ranked"), **request.param) as processor:
         yield serve(processor.predictor)[0]
 
 

@@ -13,10 +13,11 @@ ITEMS = [5, 6, 7]
 DT_FLOAT, DT_INT32, DT_STRING, DT_INT64 = 1, 3, 7, 9
 
 
-@pytest.fixture(params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
-def live(request, tmp_path):
-    write_ranked(tmp_path)
-    config = ProcessorConfig(str(tmp_path), sessions=1, user_state_mb=4, **request.param)
+@pytest.fixture(scope="module", params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
+def live(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked(folder)
+    config = ProcessorConfig(str(folder), sessions=1, user_state_mb=4, **request.param)
     with Processor.initialize(config) as processor, Live(processor.predictor) as live:
         yield live
 
