@@ -57,9 +57,7 @@ def infer(names):
 def binary(names):
     listed, buffers = [], []
     for name, datatype, shape, data in tensors(names):
-        values = (
-            b"\1\0\0\0a" if datatype == "BYTES" else np.array(data, "<i8" if datatype == "INT64" else "<f4").tobytes()
-        )
+        values = packed(datatype, data)
         size = {"binary_data_size": len(values)}
         listed.append({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
         buffers.append(values)
@@ -71,10 +69,7 @@ def infer_message(names):
     made = message("inference.ModelInferRequest")(model_name="small")
     for name, datatype, shape, data in tensors(names):
         made.inputs.add(name=name, datatype=datatype, shape=shape)
-        values = (
-            b"\1\0\0\0a" if datatype == "BYTES" else np.array(data, "<i8" if datatype == "INT64" else "<f4").tobytes()
-        )
-        made.raw_input_contents.append(values)
+        made.raw_input_contents.append(packed(datatype, data))
     return kserve_rpc.InferDecoder(made.SerializeToString(), TEMPLATES["infer"]).columns(MODEL)[0]
 
 

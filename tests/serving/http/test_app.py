@@ -12,11 +12,9 @@ from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.request_headers import request_id_of
 from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.metrics import Metrics
-from freshet_serving.serving.telemetry.tracing import Trace
-from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
+from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, FakeTracer, call, send
 from tests.serving.http.data_app import BODY, INFER, ROW, serve
 
 
@@ -239,21 +237,8 @@ def test_request_without_a_deadline_gets_the_default_one(path, body):
     assert [r.timeout_s for r in processor.requests] == [0.25, 0.04]
 
 
-class FakeTrail:
-    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
-
-    def __init__(self):
-        self.ended = []
-
-    def begin(self, headers, protocol):
-        return Trace(1, 2, 3, 0.5, protocol, "", request_id_of(headers)) if b"traceparent" in headers else None
-
-    def end(self, trace, status):
-        self.ended.append((trace, status))
-
-
 def test_traced_request_is_followed_to_any_outcome():
-    tracer = FakeTrail()
+    tracer = FakeTracer()
     app, processor, _, _ = serve(tracer=tracer)
     headers = {"traceparent": "x", "x-request-id": "abc"}
     send(app, "POST", "/v1/models/ctr:predict", BODY)
