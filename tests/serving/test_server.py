@@ -190,11 +190,7 @@ def test_tritonclient_predicts_with_binary_tensors():
         assert client.is_server_live()
         assert client.is_model_ready("ctr")
         assert client.get_server_metadata()["extensions"] == list(catalog.EXTENSIONS)
-        assert client.get_model_metadata("ctr")["inputs"][0] == {
-            "name": "ids",
-            "datatype": "INT64",
-            "shape": [-1, 3],
-        }
+        assert client.get_model_metadata("ctr")["inputs"][0] == {"name": "ids", "datatype": "INT64", "shape": [-1, 3]}
         inputs = [triton.InferInput("ids", [1, 3], "INT64"), triton.InferInput("floats", [2, 2], "FP32")]
         inputs[0].set_data_from_numpy(np.array([[1, 2, 3]]))
         inputs[1].set_data_from_numpy(np.array([[0, 0], [0, 1]], np.float32))

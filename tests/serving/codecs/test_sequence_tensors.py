@@ -62,11 +62,7 @@ def test_padded_columns_are_read_behind_the_header():
         tensor("h.word", "BYTES", [2, 2], nbytes=len(prefixed([b"a", b"", b"b", b"cc"]))),
         tensor("h.lengths", "INT64", [2], nbytes=16),
     ]
-    buffers = [
-        np.array([1, 9, 9, 2, 3, 9]).tobytes(),
-        prefixed([b"a", b"", b"b", b"cc"]),
-        np.array([1, 2]).tobytes(),
-    ]
+    buffers = [np.array([1, 9, 9, 2, 3, 9]).tobytes(), prefixed([b"a", b"", b"b", b"cc"]), np.array([1, 2]).tobytes()]
     body, headers = binary([USER, *TAGS, *described], buffers)
     inputs, _ = kserve.decode(body, headers, MANIFEST)
     assert lists(inputs) == ([1, 2, 3], [b"a", b"b", b"cc"], [0, 1, 3])

@@ -38,10 +38,7 @@ def test_column_form_broadcasts_one_user_to_many_candidates():
 
 @pytest.mark.parametrize(
     ("path", "version", "label"),
-    [
-        ("/v1/models/ctr/versions/3:predict", 3, None),
-        ("/v1/models/ctr/labels/stable:predict", None, "stable"),
-    ],
+    [("/v1/models/ctr/versions/3:predict", 3, None), ("/v1/models/ctr/labels/stable:predict", None, "stable")],
 )
 def test_version_or_label_may_be_requested(path, version, label):
     app, processor, _, _ = serve()
@@ -92,11 +89,7 @@ def test_status_lists_versions_and_takes_one_by_number_or_label():
 
 def test_server_metadata_describes_the_server():
     app, _, _, _ = serve()
-    assert send(app, "GET", "/v2").json() == {
-        "name": "freshet",
-        "version": "9",
-        "extensions": list(catalog.EXTENSIONS),
-    }
+    assert send(app, "GET", "/v2").json() == {"name": "freshet", "version": "9", "extensions": list(catalog.EXTENSIONS)}
     assert send(app, "HEAD", "/v2/health/live").status == 200
 
 

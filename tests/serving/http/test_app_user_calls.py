@@ -128,10 +128,7 @@ def test_no_sequence_is_an_ordinary_request(app, none):
         ({"sequence_id": 1.5}, "parameters.sequence_id"),
         ({"sequence_id": True}, "parameters.sequence_id"),
         ({"sequence_id": None, "sequence_start": True}, "history.item is missing"),
-        (
-            {"sequence_id": 2**64},
-            "parameters.sequence_id: expected 64 bits of a whole number, or 256 bytes of text",
-        ),
+        ({"sequence_id": 2**64}, "parameters.sequence_id: expected 64 bits of a whole number, or 256 bytes of text"),
         ({"sequence_id": "x" * 257}, "or 256 bytes of text, got 257 bytes"),
         ({"sequence_id": [1]}, "parameters.sequence_id"),
         ({"sequence_id": 1, "sequence_start": 1}, "parameters.sequence_start: expected a boolean"),

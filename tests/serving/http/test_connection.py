@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.serving.front.resource_limits import SPARE_NBYTES, BodyMemory
-from freshet_serving.serving.http.connection import (
-    BODY_NBYTES_S,
-    BODY_S,
-    HEAD_S,
-    KEEP_ALIVE_S,
-    MAX_UNREAD_NBYTES,
-)
+from freshet_serving.serving.http.connection import BODY_NBYTES_S, BODY_S, HEAD_S, KEEP_ALIVE_S, MAX_UNREAD_NBYTES
 from freshet_serving.serving.http.connection_draining import LINGER_S
 from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES
 from tests.serving.http.data_app import BODY

@@ -74,6 +74,11 @@ def loaded(hosts):
     return host, workers
 
 
+def last(worker):
+    """Return the last message to a worker; reports are asked for at intervals."""
+    return next((op, message) for op, message in reversed(worker.said) if op != "report")
+
+
 def version_of(host):
     return host.model("small").pick()
 
@@ -94,9 +99,9 @@ def test_every_worker_has_a_version_before_it_is_routed(loaded):
             for op, m in worker.said
         ]
         assert names.index(("open", False)) < names.index(("frame", False)) < names.index(("routes", True))
-        last = worker.said[-1][1]
-        assert (last["loaded"], last["ready"], last["draining"]) == (True, True, False)
-        assert last["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
+        routes = last(worker)[1]
+        assert (routes["loaded"], routes["ready"], routes["draining"]) == (True, True, False)
+        assert routes["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
 
 
 def test_flip_follows_the_preparation_by_every_worker(loaded, tmp_path, monkeypatch):
@@ -105,7 +110,6 @@ def test_flip_follows_the_preparation_by_every_worker(loaded, tmp_path, monkeypa
     seen, ask = [], FakeWorker.ask
 
     def watched(self, op, message=None, fds=()):
-        # Reports are asked for at intervals.
         if op != "report":
             seen.append((op, self.slot, version.control.publish_seq))
         return ask(self, op, message, fds)
@@ -118,7 +122,6 @@ def test_flip_follows_the_preparation_by_every_worker(loaded, tmp_path, monkeypa
 
 def test_row_delta_sends_only_previews_to_workers(loaded, tmp_path):
     def told():
-        # Reports are asked for at intervals.
         return [[op for op, *_ in worker.said if op not in ("preview", "report")] for worker in workers]
 
     host, workers = loaded
@@ -298,7 +301,7 @@ def test_worker_that_rejects_its_routes_is_reaped(loaded):
     workers[0].dies_at = "routes"
     host.on_routes_changed()
     assert workers[0].killed
-    assert workers[1].said[-1][0] == "routes"
+    assert last(workers[1])[0] == "routes"
 
 
 def test_drain_waits_neither_for_routes_nor_silent_workers(loaded):
@@ -310,7 +313,7 @@ def test_drain_waits_neither_for_routes_nor_silent_workers(loaded):
         drain.start()
         drain.join(WAIT_S)
         assert not drain.is_alive()
-    assert workers[0].said[-1] == ("drain", {})
+    assert last(workers[0]) == ("drain", {})
     assert len(workers[1].said) == told
     host.initialize_worker(FakeWorker(1))
     assert [m["draining"] for op, m in workers[0].said if op == "routes"][-1]
@@ -322,17 +325,17 @@ def test_silent_worker_makes_the_whole_server_unready(loaded):
     host._worker_pool.silent = [1]
     host.on_suspects_changed()
     assert not host.ready
-    assert workers[0].said[-1] == ("unready", {"seats": [1], "stale": "", "concerns": ()})
-    assert workers[1].said[-1] != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
+    assert last(workers[0]) == ("unready", {"seats": [1], "stale": "", "concerns": ()})
+    assert last(workers[1]) != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
     host.on_routes_changed()
-    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    assert last(workers[0])[1]["ready"], "it is not the routes that tell of it"
     asked = len(workers[1].said)
     host.refresh()
     assert len(workers[1].said) == asked
     host._worker_pool.silent = []
     host.on_suspects_changed()
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
 def test_worker_reports_are_summed_per_model(loaded):
@@ -398,7 +401,7 @@ def test_scrape_is_answered_to_its_worker_even_on_failure(hosts, caplog):
     host._scrapes.submit(setattr, host, "_scrape", None)
     host.on_message(workers[0], {"op": "scrape", "id": 4})
     host._scrapes.shutdown()
-    assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
+    assert last(workers[1]) == ("reply", {"id": 9, "text": "metrics"})
     assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
     assert "could not render" in caplog.text
 
@@ -446,9 +449,9 @@ def test_damaged_version_is_unrouted_before_a_worker_restarts(hosts, root, caplo
     assert "all of them are read" not in caplog.text
     assert host.catalogue["small"].routes.served == {}
     for worker in workers:
-        assert worker.said[-1] == ("close", {"version": key})
-        (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
-        assert last["small"]["served"] == {}
+        assert last(worker) == ("close", {"version": key})
+        (*_, routes) = (m["models"] for op, m in worker.said if op == "routes")
+        assert routes["small"]["served"] == {}
     late = FakeWorker(2)
     host.initialize_worker(late)
     assert late.ops("open", "frame") == []
@@ -483,7 +486,7 @@ def test_refused_delta_is_reported_to_every_worker_once(loaded):
     host.readiness.tell(host.on_staleness_changed)
     told = ("unready", {"seats": [], "stale": "", "concerns": host.concerns})
     assert host.concerns == ("model 'small' version 1: WAITING: delta 32 refused",)
-    assert [worker.said[-1] for worker in workers] == [told] * 2
+    assert [last(worker) for worker in workers] == [told] * 2
     assert len(workers[0].said) == before + 1
 
 
@@ -493,15 +496,13 @@ def test_stale_model_is_reported_to_workers_without_unrouting_it(loaded):
     host.catalogue["small"]._log_appliers[1].current_at_s -= 60.0
     host.readiness.tell(host.on_staleness_changed)
     assert not host.ready
-    assert [worker.said[-1] for worker in workers] == [
-        ("unready", {"seats": [], "stale": host.stale, "concerns": ()})
-    ] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": host.stale, "concerns": ()})] * 2
     host.on_routes_changed()
-    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    assert last(workers[0])[1]["ready"], "it is not the routes that tell of it"
     host.poll()
     host.readiness.tell(host.on_staleness_changed)
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
 @needs("core_planner")
