@@ -20,6 +20,7 @@ from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
 from freshet_serving.serving.front import catalog
 from tests.serving.codecs.infer_requests import binary, tensor
+from tests.serving.codecs.predict_requests import DT_FLOAT, predict_request
 
 NUMBERS = [t for t in ALL if t.dtype is not None]
 INPUTS = [
@@ -46,16 +47,9 @@ COMPUTED = {
 
 
 def rpc(**arrays):
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
-    for name, array in arrays.items():
-        kind = next(t for t in NUMBERS if t.dtype == array.dtype)
-        into = request.inputs[name]
-        into.dtype = kind.number
-        for size in array.shape:
-            into.tensor_shape.dim.add(size=size)
-        into.tensor_content = array.tobytes()
-    return request.SerializeToString()
+    kinds = {t.dtype: t.number for t in NUMBERS}
+    tensors = ((name, kinds[array.dtype], array.shape, array.tobytes()) for name, array in arrays.items())
+    return predict_request(*tensors).SerializeToString()
 
 
 def typed(**arrays):
@@ -363,10 +357,7 @@ def test_client_refuses_strings_that_do_not_fill_their_output():
 
 def test_tensor_without_dimensions_is_one_row():
     manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
-    request.inputs["x"].dtype = 1
-    request.inputs["x"].float_val.append(2.0)
+    request = predict_request(("x", DT_FLOAT, [], [2.0]))
     decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
     assert decoder.columns(manifest)["x"].tolist() == [2.0]
     assert decoder.scalar
@@ -375,10 +366,7 @@ def test_tensor_without_dimensions_is_one_row():
 
 
 def test_halves_arrive_with_all_their_bits():
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
-    request.inputs["x"].dtype = BY_NAME["float16"].number
-    request.inputs["x"].tensor_shape.dim.add(size=2)
+    request = predict_request(("x", BY_NAME["float16"].number, [2], b""))
     request.inputs["x"].half_val.extend([0x3C01, 0xBC01])
     decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
     manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
