@@ -6,6 +6,7 @@ computed in tests of the graph (that it scores as TensorFlow does, its loss in i
 """
 
 import sys
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from importlib import import_module
@@ -14,11 +15,26 @@ from tests.support.run_store import stored_conversion
 
 PACKAGING = "freshet_serving.compiler.building.packaging"
 CONVERTER = "freshet_serving.compiler.backends.onnxruntime"
+_storing = False
 
 
 def mark_as_shared(graph):
     """Let what is made of a graph's function be kept as long as the function."""
     graph.function.results = {}
+
+
+@contextmanager
+def store_conversions():
+    """Keep what the converter makes of any graph, meanwhile, and read it for an equal one: for tests of what follows.
+
+    Each result is still compared with TensorFlow's, by what compiles the graph.
+    """
+    global _storing
+    before, _storing = _storing, True
+    try:
+        yield
+    finally:
+        _storing = before
 
 
 def share_graphs():
@@ -75,7 +91,7 @@ def _shared_conversion(to_onnx):
     def shared(graph):
         results = _results(graph)
         if results is None:
-            return to_onnx(graph)
+            return (stored if _storing else to_onnx)(graph)
         if to_onnx not in results:
             results[to_onnx] = stored(graph)
         model, weights = results[to_onnx]

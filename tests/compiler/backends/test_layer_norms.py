@@ -9,9 +9,10 @@ pytest.importorskip("tf2onnx", reason="compiling needs the train extra")
 import onnx
 import onnxruntime
 
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.backends.onnxruntime import to_onnx
 from freshet_serving.compiler.frameworks import keras, tf
 from tests.compiler.passes.graphs import dense
+from tests.support.onnx_weights import with_values
 
 pytestmark = pytest.mark.tensorflow
 
