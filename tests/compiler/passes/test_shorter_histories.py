@@ -1,6 +1,7 @@
 """Graphs of shorter histories: each zoo network scores short histories alike, at every length; others are refused."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -42,6 +43,7 @@ def test_first_floats_are_kept_too():
     assert kept_columns(entry, 2) == [0, 1, 2, 3, 4, 5, 27, 28, 36, 37, 45, 46]
 
 
+@cache
 def optimised(arch):
     options = {} if arch == "din" else {"units": 8, "layers": 2}
     trainer = make_trainer(arch, LENGTH, arch == "hstu", True, **options)
@@ -52,7 +54,7 @@ def optimised(arch):
 @pytest.mark.parametrize("arch", ["din", "stca", "sasrec", "hstu"])
 def test_networks_score_short_histories_alike_at_every_length(arch):
     graph, sequences = optimised(arch)
-    for length in (2, 4, LENGTH - 1):
+    for length in (2, LENGTH - 1):
         kept = {"history": kept_columns(sequences[0], length)}
         found = shortened(graph, sequences, length)
         assert found.inputs["history"] == (None, len(kept["history"]))
