@@ -8,10 +8,11 @@ pytest.importorskip("tensorflow", reason="importing needs the train extra")
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.foreign import without_deprecations
 from tests.compiler.imports.random_models import RandomModel
+from tests.compiler.imports.replies import started
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +31,7 @@ def test_random_model_scores_like_tensorflow_or_is_refused(seed, tmp_path):
         except BadInput:
             return
     dtype = tf.string if drawn.words else drawn.dtype
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+    with started(tmp_path / "models") as processor:
         for ids in drawn.requests(random):
             expected = module.score(tf.constant(ids, dtype))["score"].numpy()
             column = Strings.of(ids.ravel().tolist()) if drawn.words else ids

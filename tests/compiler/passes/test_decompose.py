@@ -8,6 +8,7 @@ pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import RULES, decompose
+from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.processor.package.manifest_entries import Output
 
 pytestmark = pytest.mark.tensorflow
@@ -52,7 +53,7 @@ def dense_graph(functions, width, counts):
 def decomposed(graph):
     """The graph without operators that backends lack."""
     found = decompose(graph)
-    assert not RULES.keys() & {node.op for node in found.concrete.graph.as_graph_def().node}
+    assert not RULES.keys() & {node.op for node in Graph.of_dense(found).nodes.values()}
     return found
 
 

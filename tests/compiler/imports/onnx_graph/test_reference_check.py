@@ -74,7 +74,7 @@ def test_nodes_that_outputs_do_not_need_are_never_run(tmp_path):
 
 
 def test_endless_file_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(reference_check, "MAX_S", 0.5)
+    monkeypatch.setattr(reference_check, "MAX_S", 0.1)
     text = """g (float[batch, 2] x) => (float[batch, 2] y) {
         forever = Constant <value: tensor = int64 {9223372036854775807}> ()
         go = Constant <value: tensor = bool {1}> ()
