@@ -10,8 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, source_hash
@@ -23,8 +21,6 @@ from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.manifest_entries import Output
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
-
-pytestmark = pytest.mark.tensorflow
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorflow": "tensorflow"}
 

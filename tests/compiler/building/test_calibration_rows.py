@@ -6,8 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.building.calibration_rows import random_inputs, read_labelled, read_sample
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
@@ -15,8 +13,6 @@ from freshet_serving.processor.package.manifest_entries import Feature
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.building.versions import DIM, compiled, parquet, scores
 from tests.support.packages import open_version
-
-pytestmark = pytest.mark.tensorflow
 
 
 def noting(folder, labels):

@@ -3,8 +3,6 @@ import re
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import BUCKETS, compile_graph, parse_variant, source_hash
@@ -13,8 +11,6 @@ from freshet_serving.compiler.frameworks import keras
 from freshet_serving.models.zoo import deepfm, dlrm
 from freshet_serving.processor.errors import BadInput
 from tests.models.zoo.layouts import LAYOUTS, make_layout
-
-pytestmark = pytest.mark.tensorflow
 
 
 def make_graph(build=deepfm.build, layout=None, hidden=(64, 32), seed=1):

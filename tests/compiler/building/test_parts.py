@@ -3,8 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.building import parts as compiling
 from freshet_serving.compiler.building.compile import compile_graph, load
 from freshet_serving.compiler.building.parts import USER_BUCKETS, parts
@@ -16,8 +14,6 @@ from freshet_serving.processor.package.manifest_entries import ExecutableEntry, 
 from freshet_serving.processor.package.sequences import SequenceColumn
 from tests.compiler.passes.graphs import assert_same
 from tests.models.zoo.layouts import make_layout
-
-pytestmark = pytest.mark.tensorflow
 
 LADDER = (1, 16, 64, 256)
 USER = [Feature(f"u{i}", "id", f"u{i}", side="user", table="t", offset=8 * i, width=8) for i in range(3)]

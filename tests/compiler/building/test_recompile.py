@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.recompile as packaging
 from freshet_serving.compiler.building import subgraph_compiler
 from freshet_serving.compiler.building.recompile import CompileOptions, compile_version, find_version
@@ -30,8 +28,6 @@ from freshet_serving.processor.package.manifest_entries import Feature, Input, O
 from freshet_serving.processor.repository.version import MANIFEST, VersionReader
 from tests.compiler.building.versions import USERS, Silent, compiled, parquet, scores
 from tests.support.packages import open_version
-
-pytestmark = pytest.mark.tensorflow
 
 BOTH = ("onnxruntime", "xla")
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
 from freshet_serving.compiler.backends import xla as compiling
@@ -24,8 +23,6 @@ from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.building.versions import compiled, given, scores
 from tests.support.packages import open_version
 from tests.support.played_gpu import put_cuda, put_tensorrt, put_xla
-
-pytestmark = pytest.mark.tensorflow
 
 TARGETS = ("cuda-sm_90", "cuda-sm_80")
 DELTAS = 25

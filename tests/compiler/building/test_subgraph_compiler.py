@@ -7,8 +7,6 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.backends.onnxruntime as onnxruntime_half
 from freshet_serving.compiler.building.calibrate import Tolerance
 from freshet_serving.compiler.building.compile import write_rows
@@ -24,10 +22,7 @@ from freshet_serving.processor.repository.warmup import dump_warmup
 from tests.compiler.building.versions import USERS, compiled, parquet, publish, scores
 from tests.support.packages import open_version
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
-]
+pytestmark = pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
 
 LOOSE = Tolerance(0.05, 1.0)
 

@@ -3,16 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo.deepfm import build
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import NAME, Output
 from tests.models.zoo.layouts import make_layout
-
-pytestmark = pytest.mark.tensorflow
 
 
 def made():

@@ -1,12 +1,7 @@
-from importlib.util import find_spec
-
 import pytest
 
 from freshet_serving.compiler.imports.importing import import_model
 from tests.support.shared_graphs import store_conversions
-
-# The native importer needs no TensorFlow, and is tested without it (.ci/other-python).
-collect_ignore_glob = [] if find_spec("tensorflow") else ["test_*.py", "onnx_graph"]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
@@ -13,8 +11,6 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import exported, saved, variable, without_deprecations
 from tests.compiler.imports.replies import replies
-
-pytestmark = pytest.mark.tensorflow
 
 layers = keras.layers
 WORD = tf.TensorSpec([None], tf.string, name="word")

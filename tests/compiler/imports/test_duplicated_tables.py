@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
@@ -14,8 +12,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import started
-
-pytestmark = pytest.mark.tensorflow
 
 ROWS, DIM = 40, 4
 ITEM, PAST = tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")

@@ -6,16 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
 from freshet_serving.compiler.imports import foreign
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
 from tests.compiler.imports.foreign import refused, saved, without_deprecations
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
@@ -13,8 +11,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import declared_replies, replies, started
-
-pytestmark = pytest.mark.tensorflow
 
 DIM, ROWS, HIDDEN = 8, 12, 32
 SMALL = ImportOptions(buckets=(1, 16))

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
 from freshet_serving.compiler.imports.feeds import own_names_of
 from freshet_serving.compiler.imports.foreign import open_source
@@ -15,8 +13,6 @@ from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable, without_deprecations
 from tests.compiler.imports.replies import replies
 from tests.peers.peer_models import save_half_plus_two
-
-pytestmark = pytest.mark.tensorflow
 
 SMALL = ImportOptions(buckets=(1, 16))
 USER = tf.TensorSpec([None], tf.int64, name="user")

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.foreign import open_source
@@ -14,7 +12,7 @@ from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.operators import OPERATORS
 from tests.compiler.imports.replies import replies
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 INPUTS = [tf.TensorSpec([None], tf.int64, name="item"), tf.TensorSpec([None, 6], tf.float32, name="values")]
 ROWS = 16

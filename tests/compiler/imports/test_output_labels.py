@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import declared_replies
-
-pytestmark = pytest.mark.tensorflow
 
 DIM, USERS, CANDIDATES, BEST = 8, 20, 30, 4
 

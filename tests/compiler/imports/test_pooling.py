@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
@@ -12,8 +10,6 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import replies
-
-pytestmark = pytest.mark.tensorflow
 
 ROWS, DIM, PADDING = 30, 4, 0
 A, B, OTHER = 7, 9, 3

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
@@ -13,8 +11,6 @@ from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.foreign import without_deprecations
 from tests.compiler.imports.random_models import RandomModel
 from tests.compiler.imports.replies import started
-
-pytestmark = pytest.mark.tensorflow
 
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20)]
 MORE = [pytest.param(seed, marks=(pytest.mark.long, pytest.mark.campaign)) for seed in range(20, 60)]

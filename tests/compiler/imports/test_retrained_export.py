@@ -2,12 +2,9 @@
 
 import shutil
 
+import keras
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
-import keras
 from keras import layers
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
@@ -18,8 +15,6 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.compiler.imports.foreign import without_deprecations
 from tests.serving.commands.running import run
-
-pytestmark = pytest.mark.tensorflow
 
 SMALL = ImportOptions(buckets=(1, 16))
 WORDS = [f"w{i}" for i in range(9)]

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports import importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
@@ -13,8 +11,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import replies, started
-
-pytestmark = pytest.mark.tensorflow
 
 WORDS = tf.TensorSpec([None], tf.string, name="words")
 

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.retrained import read_retrained
@@ -15,8 +13,6 @@ from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable, without_deprecations
 from tests.compiler.imports.replies import replies, started
-
-pytestmark = pytest.mark.tensorflow
 
 layers = keras.layers
 ITEMS, DIM = 40, 4

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.two_vectors import TwoVectors, hint, two_vectors
@@ -13,7 +11,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items.section import NOTE
 from tests.compiler.imports.replies import replies, started
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 READ = {"a": frozenset({"item", "price"}), "b": frozenset({"user"})}
 USERS, ITEMS = 30, 50

@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports import importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.replies import replies
-
-pytestmark = pytest.mark.tensorflow
 
 
 class Spread(tf.Module):

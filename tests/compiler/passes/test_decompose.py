@@ -1,17 +1,12 @@
 """Operations that backends lack, written in others: where the plain formulas lose all digits, these do not."""
 
 import numpy as np
-import pytest
-
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import RULES, decompose
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.processor.package.manifest_entries import Output
-
-pytestmark = pytest.mark.tensorflow
 
 TINY = [1e-30, 1e-20, 1e-12, 1e-8, 3e-6, 1e-4, 0.01, 0.2, 0.39, 0.4, 0.41, 0.49, 0.5, 0.51, 0.9, 1.0, 3.0, 30.0]
 ENDS = [np.inf, np.nan, 0.0, 3e38]

@@ -1,14 +1,10 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import optimise
 from tests.compiler.passes.graphs import assert_same, dense, ops
-
-pytestmark = pytest.mark.tensorflow
 
 F, D = 7, 4
 MACHINE = ["Mul", "Mul", "Mul", "Sub", "Sum", "Sum", "Sum"]

@@ -1,7 +1,5 @@
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.passes import optimise as passes
@@ -11,8 +9,6 @@ from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.models.zoo import deepfm, dlrm
 from tests.compiler.passes.graphs import assert_same, dense, ops
 from tests.models.zoo.layouts import LAYOUTS
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])

@@ -3,8 +3,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Graph
@@ -13,8 +11,6 @@ from freshet_serving.compiler.passes.user_candidate_split import split_user_cand
 from freshet_serving.models.zoo import deepfm, dlrm
 from tests.compiler.passes.graphs import dense, ops
 from tests.models.zoo.layouts import make_layout
-
-pytestmark = pytest.mark.tensorflow
 
 
 def assert_split_computes_the_same(graph, split, columns, weights=None, n=11):

@@ -22,8 +22,6 @@ from tests.compiler.imports.onnx_graph.spelled import (
     written,
 )
 
-pytestmark = pytest.mark.tensorflow
-
 
 def found(path):
     model = read_onnx(path)

@@ -10,8 +10,6 @@ from freshet_serving.compiler.imports.onnx_graph.reference_check import OnnxRefe
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import TABLE, changed, made, torchscript_bag, written
 
-pytestmark = pytest.mark.tensorflow
-
 X = np.array([[1, -2], [3, 4], [5, 6]], np.float32)
 
 

@@ -20,8 +20,6 @@ from tests.compiler.imports.onnx_graph.spelled import (
     written,
 )
 
-pytestmark = pytest.mark.tensorflow
-
 RANDOM = np.random.default_rng(9)
 FIELDS = """g (float[batch, 2] dense, int64[batch, 3] ids) => (float[batch, 1] "the/score") {
     c0 = Constant <value: tensor = int64 {0}> ()

@@ -8,8 +8,6 @@ from freshet_serving.compiler.imports.onnx_graph.translation import weights_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
-pytestmark = pytest.mark.tensorflow
-
 RANDOM = np.random.default_rng(8)
 W, B = RANDOM.standard_normal((4, 3)).astype(np.float32), RANDOM.standard_normal(3).astype(np.float32)
 X = RANDOM.standard_normal((5, 2, 4)).astype(np.float32)
