@@ -355,6 +355,11 @@ def load_config(options: Mapping[str, Any], environ: Mapping[str, str], file: st
         text = environ.get(ENV_PREFIX + key.upper())
         if key not in values and text is not None:
             values[key] = parsed(parse, text, ENV_PREFIX + key.upper())
+    for name in environ:
+        hint = option_hint(name[len(ENV_PREFIX) :].lower(), ()) if name.startswith(ENV_PREFIX) else ""
+        # Some former options are variables now, and their hints name these.
+        if hint and name not in hint:
+            raise BadInput(f"{name}: unknown option{hint}; unset it")
     path = file or environ.get(ENV_PREFIX + "CONFIG")
     if path:
         for key, value in _read_toml(path).items():
