@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.imports.foreign import saved, variable
+from tests.compiler.imports.foreign import ImportedOnce, variable
 from tests.compiler.imports.replies import started
 
 ROWS, DIM = 40, 4
@@ -60,17 +59,7 @@ class Items(tf.Module):
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """name of one of the functions -> (repository, manifest, report); each imported once."""
-    folder, module, done = tmp_path_factory.mktemp("items"), Items(), {}
-
-    def get(name):
-        if name not in done:
-            source = saved(module, folder / f"{name}-saved", getattr(module, name))
-            found = import_model(source, folder / name, name, options=ImportOptions(buckets=(1, 2)))
-            done[name] = folder / name, VersionReader(found.folder).manifest, found.report
-        return done[name]
-
-    return get
+    return ImportedOnce(tmp_path_factory.mktemp("items"), Items())
 
 
 def scores(repository, name, *requests):

@@ -118,7 +118,7 @@ def test_gathered_columns_compute_the_same():
         assert_split_computes_the_same(graph, split, range(4))
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(columns=st.sets(st.integers(0, 23), min_size=8, max_size=20))
 def test_any_columns_may_belong_to_the_user(columns):
     columns = sorted(columns)

@@ -19,6 +19,7 @@ from tests.compiler.imports.onnx_graph.spelled import (
     truncated,
     written,
 )
+from tests.compiler.imports.onnx_native.native_models import ENDLESS
 
 RANDOM = np.random.default_rng(9)
 FIELDS = """g (float[batch, 2] dense, int64[batch, 3] ids) => (float[batch, 1] "the/score") {
@@ -116,16 +117,8 @@ def test_invalid_or_truncated_onnx_file_is_refused_in_one_line(tmp_path):
 
 
 def test_loop_that_is_not_a_bag_is_refused_without_running(tmp_path):
-    text = """g (float[batch, 2] x) => (float[batch, 2] y) {
-        forever = Constant <value: tensor = int64 {9223372036854775807}> ()
-        go = Constant <value: tensor = bool {1}> ()
-        y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
-            again = Identity (c)
-            w = Add (v, v)
-        }>
-    }"""
     begun = time.monotonic()
-    assert "operator Loop of ai.onnx (opset 17) is not supported" in refused(written(tmp_path / "m.onnx", text))
+    assert "operator Loop of ai.onnx (opset 17) is not supported" in refused(written(tmp_path / "m.onnx", ENDLESS))
     assert time.monotonic() - begun < 10
 
 

@@ -13,7 +13,7 @@ from tests.compiler.imports.onnx_native.random_graphs import RandomGraph
 from tests.compiler.imports.replies import started
 
 BUCKETS = (1, 16)
-FEW, MANY = range(8), range(8, 200)
+FEW, MANY = range(4), range(4, 200)
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(16, 30)]
 MORE = [pytest.param(seed, marks=(pytest.mark.long, pytest.mark.campaign)) for seed in range(30, 60)]
 
