@@ -17,7 +17,7 @@ def put(path, columns):
 
 
 class EventFiles:
-    """Files of events in a new folder; what their rows() are is its class's."""
+    """Files of events in a new folder; a subclass makes their rows()."""
 
     def __init__(self, folder, late=False, seed=5):
         self.folder, self.random, self.late = folder, np.random.default_rng(seed), late
@@ -29,7 +29,7 @@ class EventFiles:
         self.files, self.sent = self.files + 1, self.sent + rows
 
     def times(self, rows):
-        """Times of the next rows, a second apart; of late ones one in five is 40 seconds before its place."""
+        """Return times a second apart; where events are late, one in five is 40 seconds early."""
         times = 1.7e9 + self.sent + np.arange(rows)
         return times - np.where(self.random.random(rows) < 0.2, 40, 0) if self.late else times
 
