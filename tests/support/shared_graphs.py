@@ -23,6 +23,11 @@ def mark_as_shared(graph):
     graph.function.results = {}
 
 
+def columns_of(features):
+    """Return features as the passes see them: columns, whatever is read and however it is scaled."""
+    return [replace(f, kind="", input="", log1p=False, mean=0.0, scale=1.0) for f in features]
+
+
 @contextmanager
 def store_conversions():
     """Keep what the converter makes of any graph, meanwhile, and read it for an equal one: for tests of what follows.
@@ -55,7 +60,7 @@ def _shared_parts(parts):
         results = _results(graph)
         if results is None:
             return parts(graph, features, buckets, sequences)
-        key = repr((features, list(buckets), sequences, graph.outputs, graph.examples is None))
+        key = repr((columns_of(features), list(buckets), sequences, graph.outputs, graph.examples is None))
         if key not in results:
             # The first test that converts a graph imports it, which was not there when the test began.
             import_module(CONVERTER)
