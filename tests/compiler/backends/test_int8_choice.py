@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not this_machine().int8, reason="this processor 
 @pytest.fixture(scope="module")
 def graph():
     graph = make_graph(hidden=(64, 48, 32))
-    return replace(graph, examples={"x": rows(512, graph.width) * np.float32(0.3)})
+    return replace(graph, examples={"x": rows(256, graph.width) * np.float32(0.3)})
 
 
 def many(model):
