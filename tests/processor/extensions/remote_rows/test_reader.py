@@ -114,7 +114,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=moves, reads=st.lists(st.lists(ids, min_size=1, max_size=12), min_size=1, max_size=4), depth=st.integers(1, 3)
 )

@@ -108,7 +108,7 @@ def test_filters_agree_with_plain_python(shop, wanted):
 keys_of_delta = st.lists(st.integers(0, 260), unique=True, max_size=30)
 
 
-@settings(max_examples=24, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.booleans(),
     st.lists(st.tuples(keys_of_delta, keys_of_delta, keys_of_delta, keys_of_delta, st.integers(0, 3)), max_size=6),

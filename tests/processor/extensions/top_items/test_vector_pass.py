@@ -5,7 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import BadInput
@@ -30,6 +30,11 @@ DELTAS = st.fixed_dictionaries(
     }
 )
 WORK = st.one_of(DELTAS, DELTAS, st.integers(1, 3), st.sampled_from(["slice", "slice", "all"]))
+
+
+NOTHING = {"items": [], "categories": [], "put": [], "removed": [], "dense": [], "refused": False}
+SECOND_ROUND = [NOTHING | {"dense": ["item"]}, "slice", NOTHING | {"items": list(range(6))}, "all"]
+"""A delta touches more items than are computed at once while a pass runs, which then computes these anew."""
 
 
 class Played:
@@ -108,6 +113,7 @@ def test_vectors_are_of_the_generation_that_is_named(entity, tmp_path_factory, m
         st.lists(WORK, min_size=1, max_size=14), st.sampled_from([0, 2, 4]), st.sampled_from([False, False, True]),
         st.sampled_from([3, 1000]),
     )  # fmt: skip
+    @example(SECOND_ROUND, 0, False, 3)
     @settings(max_examples=40, deadline=None)
     def play(works, undo_depth, tiered, at_once):
         monkeypatch.setattr(vector_pass, "AT_ONCE", at_once)
