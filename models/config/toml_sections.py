@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 CHOSEN = "[chosen](../how-to/train.md#defaults)"
 """Help text for a default that models.training.defaults chooses."""
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
-_type_hints = functools.cache(typing.get_type_hints)
+_type_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True, slots=True)
