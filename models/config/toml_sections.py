@@ -44,7 +44,8 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
 
     A field named after a Python keyword ends in '_', its key does not.
     """
-    hints = {name.rstrip("_"): (name, hint) for name, hint in _type_hints(kind).items() if name not in made}
+    annotated = _type_hints(kind)  # type: ignore[arg-type]
+    hints = {name.rstrip("_"): (name, hint) for name, hint in annotated.items() if name not in made}
     values = dict(made)
     for key, value in raw.items():
         if key not in hints:

@@ -126,6 +126,7 @@ class TableMachine(RuleBasedStateMachine):
     def a_cleared_table_is_a_new_one(self):
         self.the_follower_takes_the_increment()
         everything = self.table.export()
+        assert [key for piece in self.table.pieces(2) for key in piece.keys.tolist()] == everything.keys.tolist()
         self.table.clear()
         assert (len(self.table), len(self.table.changes().keys)) == (0, 0)
         assert (self.table.find(everything.keys) < 0).all()
@@ -240,6 +241,7 @@ class SparingMachine(RuleBasedStateMachine):
         self.follower.restore(changes)
         self.follower.admission.restore(filtered)
         self.table.clear_changed()
+        assert not any(len(part) for name, part in self.table.admission.changes().items() if name != "counters")
         self.gone = set()
         assert_same(self.follower.export(), self.table.export())
         self.table, self.follower = self.follower, self.table
