@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from tests.affected.changes import here
-from tests.structure.sources import LINKED, own_name
+from tests.support.module_names import LINKED, own_name
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "serving", "models", "compiler", "processor", "loadtest", "generators")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure.sources import own_name
+from tests.support.module_names import own_name
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest", "generators")
@@ -103,3 +103,8 @@ def exported_names(room):
 def test_exported_name_is_used_elsewhere(room):
     elsewhere = {name for module, name in imports() if not f"{module}.".startswith(f"{room}.")}
     assert [name for name in sorted(exported_names(room)) if f"{room}.{name}" not in elsewhere] == []
+
+
+def test_a_modules_own_name_has_no_prefix_of_the_import():
+    assert own_name("freshet_serving.processor.clock") == "processor.clock"
+    assert own_name("freshet_serving.strangers") == "freshet_serving.strangers"

@@ -44,6 +44,7 @@ def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_cou
             run()
             times[name].append(clock_ns() - started)
     ratios = sorted(a / b for a, b in zip(times["a"], times["b"]))
-    low, _, high = statistics.quantiles(ratios, n=4)
+    # One round has no quartiles but its ratio.
+    low, _, high = statistics.quantiles(ratios if rounds > 1 else 2 * ratios, n=4)
     a_ns, b_ns = (statistics.median(times[n]) / pair.units for n in "ab")
     return PairRatio(pair.name, statistics.median(ratios), low, high, a_ns, b_ns, pair.unit)

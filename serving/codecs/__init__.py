@@ -18,8 +18,7 @@ sequence_tensors   the tensors that tell lists apart, one for all columns of a s
 tensor_types       names of tensor types on the wire, and the types that an input accepts
 validation         strict validation of JSON documents
 templates          cache of parsed messages, recognised by the bytes around their tensors
-messages           protobuf message classes, in a private descriptor pool
-proto_files        protos/*.proto, compiled
+messages           protobuf message classes, in a private descriptor pool; protos.binpb is protos/*.proto, compiled
 """
 
 __all__ = [

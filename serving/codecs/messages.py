@@ -7,16 +7,16 @@ lets server and clients live in one process.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from freshet_serving.serving.codecs.proto_files import FILES
-
 POOL = DescriptorPool()
-for _file in FILES:
-    POOL.AddSerializedFile(_file)
+for _file in FileDescriptorSet.FromString(Path(__file__).with_name("protos.binpb").read_bytes()).file:
+    POOL.AddSerializedFile(_file.SerializeToString())
 
 
 @cache

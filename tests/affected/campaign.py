@@ -36,7 +36,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "loadtest" / "results" / "affected-mutants.json"
 KILLED, MISSED, SURVIVED = "killed by affected tests", "killed by other tests alone", "survived"
 LEFT = "left by affected tests, others not run"
-GENERATED = ("serving/codecs/proto_files.py",)
 QUICK = ("-q", "-m", "not long", "-p", "no:cacheprovider", "-p", "no:xdist")
 TIMEOUT_S = 3600.0
 NONE_COLLECTED = 5
@@ -46,8 +45,8 @@ NONE_COLLECTED = 5
 def drawn(tree: Tree, number: int, seed: int) -> list[tuple[str, Mutant]]:
     """Return so many mutants of modules of the product, in an order that chance gives; the same for the same seed."""
     chance = random.Random(seed)
-    modules = [path for path in tree.paths if path.startswith(tuple(f"{top}/" for top in PRODUCT))]
-    modules = [path for path in modules if path not in GENERATED and not path.endswith("__init__.py")]
+    product = tuple(f"{top}/" for top in PRODUCT)
+    modules = [path for path in tree.paths if path.startswith(product) and not path.endswith("__init__.py")]
     chosen = []
     for module in chance.choices(modules, k=number):
         every = mutants((ROOT / module).read_text())

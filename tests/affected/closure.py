@@ -25,7 +25,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 
 from tests.affected.facts import ALWAYS, OFFER, Facts, Part
-from tests.structure.sources import FLOORS, own_name
+from tests.support.module_names import FLOORS, own_name
 
 ENVIRONMENT = frozenset({"pyproject.toml", "constraints.txt"})
 EXTENSIONS = ("processor/extensions/", "serving/extensions/")

@@ -110,11 +110,10 @@ def test_every_mutant_of_a_module_parses():
     assert len(changes((subjects.ROOT / "processor/tables/arena.py").read_text())) > 40
 
 
-def test_every_group_has_modules_and_none_is_generated():
+def test_every_group_has_modules():
     found = subjects.modules()
     assert found.keys() == subjects.GROUPS.keys()
     assert all(found.values())
-    assert not {module for names in found.values() for module in names} & set(subjects.MADE)
 
 
 def test_sample_is_reproducible_and_depends_on_the_seed():

@@ -62,6 +62,15 @@ def test_missing_file_gives_a_one_line_error(tmp_path):
         load_config({"repository": "r"}, {}, str(tmp_path / "none.toml"))
 
 
+def test_former_option_in_the_environment_is_refused_with_what_to_do():
+    options = {"repository": "models"}
+    with pytest.raises(BadInput, match=r"^FRESHET_MAX_NODES: unknown option \(ended: always 4,000,000"):
+        load_config(options, {"FRESHET_MAX_NODES": "5"})
+    with pytest.raises(BadInput, match=r"FRESHET_KEYS: .* set FRESHET_API_KEYS in the environment"):
+        load_config(options, {"FRESHET_KEYS": "keys.toml"})
+    load_config(options, {"FRESHET_ADMIN_TOKEN": "a", "FRESHET_KEY": "b", "FRESHET_TORCH_PYTHON": "c", "FRESHET_": ""})
+
+
 def test_mistake_in_the_environment_names_the_variable():
     with pytest.raises(BadInput, match="FRESHET_HTTP_PORT: expected an integer, got 'x'"):
         load_config({"repository": "r"}, {"FRESHET_HTTP_PORT": "x"})
@@ -210,10 +219,7 @@ class TestOnlineStores:
 
     def test_addresses_with_several_hosts_keep_their_commas(self):
         stores = ServeConfig("r", online_store=["main=redis://a:1/0", "other=redis+cluster://b:1", "c:2"]).stores()
-        assert [(s.name, s.url) for s in stores] == [
-            ("main", "redis://a:1/0"),
-            ("other", "redis+cluster://b:1,c:2"),
-        ]
+        assert [(s.name, s.url) for s in stores] == [("main", "redis://a:1/0"), ("other", "redis+cluster://b:1,c:2")]
 
     def test_a_section_says_more(self):
         (store,) = ServeConfig("r", online_stores={"main": {"url": "rediss://a", "password_env": "SECRET"}}).stores()

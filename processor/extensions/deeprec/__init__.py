@@ -2,7 +2,6 @@
 
 codec             converts PredictRequest and PredictResponse to columns and back
 answering         answers the bytes of a PredictRequest
-predict_messages  predict.proto, compiled by `make -C loadtest protos`
 capi              the C interface: a shared library with Python and this engine inside
 """
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -19,7 +21,6 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extensions.deeprec.predict_messages import FILES
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.package import Input, Manifest, expected_lists
@@ -34,8 +35,8 @@ TYPES: dict[str, tuple[int, str, str]] = {
 }
 
 _pool = DescriptorPool()
-for _file in FILES:
-    _pool.AddSerializedFile(_file)
+for _file in FileDescriptorSet.FromString(Path(__file__).with_name("predict.binpb").read_bytes()).file:
+    _pool.AddSerializedFile(_file.SerializeToString())
 Request: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictRequest"))
 Response: Any = GetMessageClass(_pool.FindMessageTypeByName("tensorflow.eas.PredictResponse"))
 _tree = MessageTree(Request.DESCRIPTOR)
