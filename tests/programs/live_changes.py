@@ -1,4 +1,4 @@
-"""What trials do to a live server in random turn: deltas, rollbacks and kills of workers, and in which order."""
+"""Deltas, rollbacks and kills of workers, which trials do to a live server in random turn; and in which order."""
 
 from __future__ import annotations
 
