@@ -1,4 +1,4 @@
-"""Clients that predict without a pause while something happens to a server."""
+"""Clients that predict again and again while something happens to a server."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ class Asker(threading.Thread):
     and of replies that are no 200. wrong: replies with other scores. generations: each time that it changed.
     """
 
-    def __init__(self, server, inputs, expected=None, model="small"):
+    def __init__(self, server, inputs, expected=None, pause_s=0.0):
+        """pause_s: between two requests."""
         super().__init__()
-        self._asked, self._server, self._expected, self.stopped = (model, inputs), server, expected, threading.Event()
+        self._inputs, self._server, self._expected, self._pause_s = inputs, server, expected, pause_s
+        self.stopped = threading.Event()
         self.answered, self.failed, self.wrong, self.generations = 0, [], [], []
         self.start()
 
     def run(self):
         connection = http.client.HTTPConnection("127.0.0.1", self._server.http_port, timeout=60)
-        while not self.stopped.is_set():
+        while not self.stopped.wait(self._pause_s):
             try:
-                scores, generation = self._server.predict(*self._asked, connection)
+                scores, generation = self._server.predict("small", self._inputs, connection)
             except (OSError, http.client.HTTPException, AssertionError) as error:
                 self.failed.append(error)
                 connection.close()
@@ -43,9 +45,9 @@ class Asker(threading.Thread):
 
 
 @contextlib.contextmanager
-def askers(server, inputs, expected=None, count=4):
+def askers(server, inputs, expected=None, count=4, pause_s=0.0):
     """So many askers, each answered at least once."""
-    running = [Asker(server, inputs, expected) for _ in range(count)]
+    running = [Asker(server, inputs, expected, pause_s) for _ in range(count)]
     try:
         until(lambda: all(asker.answered for asker in running))
         yield running

@@ -35,9 +35,9 @@ def opened():
         yield one
 
 
-@pytest.fixture(params=SIZES)
+@pytest.fixture
 def page(request, opened, server):
-    with page_of(opened, f"http://127.0.0.1:{server.admin_port}", request.param) as one:
+    with page_of(opened, server.address("admin"), getattr(request, "param", "desktop")) as one:
         one.goto(f"{one.address}/#/models/{MODEL}/timeline")
         one.get_by_role("link", name="Best items").click()
         one.wait_for_selector(".filters")
@@ -52,6 +52,7 @@ def listed(page):
     return [rows.nth(n).locator("td").all_inner_texts() for n in range(rows.count())]
 
 
+@pytest.mark.parametrize("page", SIZES, indirect=True)
 def test_filters_hold_and_the_columns_are_shown(page):
     page.get_by_label("history.item").fill("[[3, 5]]")
     page.get_by_label("price, number").select_option("range")

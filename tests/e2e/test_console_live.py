@@ -1,5 +1,6 @@
 """The console in a browser, on a real server: what a person does there, that it fits, and that anybody can use it."""
 
+import contextlib
 import json
 import os
 import re
@@ -97,17 +98,40 @@ GATE = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_held_version_is_shown_beside_the_served_one_with_two_ways_out(opened, stage, size, scheme):
-    def hold(route):
-        reply = route.fetch()
-        info = reply.json()
-        info["models"][MODEL]["gate"] = GATE
-        route.fulfill(response=reply, json=info)
+def altered(page, change):
+    """Has what the server says of its models changed by a function before the page sees it."""
 
-    with page_of(opened, stage.address, size, scheme) as page:
-        page.route("**/admin/models", hold)
+    def fulfil(route):
+        reply = route.fetch()
+        told = reply.json()
+        change(told["models"])
+        route.fulfill(response=reply, json=told)
+
+    page.route("**/admin/models", fulfil)
+
+
+@contextlib.contextmanager
+def altered_page(opened, stage, size, change):
+    with page_of(opened, stage.address, size) as page:
+        altered(page, change)
+        yield page
+        assert overflowing(page) == []
+        assert page.troubles == []
+        # A handler that still runs when the page closes finds its response gone.
+        page.unroute_all(behavior="wait")
+
+
+def shown_command(page, notice, verb):
+    """The command line that the dialog behind a button of a notice shows."""
+    notice.get_by_role("button", name=f"{verb}…").click()
+    dialog = page.locator("dialog[open]")
+    dialog.wait_for()
+    return " ".join(dialog.locator("pre").all_text_contents())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_held_version_is_shown_beside_the_served_one_with_two_ways_out(opened, stage, size):
+    with altered_page(opened, stage, size, lambda models: models[MODEL].update(gate=GATE)) as page:
         show(page, "timeline")
         notice = page.locator(".notice", has_text="Version 8")
         notice.wait_for()
@@ -116,27 +140,14 @@ def test_held_version_is_shown_beside_the_served_one_with_two_ways_out(opened, s
         assert re.search(r"\d\.\d+ goes on\.", text)
         assert "2810 times" in text
         assert "256" in text
-        assert not overflowing(page)
-        notice.get_by_role("button", name="Reject…").click()
-        dialog = page.locator("dialog[open]")
-        dialog.wait_for()
-        assert f"freshet version reject {MODEL} 8" in " ".join(dialog.locator("pre").all_text_contents())
-        assert page.troubles == []
+        assert overflowing(page) == []
+        assert f"freshet version reject {MODEL} 8" in shown_command(page, notice, "Reject")
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_rolled_back_version_is_shown_with_the_way_to_serve_it_again(opened, stage, size, scheme):
+def test_rolled_back_version_is_shown_with_the_way_to_serve_it_again(opened, stage, size):
     withdrawn = {"version": 8, "state": "END", "error": f"withdrawn by rollback: clicks fell {HOSTILE}"}
-
-    def roll_back(route):
-        reply = route.fetch()
-        info = reply.json()
-        info["models"][MODEL]["versions"].append(withdrawn)
-        route.fulfill(response=reply, json=info)
-
-    with page_of(opened, stage.address, size, scheme) as page:
-        page.route("**/admin/models", roll_back)
+    with altered_page(opened, stage, size, lambda models: models[MODEL]["versions"].append(withdrawn)) as page:
         show(page, "timeline")
         notice = page.locator(".notice", has_text="Version 8")
         notice.wait_for()
@@ -144,14 +155,8 @@ def test_rolled_back_version_is_shown_with_the_way_to_serve_it_again(opened, sta
         assert f"Version 8 is withdrawn by rollback: clicks fell {HOSTILE}." in text
         assert re.search(r"\d\.\d+ is served\.", text)
         assert notice.get_by_role("button", name="Reject…").count() == 0
-        assert not overflowing(page)
-        notice.get_by_role("button", name="Release…").click()
-        dialog = page.locator("dialog[open]")
-        dialog.wait_for()
-        assert f"freshet version release {MODEL} 8" in " ".join(dialog.locator("pre").all_text_contents())
-        assert not overflowing(page)
-        assert page.troubles == []
-        page.unroute_all(behavior="wait")
+        assert overflowing(page) == []
+        assert f"freshet version release {MODEL} 8" in shown_command(page, notice, "Release")
 
 
 def test_delta_is_dropped_served_and_rolled_back(page, stage):
@@ -287,19 +292,14 @@ def test_held_delta_is_shown_and_rejected(page, stage):
     assert page.locator(".timeline .undone").count() >= 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_problems_are_listed_first_with_current_freshness(opened, stage, size, scheme):
-    with page_of(opened, stage.address, size, scheme) as page:
+def test_problems_are_listed_first_with_current_freshness(opened, stage, size):
+    def hold(models):
+        served = models[OTHER]["served"]["1"]
+        served["chain"] |= {"state": "HELD", "reason": "1.4 held: the mean score would move by 109 %", "behind": 8}
+        served |= {"delta_count": 1, "published_at": served["published_at"] - 7200, "last_freshness_s": 0.2}
 
-        def holding(route):
-            told = route.fetch().json()
-            served = told["models"][OTHER]["served"]["1"]
-            served["chain"] |= {"state": "HELD", "reason": "1.4 held: the mean score would move by 109 %", "behind": 8}
-            served |= {"delta_count": 1, "published_at": served["published_at"] - 7200, "last_freshness_s": 0.2}
-            route.fulfill(json=told)
-
-        page.route("**/admin/models", holding)
+    with altered_page(opened, stage, size, hold) as page:
         page.reload()
         page.locator(f"#state:text-is('{OTHER}: HELD')").wait_for()
         assert "bad" in page.locator("#state").get_attribute("class")
@@ -307,29 +307,16 @@ def test_problems_are_listed_first_with_current_freshness(opened, stage, size, s
         assert f"{OTHER} HELD: 1.4 held: the mean score would move by 109 % (8 deltas wait)" in first.inner_text()
         assert page.locator(".card .name").first.inner_text() == OTHER
         page.locator(".figures dd:has-text('2 h')").wait_for()
-        assert overflowing(page) == []
-        assert page.troubles == []
-        # A handler that still runs when the page closes finds its response gone.
-        page.unroute_all(behavior="wait")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_dead_trainer_comes_first_and_in_red(opened, stage, size, scheme):
+def test_dead_trainer_comes_first_and_in_red(opened, stage, size):
     report = TrainerReport(
         "0badcafe", TrainerState.RUNNING, 90, 10.0, True, rows=1_250_000, rows_per_s=310.4, version=1, step=16,
         held_out={"auc": 0.7831, "log_loss": 0.4412}, gate="within its bounds",
     )  # fmt: skip
     dead = json.loads(json.dumps(TrainerStanding(report, 660.0).describe()))
-
-    def with_trainer(route):
-        response = route.fetch()
-        models = response.json()
-        models["models"][MODEL]["trainer"] = dead
-        route.fulfill(response=response, json=models)
-
-    with page_of(opened, stage.address, size, scheme) as page:
-        page.route("**/admin/models", with_trainer)
+    with altered_page(opened, stage, size, lambda models: models[MODEL].update(trainer=dead)) as page:
         show(page, "overview")
         page.get_by_text("silent for 11 min").first.wait_for()
         first = page.locator(".wrong .notice").first
@@ -342,7 +329,6 @@ def test_dead_trainer_comes_first_and_in_red(opened, stage, size, scheme):
         trainer = page.get_by_label("Trainer", exact=True).inner_text()
         assert "1,250,000" in trainer
         assert "within its bounds" in trainer
-        assert overflowing(page) == []
 
 
 def test_sessions_can_be_resized(page, stage):
@@ -351,8 +337,7 @@ def test_sessions_can_be_resized(page, stage):
     page.get_by_role("button", name="Set").click()
     lines = answer(page, "Resize")
     assert lines[0].endswith("-X PUT")
-    groups = json.loads(stage.server.get("/admin/models", admin=True)[2])["groups"]
-    assert groups["default"]["sessions"] == 6
+    assert stage.server.about()["groups"]["default"]["sessions"] == 6
 
 
 def test_rollback_works_by_keyboard_alone(page, stage):
@@ -377,43 +362,43 @@ def test_rollback_works_by_keyboard_alone(page, stage):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_overflows(opened, stage, view, size):
+def test_nothing_overflows(opened, stage, size):
     with page_of(opened, stage.address, size) as page:
         canned(page)
-        show(page, view)
-        if view == "explain":
-            page.get_by_role("button", name="Explain", exact=True).click()
-            page.wait_for_selector(".features")
-        page.wait_for_timeout(300)
-        assert overflowing(page) == []
-        if view == "timeline":
-            page.locator(".timeline summary").first.click()
-            page.locator("button.back:visible, button.main").first.click()
-            assert overflowing(page) == []
+        for view in VIEWS:
+            show(page, view)
+            if view == "explain":
+                page.get_by_role("button", name="Explain", exact=True).click()
+                page.wait_for_selector(".features")
+            page.wait_for_timeout(300)
+            assert overflowing(page) == [], view
+            if view == "timeline":
+                page.locator(".timeline summary").first.click()
+                page.locator("button.back:visible, button.main").first.click()
+                assert overflowing(page) == [], "action"
+                page.keyboard.press("Escape")
         assert page.troubles == []
 
 
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: make build/axe/axe.min.js")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", [*VIEWS, "action"])
-def test_axe_finds_nothing_serious(opened, stage, view, scheme):
-    if not AXE.exists():
-        pytest.skip("axe-core is not there: make build/axe/axe.min.js")
+def test_axe_finds_nothing_serious(opened, stage, scheme):
     with page_of(opened, stage.address, "desktop", scheme, bypass_csp=True) as page:
         canned(page)
-        show(page, "timeline" if view == "action" else view)
-        if view == "explain":
-            page.get_by_role("button", name="Explain", exact=True).click()
-            page.wait_for_selector(".features")
-        if view == "timeline":
-            page.locator(".timeline summary").first.click()
-        if view == "action":
-            page.locator("button.back").first.click()
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-        assert [(v["id"], v["nodes"][0]["html"], v["help"]) for v in serious] == []
-        assert len(found["passes"]) > 10
+        for view in [*VIEWS, "action"]:
+            show(page, "timeline" if view == "action" else view)
+            if view == "explain":
+                page.get_by_role("button", name="Explain", exact=True).click()
+                page.wait_for_selector(".features")
+            if view == "timeline":
+                page.locator(".timeline summary").first.click()
+            if view == "action":
+                page.locator("button.back").first.click()
+            page.evaluate(AXE.read_text())
+            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+            assert [(view, v["id"], v["nodes"][0]["html"], v["help"]) for v in serious] == []
+            assert len(found["passes"]) > 10
 
 
 def test_token_is_requested_and_kept_for_the_tab(opened, tmp_path):
@@ -454,14 +439,13 @@ def test_server_text_is_never_rendered_as_html(opened, stage):
     """Names and reasons that would be HTML."""
     with page_of(opened, stage.address) as page:
 
-        def hostile(route):
-            told = route.fetch().json()
-            told["models"] = {HOSTILE: told["models"][MODEL]}
-            told["models"][HOSTILE]["labels"] = {HOSTILE: 1}
-            told["models"][HOSTILE]["versions"][0]["error"] = HOSTILE
-            route.fulfill(json=told)
+        def hostile(models):
+            models[HOSTILE] = models.pop(MODEL)
+            del models[OTHER]
+            models[HOSTILE]["labels"] = {HOSTILE: 1}
+            models[HOSTILE]["versions"][0]["error"] = HOSTILE
 
-        page.route("**/admin/models", hostile)
+        altered(page, hostile)
         page.reload()
         page.get_by_role("link", name=HOSTILE).wait_for()
         assert page.locator("img").count() == 0

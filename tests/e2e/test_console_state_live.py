@@ -33,30 +33,30 @@ def opened():
         yield one
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_hits_and_causes_of_misses_are_shown(opened, repository, tmp_path, size):
+def test_hits_and_causes_of_misses_are_shown(opened, repository, tmp_path):
     with LiveServer(repository, *ALONE, "--user-state-mb", "8", log=tmp_path / "serve.log") as live:
-        with Client(f"http://127.0.0.1:{live.http_port}") as client:
+        with Client(live.address()) as client:
             for user in (USER, OTHER, USER, USER):
                 client.predict("m", request_of(user))
         until(lambda: metric(live, "freshet_model_user_state_hits_total") == 2)
-        with page_of(opened, f"http://127.0.0.1:{live.admin_port}", size) as page:
-            page.goto(f"{page.address}/#/models/m/timeline")
-            page.get_by_role("link", name="User state").click()
-            page.wait_for_selector("table tbody tr")
-            cells = page.locator("table tbody tr").first.locator("td").all_inner_texts()
-            assert (cells[0], cells[1]) == ("1.0", "4")
-            assert "50" in cells[2]
-            assert "FLOPs" in cells[6]
-            assert "users are told by user" in page.inner_text("body")
-            assert overflowing(page) == []
-            assert page.troubles == []
+        for size in SIZES:
+            with page_of(opened, live.address("admin"), size) as page:
+                page.goto(f"{page.address}/#/models/m/timeline")
+                page.get_by_role("link", name="User state").click()
+                page.wait_for_selector("table tbody tr")
+                cells = page.locator("table tbody tr").first.locator("td").all_inner_texts()
+                assert (cells[0], cells[1]) == ("1.0", "4")
+                assert "50" in cells[2]
+                assert "FLOPs" in cells[6]
+                assert "users are told by user" in page.inner_text("body")
+                assert overflowing(page) == []
+                assert page.troubles == []
 
 
 def test_server_without_states_has_no_view(opened, repository, tmp_path):
     with (
         LiveServer(repository, *ALONE, log=tmp_path / "serve.log") as live,
-        page_of(opened, f"http://127.0.0.1:{live.admin_port}", next(iter(SIZES))) as page,
+        page_of(opened, live.address("admin"), next(iter(SIZES))) as page,
     ):
         page.goto(f"{page.address}/#/models/m/timeline")
         page.get_by_role("link", name="Tables").wait_for()

@@ -13,7 +13,7 @@ from freshet_serving.processor.package.manifest_entries import Feature, Input, T
 from freshet_serving.processor.repository.version import DENSE, table_file
 from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.table import packed
-from tests.e2e.servers import LiveServer
+from tests.e2e.servers import ALONE, LiveServer
 from tests.support.packages import make_artefact, make_weights, manifest, write_executables
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")]
@@ -52,7 +52,7 @@ def write_bench(repository):
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     write_bench(folder / "repository")
-    with LiveServer(folder / "repository", log=folder / "serve.log") as server:
+    with LiveServer(folder / "repository", *ALONE, log=folder / "serve.log") as server:
         yield server
 
 

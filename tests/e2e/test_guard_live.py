@@ -4,7 +4,6 @@ Soon is counted in requests, because seconds depend on the machine; seconds are 
 """
 
 import http.client
-import json
 import threading
 import time
 
@@ -14,8 +13,9 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer
-from tests.e2e.test_after_a_bad_delta import freshet
-from tests.support.guarded import FAULTS, Stream, as_inputs, write_guarded
+from tests.serving.commands.running import run
+from tests.support.console_stage import as_json
+from tests.support.guarded import FAULTS, Stream, write_guarded
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -24,17 +24,6 @@ ENOUGH = 1500
 """Requests of 8 rows, from which scores of 1.7 times are told apart many times over."""
 LAYOUTS = {"one process": ALONE, "workers": ("--workers", "2")}
 of_layouts = pytest.mark.parametrize("layout", [pytest.param("one process", marks=pytest.mark.campaign), "workers"])
-
-
-def as_json(count, seed):
-    columns = as_inputs(count, seed)
-    tags = columns["tags"]
-    words = [word.decode() for word in tags.values.tolist()]
-    return {
-        "user": columns["user"].tolist(),
-        "tags": [words[a:b] for a, b in zip(tags.row_splits.tolist(), tags.row_splits.tolist()[1:])],
-        "floats": columns["floats"].tolist(),
-    }
 
 
 class Load:
@@ -83,9 +72,7 @@ def feed(server, repository, stream, count=GOOD):
 
 
 def chain_of(server):
-    status, _, body = server.get("/admin/models", admin=True)
-    assert status == 200
-    return json.loads(body)["models"]["small"]["served"]["1"]["chain"]
+    return server.about()["models"]["small"]["served"]["1"]["chain"]
 
 
 @of_layouts
@@ -104,10 +91,10 @@ def test_each_fault_is_held_without_failed_requests(tmp_path, layout):
             assert server.generation("small") == f"1.{used}"
             if number % 2:
                 admin = ("--admin", f"http://127.0.0.1:{server.admin_port}")
-                listed = " ".join(freshet("delta", "list", "small", "--repository", repository).split())
+                listed = " ".join(run("delta", "list", "small", "--repository", str(repository)).split())
                 assert f"HELD: 1.{bad.step} held: " in listed
                 assert "`freshet delta release small` serves the held deltas" in listed
-                told = freshet("delta", "reject", "small", "--reason", "seen", *admin)
+                told = run("delta", "reject", "small", "--reason", "seen", *admin)
                 assert told.startswith(f"small 1.{used}\n")
             else:
                 status, reply = server.post_json("/admin/models/small/reject", {"reason": fault})
@@ -142,7 +129,7 @@ def test_servers_of_one_repository_and_a_restart_agree(tmp_path):
             until(lambda server=server: server.generation("small") == f"1.{GOOD}")
         with LiveServer(repository, *LAYOUTS["one process"], log=tmp_path / "three.log") as three:
             assert (three.generation("small"), chain_of(three)["state"]) == (f"1.{GOOD}", "HELD")
-        told = freshet("delta", "release", "small", "--admin", f"http://127.0.0.1:{two.admin_port}")
+        told = run("delta", "release", "small", "--admin", f"http://127.0.0.1:{two.admin_port}")
         assert told == f"small 1.{GOOD + 1}\n"
         until(lambda: one.generation("small") == f"1.{GOOD + 1}")
         assert load.failed == []

@@ -5,7 +5,6 @@ import json
 import time
 from collections import Counter
 
-import grpc
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +15,7 @@ from freshet_serving.processor.extensions.online_features.feast_keys import (
     timestamp_field,
 )
 from freshet_serving.serving.client.client import Client
-from freshet_serving.serving.codecs.messages import message
+from tests.e2e.dialects import DIALECTS
 from tests.e2e.servers import LiveServer
 from tests.processor.extensions.online_features.proxies import HeldProxy
 from tests.processor.extensions.online_features.value_messages import value_of
@@ -64,54 +63,16 @@ def ask(server, headers=None, **more):
     return np.ravel(json.loads(data)["outputs"]), {name.lower(): value for name, value in headers.items()}
 
 
-def by_rows(server):
-    rows = [dict(zip([*SENT, "user_id"], row)) for row in zip(ITEMS, F2, F3, [7] * 3)]
-    body = json.dumps({"instances": rows}).encode()
-    status, _, data = server.request("POST", "/v1/models/small:predict", body)
-    assert status == 200, data
-    return np.ravel(json.loads(data)["predictions"])
-
-
-def by_kserve_json(server):
-    types = {"user": "INT64", "user_id": "INT64"}
-    inputs = [
-        {"name": name, "datatype": types.get(name, "FP32"), "shape": [len(data)], "data": data}
-        for name, data in (SENT | {"user_id": [7]}).items()
-    ]
-    status, _, data = server.request("POST", "/v2/models/small/infer", json.dumps({"inputs": inputs}).encode())
-    assert status == 200, data
-    return np.ravel(json.loads(data)["outputs"][0]["data"])
-
-
-def columns():
+def columns(user=7):
     return {
         "user": np.array(ITEMS), "f2": np.array(F2, np.float32), "f3": np.array(F3, np.float32),
-        "user_id": np.array([7]),
+        "user_id": np.array([user]),
     }  # fmt: skip
 
 
-def by_client(address):
+def features_missing(address):
     with Client(address, timeout_s=10) as client:
-        prediction = client.predict("small", columns())
-        assert prediction.features_missing == {}
-        assert client.predict("small", columns() | {"user_id": np.array([9])}).features_missing["f0"] == "not_found"
-        return prediction.scores()
-
-
-def by_predict_rpc(server):
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "small"
-    for name, array in columns().items():
-        tensor = request.inputs[name]
-        tensor.dtype = 9 if array.dtype == np.int64 else 1
-        tensor.tensor_shape.dim.add(size=len(array))
-        tensor.tensor_content = array.tobytes()
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-        method = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
-        reply = message("tensorflow.serving.PredictResponse").FromString(
-            method(request.SerializeToString(), timeout=10)
-        )
-    return np.array(reply.outputs["score"].float_val)
+        return [client.predict("small", columns(user)).features_missing.get("f0") for user in (7, 9)]
 
 
 def check_explanations(server):
@@ -141,11 +102,11 @@ def test_every_dialect_and_explanation_looks_up_what_it_leaves_out(tmp_path, red
             assert "x-features-missing" not in headers
             sent, _ = ask(server, tags=[USER["tags"]], f0=[1.5], f1=[-3.0])
             assert np.array_equal(sent, scores)
-        http, rpc = f"http://127.0.0.1:{server.http_port}", f"grpc://127.0.0.1:{server.grpc_port}"
-        for answer in (
-            by_rows(server), by_kserve_json(server), by_client(http), by_client(rpc), by_predict_rpc(server),
-        ):  # fmt: skip
-            np.testing.assert_allclose(answer, WITH_FEATURES, atol=1e-5)
+        for name, predict in DIALECTS.items():
+            answer = np.ravel(predict(server, "small", columns()).output("score"))
+            np.testing.assert_allclose(answer, WITH_FEATURES, atol=1e-5, err_msg=name)
+        for scheme in ("http", "grpc"):
+            assert features_missing(server.address(scheme)) == [None, "not_found"]
         status, _, text = server.request("POST", "/v1/models/small:predict", json.dumps({"inputs": SENT}).encode())
         assert status == 400
         assert b"'user_id', by which online features 'user' fill it" in text
@@ -179,43 +140,14 @@ def test_requests_get_defaults_without_the_store(tmp_path, redis_server):
 
 
 @pytest.mark.long
-def test_held_back_answers_cost_the_timeout_and_no_request(tmp_path, redis_server):
-    with HeldProxy(redis_server.port) as proxy, live(tmp_path, proxy.port) as server:
-        ask(server)
-        proxy.open.clear()
-        until(lambda: "f0=late" in ask(server, user_id=[8])[1].get("x-features-missing", ""))
-        began_s = time.monotonic()
-        for user in range(100, 120):
-            scores, headers = ask(server, user_id=[user])
-            assert "f0=late" in headers["x-features-missing"]
-            np.testing.assert_allclose(scores, WITHOUT, atol=1e-5)
-        # Far below twenty waits for a store that never answers: its circuit breaker is open.
-        assert time.monotonic() - began_s < 60
-        proxy.open.set()
-        until(lambda: "x-features-missing" not in ask(server)[1])
-
-
-@pytest.mark.long
-def test_recording_holds_used_values_and_no_unread_key(tmp_path, redis_server):
-    folder = tmp_path / "recorded"
-    with live(tmp_path, redis_server.port, "--record", str(folder), "--record-share", "1.0") as server:
-        # On a busy machine the store's first answers may be late.
-        until(lambda: "x-features-missing" not in ask(server)[1])
-        ask(server, f0=[9.0])
-    rows = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-    firsts = [row for row in rows if row["freshet.row"] == 0][-2:]
-    assert [row["f0"] for row in firsts] == [1.5, 9.0]
-    assert [row["f1"] for row in firsts] == [-3.0, -3.0]
-    assert firsts[0]["tags"] == [b"a", b"c"]
-    assert not any("user_id" in name for name in rows[0])
-
-
-@pytest.mark.long
-def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_server):
-    keyed = Keyed(tmp_path)
+def test_used_values_are_recorded_and_return_on_request_with_their_scope(tmp_path, redis_server):
+    keyed, folder = Keyed(tmp_path), tmp_path / "recorded"
     wanted = {"x-return-features": "1"}
     allowed, others = keyed.add("both", ["predict", "features"]), keyed.add("ctr", ["predict"])
-    with live(tmp_path, redis_server.port, "--api-keys", str(keyed.path)) as server:
+    options = ("--api-keys", str(keyed.path), "--record", str(folder), "--record-share", "1.0")
+    with live(tmp_path, redis_server.port, *options) as server:
+        # On a busy machine the store's first answers may be late.
+        until(lambda: "x-features-missing" not in ask(server, allowed)[1])
         assert "x-features" not in ask(server, allowed)[1]
         found = json.loads(ask(server, allowed | wanted)[1]["x-features"])
         assert found == {"tags": [["a", "c"]], "f0": [1.5], "f1": [-3.0]}
@@ -223,6 +155,14 @@ def test_looked_up_values_return_on_request_with_their_scope(tmp_path, redis_ser
         status, _, data = server.request("POST", "/v1/models/small:predict", body, others | wanted)
         assert (status, b"the scope features" in data) == (403, True)
         assert "x-features" not in ask(server, others)[1]
+        ask(server, allowed, f0=[9.0])
+    rows = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    firsts = [row for row in rows if row["freshet.row"] == 0][-2:]
+    assert [row["f0"] for row in firsts] == [1.5, 9.0]
+    assert [row["f1"] for row in firsts] == [-3.0, -3.0]
+    assert firsts[0]["tags"] == [b"a", b"c"]
+    # A key that no feature reads is not recorded.
+    assert not any("user_id" in name for name in rows[0])
 
 
 ASKED, TIMEOUT_MS, ROOM_S, HUGE_NBYTES = 40, 100, 0.02, 8 << 20

@@ -11,6 +11,7 @@ import pytest
 from freshet_serving.processor.repository.version import WARMUP, VersionReader
 from tests.e2e.asking import rpc_messages
 from tests.e2e.servers import LiveServer
+from tests.serving.commands.running import run
 from tests.support.packages import make_weights, write_package
 from tests.support.waiting import until
 
@@ -65,7 +66,7 @@ def ask(server, key=None):
 
 
 def model(server):
-    return json.loads(server.get("/admin/models", admin=True)[2])["models"]["small"]
+    return server.about()["models"]["small"]
 
 
 def sample(server, name):
@@ -74,8 +75,9 @@ def sample(server, name):
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
-def test_sticky_keys_keep_their_side_in_every_process(start):
+def test_sticky_keys_keep_their_side_in_every_process_and_protocol(start):
     with start(SPLIT) as server:
+        key_has_the_same_side_in_every_protocol(server)
         sides = {key: {ask(server, key) for _ in range(6)} for key in (f"user-{n}" for n in range(12))}
         assert all(len(side) == 1 for side in sides.values())
         assert {version for side in sides.values() for version in side} == {1, 2}
@@ -100,17 +102,16 @@ def ask_rpc(server, channel, key=None):
         yield int(told["x-model-version"]), told["x-request-id"]
 
 
-def test_key_has_the_same_side_in_every_protocol(start):
-    with start(SPLIT) as server:
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) for _ in range(4)]
-        sides = {key: ask(server, key) for key in (f"user-{n}" for n in range(12))}
-        for n, (key, side) in enumerate(sides.items()):
-            assert list(ask_rpc(server, channels[n % 4], key)) == [(side, "abc")] * 2
-        without = [version for _ in range(20) for version, _ in ask_rpc(server, channels[0])]
-        assert 15 <= without.count(2) <= 25
-        for channel in channels:
-            channel.close()
+def key_has_the_same_side_in_every_protocol(server):
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) for _ in range(4)]
+    sides = {key: ask(server, key) for key in (f"user-{n}" for n in range(12))}
+    for n, (key, side) in enumerate(sides.items()):
+        assert list(ask_rpc(server, channels[n % 4], key)) == [(side, "abc")] * 2
+    without = [version for _ in range(20) for version, _ in ask_rpc(server, channels[0])]
+    assert 15 <= without.count(2) <= 25
+    for channel in channels:
+        channel.close()
 
 
 def test_bad_canary_is_ejected_automatically_and_stays_out(start, tmp_path):
@@ -136,14 +137,9 @@ def test_recorded_requests_warm_the_next_version_before_it_is_ready(start, tmp_p
         until(lambda: sample(server, "freshet_recorded_requests_total") == 10)
     assert list(recordings.glob("small-w*.parquet"))
     pytest.importorskip("pyarrow")
-    from typer.testing import CliRunner
-
-    from freshet_serving.serving.commands.cli import app
-
     repository = tmp_path / "repository"
-    arguments = ["recordings", "warmup", "small", "--recordings", str(recordings), "--repository", str(repository)]
-    found = CliRunner().invoke(app, arguments)
-    assert found.output == "small 2: 10 requests stored for warm-up\n"
+    said = run("recordings", "warmup", "small", "--recordings", str(recordings), "--repository", str(repository))
+    assert said == "small 2: 10 requests stored for warm-up\n"
     reader = VersionReader(repository / "small" / "2")
     reader.verify()
     assert WARMUP in reader.manifest.files

@@ -10,7 +10,6 @@ from freshet_serving import Publisher
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from tests.e2e.servers import ALONE, LiveServer
 from tests.models.publishing.torches import run_torch
-from tests.support.packages import make_weights, row_of, write_package
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -57,36 +56,6 @@ def pair(tmp_path):
     yield start
     for server in servers:
         server.__exit__(None, None, None)
-
-
-def test_rollback_reaches_both_servers_and_training_continues(tmp_path, pair):
-    write_package(tmp_path / "repository", users=range(20))
-    servers = pair(tmp_path / "repository")
-    publisher = Publisher(tmp_path / "repository", "small")
-    for step in range(1, 5):
-        publisher.publish(
-            {"user": ([step], [row_of(step, step)])}, dense={"mlp_0/bias": make_weights(step)["mlp_0/bias"]}
-        )
-    wait_for_all(servers, "small", "1.4", FRESH_S)
-
-    roll_back(servers[0], "small", "1.2")
-    told_s = wait_for_all(servers, "small", "1.2", ROLLED_BACK_S)
-    undone = publisher.undone()
-    assert undone.rows["user"][0].tolist() == [3, 4]
-    publisher.publish({"user": ([9], [row_of(9, 9)])})
-    fresh_s = wait_for_all(servers, "small", "1.5", FRESH_S)
-    print(f"the other server after {told_s:.2f} s, both fresh after {fresh_s:.2f} s")
-
-    wanted = {}
-    for server in servers:
-        inputs = {"user": [3, 4, 9, 1], "tags": [[]] * 4, "floats": [[0.0] * 4] * 4}
-        scores, generation = server.predict("small", inputs)
-        assert generation == "1.5"
-        wanted[server] = np.ravel(scores).tolist()
-    assert wanted[servers[0]] == wanted[servers[1]]
-    contents = publisher.served()
-    rows = contents.rows("user", np.array([3, 4, 9, 1]))[1]
-    assert rows.tolist() == [row_of(k, t).tolist() for k, t in ((3, 0), (4, 0), (9, 9), (1, 1))]
 
 
 @pytest.mark.tensorflow

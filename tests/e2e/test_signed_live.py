@@ -34,8 +34,7 @@ def generation(server):
 
 
 def reason(server):
-    models = json.loads(server.get("/admin/models", admin=True)[2])["models"]
-    chain = models["small"]["served"]["1"]["chain"]
+    chain = server.about()["models"]["small"]["served"]["1"]["chain"]
     return f"{chain['state']}: {chain['reason']}"
 
 

@@ -1,6 +1,5 @@
 """`freshet train` again over a log that has grown: what it reads, and what the guard holds of it."""
 
-import subprocess
 import sys
 
 import numpy as np
@@ -9,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
+
+from freshet_serving.serving.commands.cli import main
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
 
@@ -56,23 +57,28 @@ class Shop:
         pq.write_table(table, self.folder / "log" / f"{self.rows:09}.parquet")
         self.rows += rows
 
-    def train(self, *more):
-        command = [sys.executable, "-m", "freshet_serving", "train", "--config", "train.toml", *more]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+
+def exit_status():
+    """What the command ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
 
 
-def test_a_run_whose_deltas_are_held_ends_with_3(tmp_path):
+def test_a_run_whose_deltas_are_held_ends_with_3(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["freshet", "train", "--config", "train.toml"])
     shop = Shop(tmp_path)
     shop.grow(12_000)
-    assert shop.train().returncode == 0
+    assert exit_status() == 0
     shop.grow(1000)
-    assert shop.train().returncode == 0
+    assert exit_status() == 0
     shop.grow(1000, label=0.0)
-    ended = shop.train()
-    assert ended.returncode == 3, ended.stdout + ended.stderr
-    assert "0 of 1,000 labels are above 0: expected about" in ended.stderr
-    assert "freshet delta release shop" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert exit_status() == 3
+    said = capsys.readouterr().err
+    assert "0 of 1,000 labels are above 0: expected about" in said
+    assert "freshet delta release shop" in said
+    assert "Traceback" not in said
     # Normal rows after it release what is held, as those of a stream do.
     shop.grow(3000)
-    assert shop.train().returncode == 0
+    assert exit_status() == 0

@@ -76,10 +76,10 @@ def test_refreshed_model_beats_the_frozen_one_on_synthetic_data(tmp_path):
             "model": {"name": "ctr", "hidden": [64]},
             "data": {"path": "synthetic", "label": "label", "format": "parquet"},
             "features": default_features(),
-            "publish": {"repository": str(tmp_path / "repository"), "full_rows": 40_000, "delta_rows": 2000},
+            "publish": {"repository": str(tmp_path / "repository"), "full_rows": 100_000, "delta_rows": 2000},
         }
     )
-    served, frozen = beats_frozen(tmp_path, config, SyntheticSource(rows=64_000, drift_rows=160_000))
+    served, frozen = beats_frozen(tmp_path, config, SyntheticSource(rows=160_000, drift_rows=400_000))
     print(f"synthetic: AUC served {served:.4f}, frozen {frozen:.4f}")
     assert served > frozen
 
@@ -93,10 +93,10 @@ def test_refreshed_model_beats_the_frozen_one_on_movielens(tmp_path):
     raw = {
         "model": {"name": "ml", "hidden": [64]},
         "data": {"path": str(DATA / "ml-1m"), "format": "movielens"},
-        "publish": {"repository": str(tmp_path / "repository"), "full_rows": 100_000, "delta_rows": 1000},
+        "publish": {"repository": str(tmp_path / "repository"), "full_rows": 200_000, "delta_rows": 1000},
     }
     config = parse_config(raw)
-    source = Slice(open_source(config.data, config.features), 120_000)
+    source = Slice(open_source(config.data, config.features), 240_000)
     served, frozen = beats_frozen(tmp_path, config, source)
     print(f"MovieLens slice: AUC served {served:.4f}, frozen {frozen:.4f}")
     assert served > frozen

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import threading
 
 import pytest
 
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
+from tests.e2e.askers import askers
 from tests.e2e.servers import ALONE, LiveServer
 from tests.serving.commands.running import run
 from tests.support.object_stage import ReplicaSet, served, upload_package
@@ -21,33 +21,6 @@ USERS = list(range(20))
 INPUTS = {"user": [1, 2], "tags": [["a"], []], "floats": [[0.0] * 4] * 2}
 
 
-class Load:
-    """Requests to one server, one after the other, by a thread: the generations that answered, and what failed."""
-
-    def __init__(self, server):
-        self.server, self.generations, self.failed = server, [], []
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self._ask, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-    def _ask(self):
-        while not self.ended.is_set():
-            try:
-                _, generation, *_ = self.server.predict("small", INPUTS)
-            except Exception as error:
-                self.failed.append(repr(error))
-                return
-            if self.generations[-1:] != [generation]:
-                self.generations.append(generation)
-
-
 def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_path):
     repository = tmp_path / "repository"
     write_package(repository, users=USERS)
@@ -56,9 +29,7 @@ def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_pa
     first = LiveServer(repository, *ALONE, log=tmp_path / "first.log")
     second = LiveServer(repository, "--workers", "2", log=tmp_path / "second.log")
     with first, second:
-        for server in (first, second):
-            server.wait_ready()
-        with Load(first) as one, Load(second) as other:
+        with askers(first, INPUTS, count=1) as (one,), askers(second, INPUTS, count=1) as (other,):
             # The bad night: live by itself.
             write_package(repository, 2, users=USERS, seed=9)
             until(lambda: {first.generation("small"), second.generation("small")} == {"2.0"}, within_s=30)
@@ -78,8 +49,10 @@ def test_bad_night_is_gone_back_from_under_load_with_a_restart_in_between(tmp_pa
 
         second.process.send_signal(signal.SIGKILL)
         second.process.wait(30)
-        with LiveServer(repository, "--workers", "2", log=tmp_path / "again.log") as again, Load(first) as one:
-            again.wait_ready()
+        with (
+            LiveServer(repository, "--workers", "2", log=tmp_path / "again.log") as again,
+            askers(first, INPUTS, count=1) as (one,),
+        ):
             assert again.generation("small") == "1.2"
             assert served(again)["digest"] == served(first)["digest"]
             lines = run("version", "list", "small", *admin).splitlines()
@@ -106,7 +79,7 @@ def test_mirrors_of_an_object_store_go_back_together_and_an_empty_one_follows(st
         upload_package(store, address, tmp_path / f"package-{version}", version=version, seed=version)
     with ReplicaSet(address, env, tmp_path, 3) as fleet:
         until(lambda: fleet.generations() == ["2.0"] * 3, within_s=30)
-        with Load(fleet.servers[0]) as one, Load(fleet.servers[1]) as other:
+        with askers(fleet.servers[0], INPUTS, count=1) as (one,), askers(fleet.servers[1], INPUTS, count=1) as (other,):
             # A killed server has the withdrawn version in its mirror, and must not serve it when it is back.
             fleet.servers[2].process.kill()
             fleet.servers[2].__exit__()

@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
-import signal
 import sys
 import tempfile
 import threading
@@ -27,7 +25,6 @@ import numpy as np
 
 from freshet_serving import Client, Ragged
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package.delta import write_delta
 from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
 from tests.programs.list_checker import (
@@ -43,16 +40,15 @@ from tests.programs.list_checker import (
     first_contents,
     restocked,
 )
+from tests.programs.live_changes import BEYOND, KILLS, ROLLBACKS, UNDO_DEPTH, LiveChanges
 from tests.support.tower_shop import shop_delta, write_shop
 from tests.support.towers import MODEL
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
-ITEMS, UNDO_DEPTH, FAR = 2000, 8, 25
+ITEMS = 2000
 SCHEMES = ("http", "http", "grpc")
 ACTIONS = {"rows and records": 24, "stock": 30, "removals": 12, "user tower": 8, "item tower": 6, "everything": 4}
-ROLLBACKS, KILLS = 8, 2
-BEYOND = "of them beyond the undo log"
 KEPT_STEPS, SHOWN = 300, 5
 IN_STOCK = [[1, None], {"not": 0}]
 NUMBERS = (1, 3, 10, 100, 10_000)
@@ -121,59 +117,28 @@ def step_of(generation):
     return int(generation.partition(".")[2])
 
 
-class Story:
-    """What one server serves, and who asks it. Its lock guards the checker, the order of changes and the counts.
-
-    order: the step that is served after each change, before the change is sent. acknowledged: how many of these the
-    server has acknowledged.
-    """
+class Story(LiveChanges):
+    """What one server serves, and who asks it. Its lock guards the checker and the counts too."""
 
     def __init__(self, live, folder, contents, seed):
-        self._live, self._upload, self._seed = live, folder / "upload", seed
-        self._random, self._lock, self._stop = np.random.default_rng(seed), threading.Lock(), threading.Event()
-        self._ids, self._line, self._steps = contents.ids, [0], [0]
-        self.checker, self.order, self.acknowledged = ListChecker(), [0], 1
+        super().__init__(live, MODEL, folder, np.random.default_rng(seed), ACTIONS | {ROLLBACKS: 8, KILLS: 2})
+        self._seed, self._stop, self._ids = seed, threading.Event(), contents.ids
+        self.checker, self.counts, self.problems, self.lost = ListChecker(), Counter(), [], []
         self.checker.contents[0] = contents
-        self.done, self.counts, self.problems, self.lost = Counter(), Counter(), [], []
-        self.named, self._killed = set(), 0
+        self.named = set()
 
     # Changes, by one thread.
 
-    def act(self):
-        """Publish, roll back or kill a worker."""
-        # The server may not have noticed yet that the last one is dead. One that answers has to be left.
-        workers = [worker for worker in self._workers() if worker["up"] and worker["pid"] != self._killed]
-        weights = ACTIONS | ({"rollbacks": ROLLBACKS} if len(self._line) > 1 else {})
-        weights |= {"killed workers": KILLS} if len(workers) > 1 else {}
-        name = self._random.choice(list(weights), p=np.array(list(weights.values())) / sum(weights.values()))
-        if name == "killed workers":
-            self._killed = workers[self._random.integers(0, len(workers))]["pid"]
-            os.kill(self._killed, signal.SIGKILL)
-        elif name == "rollbacks":
-            self._roll_back()
-        else:
-            self._publish(name)
-        self.done[str(name)] += 1
-
-    def _workers(self):
-        return json.loads(self._live.get("/admin/models", admin=True)[2]).get("workers", [])
-
-    def _publish(self, name):
-        before, step = self.checker.contents[self._line[-1]], self._live.next_step(MODEL)
-        change, after = self._changed(name, before)
-        write_delta(self._upload, shop_delta(after, change, step, self._line[-1]))
-        with self._lock:
+    def delta(self, kind, step):
+        change, after = self._changed(kind, self.checker.contents[self.line[-1]])
+        with self.lock:
             self.checker.contents[step] = after
-            self.order.append(step)
-            self._steps.append(step)
-            self.checker.forget(set(self._steps[:-KEPT_STEPS]) - set(self._line[-2 * FAR :]))
-        status, reply = self._live.upload(MODEL, self._upload.read_bytes())
-        self._answered(status, reply)
-        self._line.append(step)
+            self.checker.forget(self.forgotten(KEPT_STEPS))
+        return shop_delta(after, change, step, self.line[-1])
 
     def _changed(self, name, before):
         """A random change of a kind, and the contents after it."""
-        random, n = self._random, len(self._ids)
+        random, n = self.random, len(self._ids)
 
         def some(of, most):
             return random.choice(of, min(len(of), random.integers(1, most)), replace=False).tolist()
@@ -196,22 +161,6 @@ class Story:
             change = Change(some(range(n), 200), some(range(n), 200), categories=categories, dense=change.dense)
         return change, changed(before, change, random)
 
-    def _roll_back(self):
-        span = FAR if self._random.random() < 0.15 else UNDO_DEPTH - 2
-        at = max(0, len(self._line) - 1 - int(self._random.integers(1, span + 1)))
-        with self._lock:
-            self.order.append(self._line[at])
-        self.done[BEYOND] += len(self._line) - 1 - at > UNDO_DEPTH
-        asked = {"generation": f"1.{self._line[at]}", "reason": "worse"}
-        self._answered(*self._live.post_json(f"/admin/models/{MODEL}/rollback", asked))
-        del self._line[at + 1 :]
-
-    def _answered(self, status, reply):
-        if status != 200:
-            raise RuntimeError(f"a change was answered by {status}: {reply}")
-        with self._lock:
-            self.acknowledged = len(self.order)
-
     # Clients, each by a thread of its own.
 
     def __enter__(self):
@@ -229,9 +178,8 @@ class Story:
 
     def _ask_on(self, number):
         random, scheme = np.random.default_rng((self._seed, number)), SCHEMES[number]
-        port = getattr(self._live, f"{scheme}_port")
-        client = Client(f"grpc://127.0.0.1:{port}", timeout_s=60) if scheme == "grpc" else None
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        client = Client(self.live.address(scheme), timeout_s=60) if scheme == "grpc" else None
+        connection = http.client.HTTPConnection("127.0.0.1", self.live.http_port, timeout=60)
         while not self._stop.is_set():
             asked, acknowledged = random_request(self._ids, random), self.acknowledged
             try:
@@ -240,14 +188,14 @@ class Story:
                 self.lost.append(f"{type(error).__name__}: {error}")
                 connection.close()
                 continue
-            with self._lock:
+            with self.lock:
                 self._check(asked, listed, acknowledged)
         if client:
             client.close()
 
     def _check(self, asked, listed, acknowledged):
         problem = self.checker.problem(asked, listed)
-        if not problem and listed.step not in self.order[acknowledged - 1 :]:
+        if not problem and self.is_stale(listed.step, acknowledged):
             problem = f"a reply is of step {listed.step}; acknowledged before was {self.order[acknowledged - 1]}"
             self.counts["stale"] += 1
         if problem:
@@ -281,7 +229,7 @@ def story(folder, options, seconds, seed):
                     current.problems.append(f"{type(error).__name__}: {error}")
                     break
                 time.sleep(pauses.random() * 0.4)
-    if len(current.lost) > len(SCHEMES) * current.done["killed workers"]:
+    if len(current.lost) > len(SCHEMES) * current.done[KILLS]:
         often = ", ".join(f"{count} {text}" for text, count in Counter(current.lost).most_common(SHOWN))
         current.problems.append(f"{len(current.lost)} requests without an answer: {often}")
     figures = {"done": dict(current.done), "counts": dict(current.counts), "generations": len(current.named)}
@@ -290,7 +238,7 @@ def story(folder, options, seconds, seed):
 
 def page(results):
     lines = opening("Best items while everything changes", __doc__ or "", results)
-    kinds, layouts = [*ACTIONS, "rollbacks", BEYOND, "killed workers"], results["layouts"]
+    kinds, layouts = [*ACTIONS, ROLLBACKS, BEYOND, KILLS], results["layouts"]
     counts = {
         "replies": "replies checked", "filtered": "of them with a filter", "lists": "lists", "items": "items in them",
         "in stock": "items that had to be in stock", "lagging": "replies of vectors that lagged",

@@ -21,10 +21,7 @@ version has to be refused. Requests that a killed worker loses are sent again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
-import signal
 import sys
 import tempfile
 import threading
@@ -35,9 +32,9 @@ from pathlib import Path
 
 import numpy as np
 
-from freshet_serving.processor.package.delta import write_delta
 from loadtest.reports.report import machine, opening, origin, store, table
 from tests.e2e.servers import ALONE, LiveServer
+from tests.programs.live_changes import BEYOND, KILLS, ROLLBACKS, UNDO_DEPTH, LiveChanges, one_of
 from tests.programs.short_lived import TTL_S
 from tests.programs.user_checker import (
     ACTIONS,
@@ -60,10 +57,9 @@ RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 LAYOUTS = {"alone": ALONE, "two workers": ("--workers", "2")}
 EXACT, BOUNDED = MODES = ("exact", "bounded")
 BOUND_STEPS = 20
-MEGABYTES, UNDO_DEPTH, FAR = 32, 8, 25
+MEGABYTES = 32
 CHANGES = {"rows": 85, "removals": 6, "dense weights": 3, "everything": 1}
-ROLLBACKS, KILLS = 6, 1
-BEYOND, MISSED = "of them beyond the undo log", "missed: "
+MISSED = "missed: "
 CALLS = {
     "score": 60, "score with events": 12, "append": 12, "append late": 6, "append twice": 5, "replace": 6, "remove": 6,
     "prepare anew": 3, "prepare what is kept": 4, "append with an outdated version": 2, "release": 2, "erase": 3,
@@ -82,38 +78,16 @@ MISSES = re.compile(r'^freshet_model_user_state_misses_total\{.*cause="(\w+)".*\
 COUNTED = re.compile(r"^freshet_model_user_state_(hits|older_hits|kept|not_kept|unasked)_total\{.*\} (\S+)$", re.M)
 
 
-class Changes:
-    """Changes of one server, and what it serves. The lock guards the contents and the order of changes.
-
-    order: the step that is served after each change, before the change is sent. acknowledged: how many of these the
-    server has acknowledged. bound_steps: by how many steps a user's part may be older.
-    """
+class Changes(LiveChanges):
+    """Changes of one server. bound_steps: by how many steps a user's part may be older."""
 
     def __init__(self, live, folder, contents, seed, bound_steps):
-        self.live, self._upload, self._random = live, folder / "upload", np.random.default_rng(seed)
-        self._lock, self._line, self._steps, self._killed = threading.Lock(), [0], [0], 0
-        self._contents, self.order, self.acknowledged = {0: contents}, [0], 1
-        self._network, self._parents, self._bound_steps = contents.network, {}, bound_steps
-        self.counts, self.states, self._read = Counter(), Counter(), {}
+        super().__init__(live, MODEL, folder, np.random.default_rng(seed), CHANGES | {ROLLBACKS: 6, KILLS: 1})
+        self._contents, self._network = {0: contents}, contents.network
+        self._parents, self._bound_steps, self.states, self._read = {}, bound_steps, Counter(), {}
 
-    def act(self):
-        """Publish, roll back or kill a worker."""
-        served = json.loads(self.live.get("/admin/models", admin=True)[2])
-        # The server may not have noticed yet that the last one is dead. One that answers has to be left.
-        workers = [w for w in served.get("workers", []) if w["up"] and w["pid"] != self._killed]
-        weights = CHANGES | ({"rollbacks": ROLLBACKS} if len(self._line) > 1 else {})
-        weights |= {"killed workers": KILLS} if len(workers) > 1 else {}
-        name = one_of(weights, self._random)
-        if name in ("killed workers", "rollbacks"):
-            self.read_states()
-        if name == "killed workers":
-            self._killed = workers[self._random.integers(0, len(workers))]["pid"]
-            os.kill(self._killed, signal.SIGKILL)
-        elif name == "rollbacks":
-            self._roll_back()
-        else:
-            self._publish(name, served["models"][MODEL]["served"]["1"]["chain"]["next_step"])
-        self.counts[name] += 1
+    def before_a_loss(self):
+        self.read_states()
 
     def read_states(self):
         """Add what the server has counted of users' parts since the last time."""
@@ -125,44 +99,34 @@ class Changes:
 
     @property
     def deltas(self):
-        return sum(self.counts[name] for name in CHANGES)
+        return sum(self.done[name] for name in CHANGES)
 
     def of(self, step):
         """Return what a step holds; None if nobody has published it, or long ago."""
-        with self._lock:
+        with self.lock:
             return self._contents.get(step)
-
-    def is_stale(self, step, acknowledged):
-        """Report whether a step is older than the last of so many acknowledged changes."""
-        with self._lock:
-            return step not in self.order[acknowledged - 1 :]
 
     def may_be_older(self, step, state_step):
         """Report whether a user's part of a step may be used under a later one."""
-        with self._lock:
+        with self.lock:
             if not step - self._bound_steps <= state_step < step:
                 return False
             while step > state_step:
                 step = self._parents.get(step, -1)
             return step == state_step
 
-    def _publish(self, name, step):
-        before = self._contents[self._line[-1]]
-        change = self._change(name)
-        after = changed(before, change, self._random)
-        write_delta(self._upload, user_delta(after, change, step, self._line[-1]))
-        with self._lock:
-            self._contents[step] = after
-            self._parents[step] = self._line[-1]
-            self.order.append(step)
-            self._steps.append(step)
-            for old in set(self._steps[:-KEPT_STEPS]) - set(self._line[-2 * FAR :]):
+    def delta(self, kind, step):
+        parent = self.line[-1]
+        change = self._change(kind)
+        after = changed(self._contents[parent], change, self.random)
+        with self.lock:
+            self._contents[step], self._parents[step] = after, parent
+            for old in self.forgotten(KEPT_STEPS):
                 self._contents.pop(old, None)
-        self._answered(*self.live.upload(MODEL, self._upload.read_bytes()))
-        self._line.append(step)
+        return user_delta(after, change, step, parent)
 
     def _change(self, name):
-        random, sizes = self._random, {"item": ITEMS, "user": USERS, "action": ACTIONS}
+        random, sizes = self.random, {"item": ITEMS, "user": USERS, "action": ACTIONS}
 
         def some(table, most):
             return random.choice(sizes[table], random.integers(1, most + 1), replace=False).tolist()
@@ -178,27 +142,6 @@ class Changes:
             rows["action"] = some("action", 1)
         gone = [key for key in some("item", 6) if key not in rows["item"]] if name == "removals" else []
         return Change(rows, {"item": gone} if gone else {}, dense)
-
-    def _roll_back(self):
-        span = FAR if self._random.random() < 0.15 else UNDO_DEPTH - 2
-        at = max(0, len(self._line) - 1 - int(self._random.integers(1, span + 1)))
-        with self._lock:
-            self.order.append(self._line[at])
-        self.counts[BEYOND] += len(self._line) - 1 - at > UNDO_DEPTH
-        asked = {"generation": f"1.{self._line[at]}", "reason": "worse"}
-        self._answered(*self.live.post_json(f"/admin/models/{MODEL}/rollback", asked))
-        del self._line[at + 1 :]
-
-    def _answered(self, status, reply):
-        if status != 200:
-            raise RuntimeError(f"a change was answered by {status}: {reply}")
-        with self._lock:
-            self.acknowledged = len(self.order)
-
-
-def one_of(weights, random):
-    """Return a name, as often as its weight says."""
-    return str(random.choice(list(weights), p=np.array(list(weights.values())) / sum(weights.values())))
 
 
 @dataclass
@@ -496,7 +439,7 @@ def story(folder, network, mode, options, seconds, deltas, seed):
     return {
         "seconds": round(lasted_s),
         "deltas": changes.deltas,
-        "changes": dict(changes.counts),
+        "changes": dict(changes.done),
         "generations": len(set().union(*(caller.steps for caller in callers.callers.values()))),
         "replies": {name: caller.counts["replies"] for name, caller in callers.callers.items()},
         "counts": callers.total("counts"),
@@ -527,7 +470,7 @@ def page(results):
     stories = results["stories"]
     causes = sorted({name for figures in stories.values() for name in figures["states"] if name.startswith(MISSED)})
     lines = [("changes", kind, f"of them with {kind}") for kind in CHANGES]
-    lines += [("changes", kind, kind) for kind in ("rollbacks", BEYOND, "killed workers")]
+    lines += [("changes", kind, kind) for kind in (ROLLBACKS, BEYOND, KILLS)]
     lines += [("calls", name, f"requests: {name}") for name in (PREPARE, *CALLS, GONE_ASKED)]
     lines += [("counts", name, text) for name, text in COUNTS.items()]
     lines += [("replies", name, f"scored by {name}") for name in CLIENTS]
