@@ -112,18 +112,16 @@ class _Progress:
         self._count, self._last_s = 0, 0.0
 
     def note(self, name: str) -> None:
-        now_s = time.monotonic()
         if store.recorded is not None:
             return
+        now_s = time.monotonic()
         if not self._count:
             log.warning("compiling kernels for this processor, which takes about a minute; %s", store.kept)
-        elif now_s < self._last_s + PROGRESS_S:
-            self._count += 1
-            return
-        else:
+            self._last_s = now_s
+        elif now_s >= self._last_s + PROGRESS_S:
             log.warning("compiling kernels: %d done, now %s", self._count, name)
+            self._last_s = now_s
         self._count += 1
-        self._last_s = now_s
 
 
 _progress = _Progress()

@@ -72,19 +72,20 @@ def plan(
             raise BadInput(f"groups.{name[:64]}: no core is left for this group")
         cores = min(len(frozenset().union(*cpus)) if cpus else len(allowed), busy or len(allowed))
         own_options = _own_options(config, group)
-        check(own_options, "" if name == DEFAULT else f"groups.{name[:64]}.")
+        field = "" if name == DEFAULT else f"groups.{name[:64]}."
+        check(own_options, field)
         if own_options.device_stages:
             if config.compute == "inline":
                 raise BadInput("compute: expected threads with device_stages, got inline")
             # Loaded where there are device stages.
             from freshet_serving.processor.sessions.stages import check_stages
 
-            check_stages(own_options.device_stages, "" if name == DEFAULT else f"groups.{name[:64]}.")
+            check_stages(own_options.device_stages, field)
         if own_options.device_rows_mb:
             # Loaded where rows are to lie on a device.
             from freshet_serving.processor.running.placed_rows import check_device_rows
 
-            check_device_rows("" if name == DEFAULT else f"groups.{name[:64]}.")
+            check_device_rows(field)
         # Inline, the event loop's thread is a session; helpers are added only on request.
         sessions = own_options.sessions or (1 if config.compute == "inline" else min(cores, MAX_SESSIONS))
         options = GroupOptions(**{**asdict(own_options), "sessions": sessions}, compute=config.compute, cpus=cpus)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self, get_args
 
 from freshet_serving.processor.options import between, one_of, option
@@ -19,59 +20,50 @@ COMPUTING = "Computing"
 QUEUE_ROWS, ROW_IDS = 65_536, 64
 
 
+computing = partial(option, heading=COMPUTING, folded=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """The options of a process's sessions, which apply to groups that do not override them."""
 
     sessions: int = field(
         default=0,
-        metadata=option(
+        metadata=computing(
             "Sessions of each serving process; if sessions is set and workers is not, there is one process",
             between(0, MAX_SESSIONS, "one per core"),
-            heading=COMPUTING,
-            folded=True,
         ),
     )
     threads_per_session: int = field(
-        default=1,
-        metadata=option("Threads for one run of an executable", between(1, 256), heading=COMPUTING, folded=True),
+        default=1, metadata=computing("Threads for one run of an executable", between(1, 256))
     )
     device_stages: int = field(
         default=0,
-        metadata=option(
-            "Threads that run the rows of several sessions in one large batch; for GPUs",
-            between(0, 64, "none"),
-            heading=COMPUTING,
-            folded=True,
+        metadata=computing(
+            "Threads that run the rows of several sessions in one large batch; for GPUs", between(0, 64, "none")
         ),
     )
     device_rows_mb: int = field(
         default=0,
-        metadata=option(
+        metadata=computing(
             "Memory of a GPU for the rows of a version, which the GPU then gathers itself",
             between(0, 1 << 24, "none"),
             unit="MiB",
-            heading=COMPUTING,
-            folded=True,
         ),
     )
     batch_window_us: float = field(
         default=0.0,
-        metadata=option(
+        metadata=computing(
             "Longest wait for a batch to grow; with 0 an idle session takes all waiting requests",
             between(0, 10_000_000),
             unit="microseconds",
-            heading=COMPUTING,
-            folded=True,
         ),
     )
     max_queue_rows: int = field(
         default=QUEUE_ROWS,
-        metadata=option(
+        metadata=computing(
             "Candidate rows that may wait, and their ids; the server refuses requests beyond that (load shedding)",
             between(1, 1 << 31),
-            heading=COMPUTING,
-            folded=True,
         ),
     )
 
@@ -112,12 +104,10 @@ class ProcessOptions(SessionOptions):
 
     user_state_mb: int = field(
         default=0,
-        metadata=option(
+        metadata=computing(
             "Memory for what was computed of users, to be used again while it is exact; shared by all processes",
             between(0, 1 << 24, "none"),
             unit="MiB",
-            heading=COMPUTING,
-            folded=True,
         ),
     )
 

@@ -51,12 +51,19 @@ def artefact(backend, rows=4, **changes):
     return Artefact(**{"bucket": rows, "data": engine, "weights": NAMES, "target": "cuda-sm_90"} | changes)
 
 
-def scored(executable, seed=5):
-    """Inputs of a bucket, and the executable's scores of them."""
+def opened(**changes):
+    """A program with an artefact."""
+    backend = load_backend("tensorrt")
+    program = backend.open_program(SPEC)
+    program.add(artefact(backend, **changes))
+    return program
+
+
+def assert_scores(executable, weights):
     inputs, outputs = SPEC.allocate_inputs(executable.bucket), SPEC.allocate_outputs(executable.bucket)
-    inputs["x"][...] = np.random.default_rng(seed).standard_normal(inputs["x"].shape)
+    inputs["x"][...] = np.random.default_rng(5).standard_normal(inputs["x"].shape)
     executable.bind_buffers(inputs, outputs)()
-    return inputs["x"], outputs["score"]
+    np.testing.assert_allclose(outputs["score"], expected(inputs["x"], weights), atol=1e-6)
 
 
 def test_missing_library_gives_a_one_line_error(monkeypatch):
@@ -94,14 +101,11 @@ def test_buckets_share_one_copy_of_the_weights_on_the_device(gpu):
     executables = program.with_weights(weights)
     assert sum(map(len, gpu.device.values())) == sum(w.nbytes for w in weights.values())
     for executable in executables.values():
-        x, got = scored(executable)
-        np.testing.assert_allclose(got, expected(x, weights), atol=1e-6)
+        assert_scores(executable, weights)
 
 
 def test_new_weights_build_no_engine_and_leave_old_bindings_alone(gpu):
-    backend = load_backend("tensorrt")
-    program = backend.open_program(SPEC)
-    program.add(artefact(backend))
+    program = opened()
     old = program.with_weights(make_weights(0))[4]
     weights, built = make_weights(1), gpu.library.built
     new = program.with_weights(weights)[4]
@@ -110,15 +114,12 @@ def test_new_weights_build_no_engine_and_leave_old_bindings_alone(gpu):
     for w in weights.values():
         w[...] = np.nan
     for executable, read in ((old, make_weights(0)), (new, kept), (old, make_weights(0))):
-        x, got = scored(executable)
-        np.testing.assert_allclose(got, expected(x, read), atol=1e-6)
+        assert_scores(executable, read)
     assert gpu.library.built == built
 
 
 def test_device_memory_and_streams_go_back_with_the_last_binding(gpu):
-    backend = load_backend("tensorrt")
-    program = backend.open_program(SPEC)
-    program.add(artefact(backend))
+    program = opened()
     executable = program.with_weights(make_weights())[4]
     run = executable.bind_buffers(SPEC.allocate_inputs(4), SPEC.allocate_outputs(4))
     del executable
@@ -142,24 +143,17 @@ def test_device_memory_and_streams_go_back_with_the_last_binding(gpu):
     ],
 )
 def test_unfit_engine_is_refused(changes, error, message, gpu):
-    backend = load_backend("tensorrt")
     with pytest.raises(error, match=message):
-        backend.open_program(SPEC).add(artefact(backend, **changes))
+        opened(**changes)
 
 
 def test_engine_of_another_library_is_built_from_its_model(gpu):
-    backend = load_backend("tensorrt")
-    program = backend.open_program(SPEC)
-    program.add(artefact(backend, data=b"", origin=make_onnx_origin()))
-    x, got = scored(program.with_weights(make_weights())[4])
-    np.testing.assert_allclose(got, expected(x, make_weights()), atol=1e-6)
+    assert_scores(opened(data=b"", origin=make_onnx_origin()).with_weights(make_weights())[4], make_weights())
 
 
 @pytest.mark.parametrize("name", ["mlp_0/bias", "mlp_0/kernel"])
 def test_weight_of_another_shape_is_refused(name, gpu):
-    backend = load_backend("tensorrt")
-    program = backend.open_program(SPEC)
-    program.add(artefact(backend))
+    program = opened()
     with pytest.raises(BadInput, match=f"dense weight '{name}': expected float32"):
         program.with_weights(make_weights() | {name: np.zeros((3,), np.float32)})
     assert not gpu.device

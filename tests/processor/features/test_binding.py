@@ -50,25 +50,21 @@ def splits(*at):
     return np.array(at, I64)
 
 
-def test_request_has_the_row_count_of_its_inputs():
-    assert PLAN.bind_inputs(make_inputs([1])).rows == 1
-    assert PLAN.bind_inputs(make_inputs(range(7))).rows == 7
+ONE, FIVE = make_inputs([1]), make_inputs(range(5))
+accepted = {
+    "one row": (ONE, 1),
+    "several rows": (FIVE, 5),
+    "another order": (dict(reversed(FIVE.items())), 5),
+    **{f"one row of {name}": (FIVE | {name: ONE[name]}, 5) for name in ONE},
+    "a plain input as a column": (FIVE | {"user": np.arange(5).reshape(5, 1)}, 5),
+    "no strings, as integers": (FIVE | {"tags": Ragged.of([[]] * 5)}, 5),
+    "blank inputs": (input_reader.blank_inputs(SMALL), 1),
+}
 
 
-@pytest.mark.parametrize("name", ["user", "tags", "floats"])
-def test_single_row_input_is_broadcast_to_the_other_rows(name):
-    inputs = make_inputs(range(5)) | {name: make_inputs([1])[name]}
-    assert PLAN.bind_inputs(inputs).rows == 5
-
-
-def test_order_of_the_inputs_does_not_matter():
-    inputs = make_inputs(range(3)) | {"user": np.array([1])}
-    backwards = dict(reversed(inputs.items()))
-    assert PLAN.bind_inputs(inputs).rows == PLAN.bind_inputs(backwards).rows == 3
-
-
-def test_plain_input_may_come_as_a_column():
-    assert PLAN.bind_inputs(make_inputs(range(3)) | {"user": np.arange(3).reshape(3, 1)}).rows == 3
+@pytest.mark.parametrize(("inputs", "rows"), accepted.values(), ids=accepted.keys())
+def test_request_has_the_row_count_of_its_inputs(inputs, rows):
+    assert PLAN.bind_inputs(inputs).rows == rows
 
 
 def test_strided_and_transposed_arrays_are_bound_by_their_values():
@@ -126,56 +122,6 @@ refused = {
     ),
     "strings for ragged": ({"tags": Strings.of(["a"] * 3)}, "'tags': expected ragged rows, got strings"),
     "ragged ids for strings": ({"tags": Ragged.of([[1], [], [2]])}, "'tags': expected strings, got int64"),
-    "no row_splits": (
-        {"tags": Ragged(Strings.of([]), splits())},
-        "'tags': expected row_splits ascending from 0 to 0",
-    ),
-    "row_splits of no row": ({"tags": Ragged(Strings.of([]), splits(0))}, "for at least one row"),
-    "row_splits that start late": (
-        {"tags": Ragged(Strings.of(["a"]), splits(1, 1, 1, 1))},
-        "row_splits ascending",
-    ),
-    "row_splits that go back": (
-        {"tags": Ragged(Strings.of(["a", "b"]), splits(0, 2, 1, 2))},
-        "row_splits ascending",
-    ),
-    "negative row_splits": ({"tags": Ragged(Strings.of(["a"]), splits(0, -1, 0, 1))}, "row_splits ascending"),
-    "row_splits beyond the values": (
-        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 2))},
-        "from 0 to 1",
-    ),
-    "row_splits short of the values": (
-        {"tags": Ragged(Strings.of(["a"] * 9), splits(0, 0, 0, 2))},
-        "from 0 to 9",
-    ),
-    "row_splits that overflow": (
-        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -(2**63), 1))},
-        "row_splits ascending",
-    ),
-    "row_splits whose differences wrap around": (
-        {"tags": Ragged(Strings.of(["a"]), splits(0, 2**63 - 1, -2, 1))},
-        "row_splits ascending",
-    ),
-    "row_splits of rank 2": (
-        {"tags": Ragged(Strings.of(["a"]), splits(0, 0, 0, 1).reshape(4, 1))},
-        "row_splits asc",
-    ),
-    "row_splits of two columns": (
-        {"tags": Ragged(Strings.of(["a"]), np.zeros((4, 2), I64))},
-        "row_splits ascending",
-    ),
-    "row_splits that are a number": (
-        {"tags": Ragged(Strings.of(["a"]), np.array(3))},
-        "row_splits ascending",
-    ),
-    "row_splits of floats": (
-        {"tags": Ragged(Strings.of(["a"]), np.array([0, 0, 0.5, 1]))},
-        "row_splits ascending",
-    ),
-    "row_splits of NaN": (
-        {"tags": Ragged(Strings.of(["a"]), np.array([0, np.nan, 0, 1]))},
-        "row_splits ascending",
-    ),
 }
 
 
@@ -183,6 +129,32 @@ refused = {
 def test_mismatched_input_is_refused_by_name(change, message):
     with pytest.raises(BadInput, match=message):
         PLAN.bind_inputs(make_inputs(range(3)) | change)
+
+
+refused_splits = {
+    "none": (0, splits()),
+    "of no row": (0, splits(0)),
+    "that start late": (1, splits(1, 1, 1, 1)),
+    "that go back": (2, splits(0, 2, 1, 2)),
+    "negative": (1, splits(0, -1, 0, 1)),
+    "beyond the values": (1, splits(0, 0, 0, 2)),
+    "short of the values": (9, splits(0, 0, 0, 2)),
+    "that overflow": (1, splits(0, 2**63 - 1, -(2**63), 1)),
+    "whose differences wrap around": (1, splits(0, 2**63 - 1, -2, 1)),
+    "of rank 2": (1, splits(0, 0, 0, 1).reshape(4, 1)),
+    "of two columns": (1, np.zeros((4, 2), I64)),
+    "that are a number": (1, np.array(3)),
+    "of floats": (1, np.array([0, 0, 0.5, 1])),
+    "of NaN": (1, np.array([0, np.nan, 0, 1])),
+}
+
+
+@pytest.mark.parametrize(("values", "row_splits"), refused_splits.values(), ids=refused_splits.keys())
+def test_row_splits_that_do_not_divide_the_values_are_refused(values, row_splits):
+    tags = Ragged(Strings.of(["a"] * values), row_splits)
+    message = f"'tags': expected row_splits ascending from 0 to {values} for at least one row"
+    with pytest.raises(BadInput, match=message):
+        PLAN.bind_inputs(make_inputs(range(3)) | {"tags": tags})
 
 
 @pytest.mark.parametrize("name", ["user", "tags", "floats"])
@@ -214,10 +186,6 @@ ragged = SparsePlan(
 def test_values_of_a_ragged_input_have_their_dtype_and_rank(values, message):
     with pytest.raises(BadInput, match=message):
         ragged.bind_inputs({"ids": Ragged(values, splits(0, 3))})
-
-
-def test_empty_string_rows_may_arrive_as_an_empty_int_array():
-    assert PLAN.bind_inputs(make_inputs(range(3)) | {"tags": Ragged.of([[], [], []])}).rows == 3
 
 
 def test_packed_strings_arrive_row_by_row():
@@ -378,14 +346,6 @@ def test_layout_cache_is_bounded(monkeypatch):
         assert len(PLAIN._binder._layouts) <= 3
 
 
-def test_blank_inputs_make_a_one_row_request(tmp_path):
-    from freshet_serving.processor.features.input_reader import blank_inputs
-    from tests.support.packages import manifest
-
-    made = manifest()
-    assert SparsePlan(made).bind_inputs(blank_inputs(made)).rows == 1
-
-
 def test_infinite_numbers_read_only_by_a_transform_are_refused():
     inputs, bucket = (
         [Input("price", "float32", columns=2)],
@@ -401,26 +361,27 @@ def test_infinite_numbers_read_only_by_a_transform_are_refused():
         plan.bind_inputs({"price": np.array([[0, 1], [-np.inf, 2]], F32)})
 
 
-class TestAnInputThatAKeyFills:
-    """Before a request is bound, what it left out is filled; here only a key that the model does not read is absent."""
+LOOKED_UP = SparsePlan(looked_up.manifest())
+SENT_ALL = {f"f{j}": np.zeros(2, F32) for j in range(4)} | {
+    "user": np.array([1, 2]),
+    "tags": Ragged.of([["a"], ["b"]]),
+}
 
-    def test_the_request_with_and_without_the_key_is_bound_alike(self):
-        plan = SparsePlan(looked_up.manifest())
-        columns = {f"f{j}": np.zeros(2, np.float32) for j in range(4)}
-        columns |= {"user": np.array([1, 2]), "tags": Ragged.of([["a"], ["b"]])}
-        without = plan.bind_inputs(columns, RequestLimits())
-        with_key = plan.bind_inputs(columns | {"user_id": np.array([7])}, RequestLimits())
-        assert (without.rows, without.ids) == (with_key.rows, with_key.ids) == (2, 4)
 
-    def test_what_is_still_missing_is_named_with_its_key(self):
-        columns = {"user": np.array([1]), "tags": Ragged.of([["a"]]), "f2": np.zeros(1, np.float32)}
-        plan = SparsePlan(looked_up.manifest())
-        with pytest.raises(BadInput, match=r"input 'f0' is missing: expected it, or 'user_id', by which online feat"):
-            plan.bind_inputs(columns)
+def test_request_with_and_without_an_unread_key_is_bound_alike():
+    """What keys fill is filled before a request is bound; here only a key that the model does not read is absent."""
+    for inputs in (SENT_ALL, SENT_ALL | {"user_id": np.array([7])}):
+        bound = LOOKED_UP.bind_inputs(inputs, RequestLimits())
+        assert (bound.rows, bound.ids) == (2, 4)
 
-    @pytest.mark.parametrize("key", [np.zeros(1, np.float32), np.array([1, 2, 3])])
-    def test_a_key_of_another_type_or_row_count_is_refused(self, key):
-        columns = {f"f{j}": np.zeros(2, np.float32) for j in range(4)}
-        columns |= {"user": np.array([1, 2]), "tags": Ragged.of([["a"], ["b"]]), "user_id": key}
-        with pytest.raises(BadInput, match=r"input 'user_id': expected"):
-            SparsePlan(looked_up.manifest()).bind_inputs(columns)
+
+def test_missing_input_is_named_with_its_key():
+    left_out = {name: column for name, column in SENT_ALL.items() if name != "f0"}
+    with pytest.raises(BadInput, match=r"input 'f0' is missing: expected it, or 'user_id', by which online feat"):
+        LOOKED_UP.bind_inputs(left_out)
+
+
+@pytest.mark.parametrize("key", [np.zeros(1, F32), np.array([1, 2, 3])])
+def test_key_of_another_type_or_row_count_is_refused(key):
+    with pytest.raises(BadInput, match=r"input 'user_id': expected"):
+        LOOKED_UP.bind_inputs(SENT_ALL | {"user_id": key})

@@ -42,7 +42,7 @@ def flat(column, shape):
     return FlatColumn(values, len(values) // width, width)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), ROWS, WINDOWS, BUCKETS, st.integers(0, 2**63 - 1), st.booleans())
 def test_windows_of_a_column_cross_as_lists_of_their_own(data, rows, windows, buckets, key, swapped):
     (history, of_history), (other, of_other) = data.draw(columns(rows)), data.draw(columns(rows))
@@ -70,7 +70,7 @@ def test_windows_of_a_column_cross_as_lists_of_their_own(data, rows, windows, bu
     assert not any(name.startswith("e") for name in made)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.integers(1, 5), st.booleans(), st.booleans(), st.booleans())
 def test_equal_events_are_those_of_a_plain_loop(data, rows, one_history, one_value, words):
     def drawn(n):

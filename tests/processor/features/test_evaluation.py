@@ -22,24 +22,9 @@ pytestmark = pytest.mark.tensorflow
 INT64 = st.integers(-(2**63), 2**63 - 1)
 WORDS = st.lists(st.binary(max_size=90) | st.text(max_size=40).map(str.encode), min_size=1, max_size=12)
 FLOATS = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.5,
-    1e-30,
-    123456.789,
-    1e10,
-    -3.4e38,
-    1e-45,
-    -1e-40,
-    np.inf,
-    -np.inf,
-    np.nan,
-    0.1,
-    2.5,
-    1e-5,
+    0.0, -0.0, 1.0, -1.5, 1e-30, 123456.789, 1e10, -3.4e38, 1e-45, -1e-40, np.inf, -np.inf, np.nan, 0.1, 2.5, 1e-5,
     99999.995,
-]
+]  # fmt: skip
 BUCKETS = 2**61 + 12345
 few = settings(max_examples=25, deadline=None)
 

@@ -73,8 +73,6 @@ def test_every_limit_but_those_of_json_and_inflation_is_an_option():
         *(field.name for field, _ in options_of(RequestLimits)), "max_inflation", "max_json_bytes", "max_nodes"
     ]  # fmt: skip
     check(DEFAULTS)
-    with pytest.raises(BadInput, match="max_rows: expected 1 to"):
-        check(RequestLimits(max_rows=0))
 
 
 def test_help_shows_first_what_most_servers_set():
@@ -96,5 +94,5 @@ def test_limit_takes_one_to_its_most_and_has_its_default(name, default, most):
     for value in (1, most):
         check(RequestLimits(**{name: value}))
     for value in (0, most + 1):
-        with pytest.raises(BadInput, match=name):
+        with pytest.raises(BadInput, match=f"{name}: expected 1 to"):
             check(RequestLimits(**{name: value}))

@@ -1,5 +1,6 @@
 """All kernels of the package become one file, which another process loads without compiling."""
 
+import contextlib
 import importlib
 import itertools
 import subprocess
@@ -56,30 +57,29 @@ def test_symbols_of_a_bundle_are_met_nowhere_else(folder):
     assert isinstance(FunctionIdentity._unique_ids, itertools.count)
 
 
-def test_every_module_with_kernels_is_imported(monkeypatch):
-    imported = []
-    monkeypatch.setattr(bundling, "import_module", imported.append)
+def imported_by(monkeypatch, load):
+    """Import all modules with kernels by `load`."""
+    monkeypatch.setattr(bundling, "import_module", load)
     monkeypatch.setattr(bundling, "track", lambda files, title: files)
     bundling.import_kernels()
+
+
+def test_every_module_with_kernels_is_imported(monkeypatch):
+    imported = []
+    imported_by(monkeypatch, imported.append)
     assert "freshet_serving.processor.kernels.pool" in imported
     assert "freshet_serving.models.embedding.kernels" in imported
     assert not any(name.endswith((".kernel", ".bundling", ".__main__")) for name in imported)
 
 
-def test_module_that_needs_an_extra_is_passed_over(monkeypatch):
+@pytest.mark.parametrize(
+    ("library", "passed_over"),
+    [("pyarrow", contextlib.nullcontext()), ("numpy", pytest.raises(ModuleNotFoundError))],
+    ids=["of an extra", "of the core"],
+)
+def test_only_modules_that_need_an_extra_are_passed_over(monkeypatch, library, passed_over):
     def missing(name):
-        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
-    monkeypatch.setattr(bundling, "import_module", missing)
-    monkeypatch.setattr(bundling, "track", lambda files, title: files)
-    bundling.import_kernels()
-
-
-def test_other_missing_modules_are_errors(monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
-
-    monkeypatch.setattr(bundling, "import_module", missing)
-    monkeypatch.setattr(bundling, "track", lambda files, title: files)
-    with pytest.raises(ModuleNotFoundError):
-        bundling.import_kernels()
+    with passed_over:
+        imported_by(monkeypatch, missing)

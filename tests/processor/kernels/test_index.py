@@ -144,24 +144,6 @@ def test_one_free_entry_ends_every_probe():
     assert found(index, [*keys, 99, MIN]) == [*keys, ABSENT, ABSENT]
 
 
-def test_claiming_the_same_new_key_twice_makes_one_entry():
-    index = empty_index(16)
-    count, entries = claimed(index, [5, 5, 6, 5])
-    assert count == 2
-    assert len(set(entries[[0, 1, 3]].tolist())) == 1
-    assert found(index, [5, 6, 7]) == [ABSENT] * 3
-
-
-def test_rehashing_drops_keys_without_a_row():
-    index = empty_index(16)
-    build(*at(index), keys_of([1, 2]))
-    claimed(index, [3])
-    grown = empty_index(64)
-    assert rehash(*at(index), *at(grown)) == 2
-    assert (grown[:, 1] != EMPTY).sum() == 2
-    assert found(grown, [1, 2, 3]) == [0, 1, ABSENT]
-
-
 @pytest.mark.parametrize("keys", [[0], [0, 1], range(0, 4096, 64), range(10_000)])
 def test_home_positions_stay_within_any_capacity(keys):
     for capacity in (16, 17, 1000, 2**31 + 3, MAX_CAPACITY):
@@ -196,10 +178,3 @@ def test_audit_finds_a_ref_outside_the_rows(ref):
     assert audit(*at(index), 3) == 3
     index[np.flatnonzero(index[:, 1] == 1)[0], 1] = ref
     assert audit(*at(index), 3) == -1
-
-
-def test_audit_counts_all_entries():
-    assert audit(*at(empty_index(16)), 5) == 0
-    index = empty_index(16)
-    build(*at(index), keys_of([4, 5, 6]))
-    assert audit(*at(index), 10) == 3

@@ -28,7 +28,7 @@ def rows_of(random, count, dim):
     return np.where(random.random((count, dim)) < 0.4, np.where(random.random((count, dim)) < 0.7, -0.0, 0.0), rows)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     lengths=lengths,
     dim=st.sampled_from([1, 2, 7, 8, 19, 64]),

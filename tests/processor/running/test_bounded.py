@@ -89,7 +89,7 @@ def test_rows_are_computed_bucket_by_bucket_and_none_is_skipped(bucket):
 FLOATS = st.floats(width=32) | st.floats(-2, 2, width=32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 250), st.integers(1, 3))
 def test_error_is_the_bound_that_99_percent_of_rows_meet(data, n, columns):
     wanted = data.draw(arrays(np.float32, (n, columns), elements=FLOATS))

@@ -62,16 +62,7 @@ def test_65_rows_run_as_64_and_1_instead_of_256():
     assert table.bucket_plan(255) == (256,)
     assert table.bucket_plan(256) == (256,)
     assert table.bucket_plan(257) == (256, 1)
-
-
-def test_full_batch_is_split_when_its_bucket_costs_more():
-    table = CostTable({1: 1, 64: 10, 256: 100})
-    assert table.bucket_plan(255) == (64,) * 4
-    assert table.bucket_plan(256) == (64,) * 4
-
-
-def test_batch_is_padded_when_padding_is_cheaper_than_another_run():
-    assert CostTable({1: 50, 64: 100, 256: 120}).bucket_plan(65) == (256,)
+    assert table.bucket_plan(0) == ()
 
 
 def test_amortised_cost_uses_the_cheapest_batch_and_is_additive():
@@ -183,14 +174,6 @@ def test_chunk_is_a_bucket_or_fits_into_one_turn(cost, rows, ids, piece):
     assert CostTable(cost).chunk_rows(rows, ids, 256) == piece
 
 
-def test_zero_rows_need_no_bucket():
-    assert CostTable({4: 1.0}).bucket_plan(0) == ()
-
-
-def test_one_bucket_covers_everything():
-    assert CostTable({4: 1.0}).bucket_plan(9) == (4, 4, 4)
-
-
 @pytest.mark.parametrize("cost", [{}, {0: 1.0}, {-1: 1.0, 4: 1.0}])
 def test_table_without_a_usable_bucket_is_refused(cost):
     with pytest.raises(ValueError, match="expected at least one of 1 or more rows"):
@@ -203,18 +186,21 @@ def test_exploration_tries_a_dear_bucket_only_when_rows_fill_it():
     assert [table.explore(rows) for rows in (63, 64, 65)] == [(64,), (64,), (256,)]
 
 
-def test_balanced_chunks_leave_no_remainder_for_one_session():
-    costs = CostTable({1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024})
-    assert costs.balanced_chunk_rows(700, 2, 256) == 175
-    assert costs.balanced_chunk_rows(1000, 2, 256) == 250
-    assert costs.balanced_chunk_rows(200, 2, 256) == 100
-    assert costs.balanced_chunk_rows(100, 1, 256) == 100
-
-
-def test_chunks_are_full_when_even_ones_need_dearer_buckets():
-    costs = CostTable({1: 0.001, 4: 0.0012})
-    assert costs.balanced_chunk_rows(9, 1, 4) == 4
-    assert costs.balanced_chunk_rows(10, 2, 4) == 4
+@pytest.mark.parametrize(
+    ("buckets", "rows", "sessions", "most", "chunk"),
+    [
+        ((1, 4, 64, 128, 192, 256), 700, 2, 256, 175),
+        ((1, 4, 64, 128, 192, 256), 1000, 2, 256, 250),
+        ((1, 4, 64, 128, 192, 256), 200, 2, 256, 100),
+        ((1, 4, 64, 128, 192, 256), 100, 1, 256, 100),
+        # Full ones, where even ones need dearer buckets.
+        ((1, 4), 9, 1, 4, 4),
+        ((1, 4), 10, 2, 4, 4),
+    ],
+)
+def test_balanced_chunks_leave_no_remainder_for_one_session(buckets, rows, sessions, most, chunk):
+    seconds = {1: 0.001, 4: 0.0012, 64: 0.006, 128: 0.012, 192: 0.018, 256: 0.024}
+    assert CostTable({bucket: seconds[bucket] for bucket in buckets}).balanced_chunk_rows(rows, sessions, most) == chunk
 
 
 def test_crowded_run_updates_its_cost_only_when_it_is_faster():

@@ -159,20 +159,25 @@ def test_user_input_that_varies_by_row_runs_undivided(processor):
     assert divided(processor) == 0
 
 
-def test_mixed_requests_in_one_batch_keep_their_own_scores(processor):
+def mixed():
+    """Divided requests, whole ones, and one whose user varies by row."""
     requests = [inputs(n, seed=n) for n in (3, 70, 1, 16, 2, 40, 5, 128, 9)]
     requests[2] = repeated(requests[2])
     requests[5] = repeated(requests[5])
     requests[7] |= {"age": np.linspace(-1, 1, 128).astype(np.float32)}
+    return requests
+
+
+@pytest.mark.parametrize(
+    ("requests", "least"), [(mixed(), 6), ([inputs(2, seed=n) for n in range(40)], 40)], ids=["mixed", "many users"]
+)
+def test_requests_in_one_batch_keep_their_own_scores(processor, requests, least):
     always(processor, False)
-    wanted = score(processor, *requests)
+    expected = score(processor, *requests)
     always(processor)
-
-    got = score(processor, *requests)
-
-    for mine, theirs in zip(got, wanted):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
-    assert divided(processor) >= 6
+    for got, whole in zip(score(processor, *requests), expected):
+        np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-6)
+    assert divided(processor) >= least
 
 
 def test_sparse_and_dense_times_never_exceed_the_batch_time(processor):
@@ -197,16 +202,6 @@ def test_infinite_user_or_candidate_number_fails_only_its_request(processor):
     ]
     for mine, theirs in zip((replies[0], replies[3]), wanted):
         np.testing.assert_allclose(mine.outputs["score"], theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_more_users_than_any_bucket_share_a_batch(processor):
-    requests = [inputs(2, seed=n) for n in range(40)]
-    always(processor, False)
-    wanted = score(processor, *requests)
-    always(processor)
-
-    for mine, theirs in zip(score(processor, *requests), wanted):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_user_ids_are_looked_up_once_per_request(processor):
@@ -308,18 +303,6 @@ def test_one_flip_publishes_a_delta_to_both_parts(package, tmp_path):
 
     assert not np.allclose(before, after, atol=1e-3)
     np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_scores_of_one_request_across_sessions_are_equal(package):
-    request = inputs(700, seed=5)
-    with Processor.initialize(ProcessorConfig(repository=str(package[0]), sessions=2)) as opened:
-        always(opened)
-        (got,) = score(opened, request)
-        assert divided(opened) >= 1
-        always(opened, False)
-        (wanted,) = score(opened, request)
-
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_concurrent_threads_and_users_get_their_own_scores(package):

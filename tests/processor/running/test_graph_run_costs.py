@@ -19,7 +19,7 @@ from freshet_serving.processor.package import (
     shorter,
 )
 from freshet_serving.processor.package.sequences import SEQUENCE, SequenceColumn
-from freshet_serving.processor.running import fillers, graph_run
+from freshet_serving.processor.running import fillers
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from tests.processor.running.graphs import manifest
 
@@ -54,34 +54,28 @@ def test_undivided_version_divides_nothing_once_priced():
     assert graphs.undivided.costs.cost == WHOLE
 
 
-def test_dividing_must_save_more_than_a_run_costs(monkeypatch):
-    monkeypatch.setattr(graph_run, "WORTH", 1.0)
-    even = priced({64: 10.0}, {1: 1.0}, {64: 9.0})
-    assert not even.worth_dividing(64)
-    assert priced({64: 10.0}, {1: 1.0}, {64: 8.9}).worth_dividing(64)
-
-
-def test_one_users_cost_counts_not_that_of_two():
-    assert priced({64: 10.0}, {1: 1.0, 2: 9.0}, {64: 6.0}).worth_dividing(64)
-
-
-def test_last_row_count_is_judged_by_itself():
-    graphs = priced({63: 9.8, 64: 10.0}, {1: 1.0}, {63: 5.0, 64: 60.0})
-    assert graphs.worth_dividing(63)
-    assert not graphs.worth_dividing(64)
-    assert not graphs.worth_dividing(1000)
-
-
-def test_more_rows_than_any_bucket_are_judged_as_the_most():
-    graphs = priced({64: 10.0}, {1: 1.0}, {64: 6.0})
-    assert graphs.worth_dividing(64)
-    assert graphs.worth_dividing(1000)
-
-
-@pytest.mark.parametrize(("whole", "score"), [({256: 20.0}, {64: 6.0}), ({64: 10.0}, {256: 12.0})])
-def test_both_forms_are_judged_up_to_the_larger_bucket(whole, score):
-    graphs = priced(whole, {1: 1.0}, score)
-    assert graphs.worth_dividing(256) == (256 in score)
+@pytest.mark.parametrize(
+    ("whole", "user", "score", "divided"),
+    [
+        ({64: 10.0}, {1: 1.0}, {64: 8.9}, {64: False}),
+        ({64: 10.0}, {1: 1.0}, {64: 8.6}, {64: True, 1000: True}),
+        ({64: 10.0}, {1: 1.0, 2: 9.0}, {64: 6.0}, {64: True}),
+        ({63: 9.8, 64: 10.0}, {1: 1.0}, {63: 5.0, 64: 60.0}, {63: True, 64: False, 1000: False}),
+        ({256: 20.0}, {1: 1.0}, {64: 6.0}, {256: False}),
+        ({64: 10.0}, {1: 1.0}, {256: 12.0}, {256: True}),
+    ],
+    ids=[
+        "saves nothing",
+        "saves more than a run costs",
+        "one user",
+        "last row count",
+        "more rows whole",
+        "more divided",
+    ],
+)
+def test_requests_are_divided_where_costs_favour_it(whole, user, score, divided):
+    graphs = priced(whole, user, score)
+    assert {rows: graphs.worth_dividing(rows) for rows in divided} == divided
 
 
 def odd(first):
@@ -199,15 +193,12 @@ def test_requests_with_histories_are_planned_by_the_cheaper_way():
     assert priced(WHOLE, {1: 0.1}, {64: 0.1}).costs.cost == WHOLE
 
 
-def test_stored_costs_are_part_of_the_plan_of_histories():
+def test_stored_costs_plan_batches_and_do_not_decide_about_dividing():
     made = with_history(())
     graphs = GraphRun(made, SparsePlan(made))
     graphs.price({"whole": {1: 5.0, 2: 9.0}, "user": {1: 4.0}, "score": {1: 3.0, 8: 4.0}}, {1: 2.0, 2: 3.0})
     assert graphs.undivided.costs.cost == {1: 2.0, 2: 3.0}
     assert graphs.costs.cost == {1: 2.0, 2: 3.0, 8: 8.0}
-
-
-def test_stored_costs_do_not_decide_about_dividing():
     graphs = GraphRun(manifest(), SparsePlan(manifest()))
     graphs.price({"whole": {64: 10.0}, "user": {1: 1.0}, "score": {64: 2.0}}, {64: 1.0})
     assert graphs.worth_dividing(64)

@@ -25,7 +25,7 @@ ARCHS = (pytest.param("din", marks=LONG), "stca", pytest.param("sasrec", marks=L
 def served(request, tmp_path_factory):
     """Return a trainer, a processor that serves what it has learned, whether events have times, and the repository."""
     arch, folder = request.param, tmp_path_factory.mktemp(request.param)
-    options = {} if arch == "din" else {"units": 8, "layers": 2}
+    options = {} if arch == "din" else {"units": 8, "layers": 1 if arch == "stca" else 2}
     trainer = make_trainer(arch, LENGTH, arch == "hstu", **options)
     trainer.learn(make_batch(64, EVENTS, timed=arch == "hstu"))
     publish(trainer, folder / "r", buckets=(1, ROWS))

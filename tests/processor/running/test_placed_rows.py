@@ -1,19 +1,10 @@
 """The seam of rows on a device: a subgraph fills what its executables read there."""
 
-from dataclasses import replace
-
-import pytest
-
 from freshet_serving.processor.backends import IoSpec
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.placed_rows import PlacedInputs
-from freshet_serving.processor.sessions.placement import plan
-from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
 from tests.support.packages import manifest
-
-CORES = frozenset({0, 1})
 
 
 class Placed(PlacedInputs):
@@ -35,11 +26,3 @@ def test_placed_inputs_take_the_place_of_the_packages_own():
     assert run.spec is placed.spec
     assert run.spec != own
     assert [name for name, _ in run.fillers] == list(own.inputs), "what fills the package's inputs is still known"
-
-
-def test_option_is_refused_without_the_extension(without_extensions):
-    without_extensions("device_rows")
-    own = {"ctr": replace(GroupConfig(), device_rows_mb=1)}
-    for config, field in ((SessionConfig(device_rows_mb=1), ""), (SessionConfig(groups=own), "groups.ctr.")):
-        with pytest.raises(BadInput, match=f"^{field}device_rows_mb needs the extension 'device_rows': "):
-            plan(config, CORES, [CORES], 2)

@@ -16,8 +16,8 @@ from freshet_serving.processor.watching import SessionStats
 from tests.processor.running.graphs import COSTS, Version, crowding
 
 
-def runner(clock=None, crowded=False):
-    return Runner(clock or FakeClock(), crowding(crowded), SessionStats())
+def runner(clock=None, crowded=False, stats=None):
+    return Runner(clock or FakeClock(), crowding(crowded), stats or SessionStats())
 
 
 def scored(version, works, runner_=None, shared=None):
@@ -78,10 +78,11 @@ def test_rows_of_a_chunk_begin_where_it_says():
     np.testing.assert_array_equal(got, [17, 18, 19, 20, 21])
 
 
-def test_user_inputs_with_a_row_per_candidate_run_whole():
+@pytest.mark.parametrize("chunk", [False, True])
+def test_user_inputs_with_a_row_per_candidate_run_whole(chunk):
     version = Version()
     version.graphs.worth_dividing = lambda rows: True
-    got, _ = scored(version, [version.request([1, 2, 3], [0, 0, 1])])
+    got, _ = scored(version, [version.request([1, 2, 3], [0, 0, 1])], shared=Shared(version) if chunk else None)
     np.testing.assert_array_equal(got, [10, 20, 31])
     assert {name for name, _ in version.log} == {"whole"}
 
@@ -90,7 +91,7 @@ def test_users_of_several_requests_are_computed_in_one_run():
     version = Version()
     version.graphs.worth_dividing = lambda rows: True
     stats = SessionStats()
-    one = Runner(FakeClock(), crowding(), stats)
+    one = runner(stats=stats)
     requests = [(n, [n, n + 1]) for n in range(5)]
     got, _ = scored(version, [version.request(a, b) for a, b in requests], one)
     np.testing.assert_array_equal(got, expected(requests))
@@ -145,16 +146,9 @@ def test_undivided_chunks_are_filled_by_their_shared_parts(divisible, worth):
     assert shared.user_tensors is None
 
 
-def test_chunk_with_a_user_per_row_runs_whole():
-    version = Version()
-    version.graphs.worth_dividing = lambda rows: True
-    scored(version, [version.request([1, 2], [0, 0])], shared=Shared(version))
-    assert {name for name, _ in version.log} == {"whole"}
-
-
 def test_a_bucket_out_of_favour_is_tried_now_and_then():
     version, stats = Version(user=False), SessionStats()
-    one = Runner(FakeClock(), crowding(), stats)
+    one = runner(stats=stats)
     version.graphs.undivided.costs = CostTable({1: 1.0, 4: 2.0, 16: 60.0})
     tried = []
     for stats.batches in range(2 * EXPLORE_EVERY):
@@ -234,7 +228,7 @@ def test_progress_is_reported_after_every_run():
 
 def test_runs_are_counted_by_bucket():
     version, stats = Version(user=False), SessionStats()
-    one = Runner(FakeClock(), crowding(), stats)
+    one = runner(stats=stats)
     scored(version, [version.request(1, range(17))], one)
     assert stats.buckets == {"16": 1, "1": 1} or stats.buckets == {16: 1, 1: 1}
     assert stats.padded_rows == 0
@@ -244,7 +238,7 @@ def test_runs_are_counted_by_bucket():
 
 def test_filled_rows_run_bucket_by_bucket_from_the_first_on():
     version, stats = Version(user=False), SessionStats()
-    one = Runner(FakeClock(), crowding(), stats)
+    one = runner(stats=stats)
     run = version.graphs.undivided
     version.buffers.inputs(run.name, 0, 16)["x"][:] = [[n, 1] for n in range(16)]
     run.costs = CostTable({1: 1.0, 4: 2.0, 16: 60.0})
@@ -294,14 +288,9 @@ def test_span_names_first_row_and_count_of_each_request():
     assert (part, spans.tolist()) == ([2], [[22, 3]])
     part, spans = one.spans_of(works[2:], 1, 4)
     assert (part, spans.tolist()) == ([2], [[21, 3]])
-
-
-def test_more_requests_than_ever_before_have_room():
-    one = runner()
-    works = [SimpleNamespace(bound=n, first=0, rows=1) for n in range(40)]
-    part, spans = one.spans_of(works, 0, 40)
-    assert part == list(range(40))
-    assert spans.tolist() == [[0, 1]] * 40
+    # More requests than ever before have room.
+    part, spans = one.spans_of(works[:1] * 40, 0, 120)
+    assert (part, spans.tolist()) == ([0] * 40, [[0, 3]] * 40)
 
 
 def test_one_row_of_the_users_tensors_is_shared():
@@ -334,7 +323,7 @@ def test_users_are_filled_by_spans_of_their_first_row():
 
 def test_rows_that_one_bucket_covers_are_not_explored():
     version, stats = Version(user=False), SessionStats()
-    one = Runner(FakeClock(), crowding(), stats)
+    one = runner(stats=stats)
     version.graphs.undivided.costs = CostTable({4: 50.0, 16: 3.0})
     for stats.batches in range(EXPLORE_EVERY):
         scored(version, [version.request(1, range(3))], one)

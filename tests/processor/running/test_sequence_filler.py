@@ -15,6 +15,7 @@ from tests.models.zoo.sequence_models import MEAN, SCALE, make_batch, make_train
 pytest.importorskip("tensorflow", reason="the tables are a trainer's")
 
 LENGTH = 3
+TRAINER = make_trainer("hstu", LENGTH, timed=True)
 
 
 def seconds(times, rows, unit="s"):
@@ -26,12 +27,16 @@ def seconds(times, rows, unit="s"):
     columns = make_batch(rows, (0,), timed=True).columns
     columns |= {"history.item": lists, "history.action": lists, "history.time": Ragged.of(times)}
     bound = plan.bind_inputs(columns)
-    trainer = make_trainer("hstu", LENGTH, timed=True)
-    out = np.full((rows, entry.width), 9, np.float32)
+    return written(TRAINER, bound, GraphInput("history", []), plan, entry.width)[:, -LENGTH:].tolist()
+
+
+def written(trainer, bound, history, plan, width):
+    """Return what a filler of the history writes for a request over other numbers, with the tables of a trainer."""
+    out = np.full((bound.rows, width), 9, np.float32)
     with trainer._pooling(bound) as write:
-        trainer.run.fillers = [("x", lambda *a: None), ("history", SequenceFill(GraphInput("history", []), plan))]
-        write(slice(0, rows), {"x": np.empty((rows, 1), np.float32), "history": out})
-    return out[:, -LENGTH:].tolist()
+        trainer.run.fillers = [("x", lambda *a: None), ("history", SequenceFill(history, plan))]
+        write(slice(0, bound.rows), {"x": np.empty((bound.rows, 1), np.float32), "history": out})
+    return out
 
 
 def test_seconds_are_counted_from_each_rows_newest_event():
@@ -61,11 +66,7 @@ def test_inputs_of_fewer_places_hold_the_first_ones():
     filled = {}
     for length in (2, LENGTH):
         wide = entry.columns_of(length)
-        filled[length] = np.full((1, wide), 9, np.float32)
-        with trainer._pooling(bound) as write:
-            given = GraphInput("history", ["requests", wide])
-            trainer.run.fillers = [("x", lambda *a: None), ("history", SequenceFill(given, plan))]
-            write(slice(0, 1), {"x": np.empty((1, 1), np.float32), "history": filled[length]})
+        filled[length] = written(trainer, bound, GraphInput("history", ["requests", wide]), plan, wide)
     np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
     assert filled[2][0, -2:].tolist() == [30, 0]
     assert filled[2][0, -4:-2].tolist() == [(np.log1p(np.float32(4)) - MEAN) * SCALE, 0]

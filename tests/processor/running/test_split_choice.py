@@ -146,11 +146,11 @@ def test_costs_are_those_of_requests_where_there_are_some():
     assert made.costs()[0].reviews == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     predicted=st.floats(5.5, 18.0),
     off=st.floats(0.6, 1.6),
-    noise=st.lists(st.floats(0.9, 1.1), min_size=200, max_size=200),
+    noise=st.lists(st.floats(0.9, 1.1), min_size=100, max_size=100),
 )
 def test_requests_settle_on_a_way_within_the_margin_of_the_best(predicted, off, noise):
     made = choice(predicted)

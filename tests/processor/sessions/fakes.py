@@ -135,6 +135,11 @@ class Answers:
         done = lambda answer: self.calls.put((number, answer))  # noqa: E731
         return Work(bound.rows, bound.ids, deadline_s, replica=replica, bound=bound, done=done)
 
+    def ask(self, sessions, replica, values):
+        """Enqueue one request, and check the rows of its answer."""
+        sessions.enqueue(self.work(replica, 0, values))
+        assert_answers(self.wait(1)[0], values)
+
     def wait(self, count):
         return dict(self.calls.get(timeout=TIMEOUT_S) for _ in range(count))
 

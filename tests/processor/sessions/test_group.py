@@ -47,21 +47,7 @@ def test_queue_of_expired_requests_leaves_the_session_idle():
         for number in range(3):
             sessions.enqueue(answers.work(replica, number, [1], 5.0))
         assert all(isinstance(a, Expired) for a in answers.wait(3).values())
-        sessions.enqueue(answers.work(replica, 3, [2]))
-        assert_answers(answers.wait(1)[3], [2])
-
-
-def test_full_queue_sheds_load_and_its_requests_are_answered():
-    replica, answers = FakeReplica(), Answers()
-    with group(max_queue_rows=4) as sessions:
-        with held(replica, sessions, answers):
-            sessions.enqueue(answers.work(replica, 0, [1, 2]))
-            sessions.enqueue(answers.work(replica, 1, [3, 4]))
-            with pytest.raises(Overloaded) as shed:
-                sessions.enqueue(answers.work(replica, 2, [5]))
-            # A row for 1.0 is being run and four wait; the cheapest batch does four for 1.5.
-            assert shed.value.retry_after_s == pytest.approx(2.5, rel=1e-3)
-        assert answers.wait(3).keys() == {-1, 0, 1}
+        answers.ask(sessions, replica, [2])
 
 
 def test_closing_answers_queued_requests_and_refuses_new_ones():
@@ -148,8 +134,7 @@ def test_work_of_a_large_stage_leaves_the_sessions_to_others():
             work.bound.cells = cells
             sessions.enqueue(work)
         assert replica.entered.acquire(timeout=TIMEOUT_S)
-        sessions.enqueue(answers.work(plain, 2, [2]))
-        assert_answers(answers.wait(1)[2], [2])
+        answers.ask(sessions, plain, [2])
         replica.hold.set()
         got = answers.wait(2)
         assert_answers(got[0], [0])
@@ -294,28 +279,6 @@ def test_inline_helper_shares_a_large_request_and_the_owner_answers():
 
 
 def test_inline_helper_takes_waiting_work_and_the_owner_answers():
-    replica, answers, home = FakeReplica(hold=threading.Event()), Answers(), Home()
-    with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
-        until(lambda: sessions._queue.idle)
-        sessions.set_owner(lambda delay_s: None, home.post)
-        for number in range(8):
-            sessions.enqueue(home.work(answers, replica, number, [number]))
-        owner = threading.Thread(target=sessions.run_once)
-        owner.start()
-        for _ in range(2):
-            assert replica.entered.acquire(timeout=TIMEOUT_S)
-        assert sessions.queue_rows == 0
-        replica.hold.set()
-        owner.join(TIMEOUT_S)
-        while len(home.threads) < 8:
-            home.deliver()
-        got = answers.wait(8)
-    for number in range(8):
-        assert_answers(got[number], [number])
-    assert replica.runs == [(4, 4), (4, 4)]
-
-
-def test_idle_inline_helper_keeps_no_request_alive():
     replica, answers, home, bound = FakeReplica(hold=threading.Event()), Answers(), Home(), []
     with group(compute="inline", sessions=2, max_batch_rows=4) as sessions:
         until(lambda: sessions._queue.idle)
@@ -329,12 +292,17 @@ def test_idle_inline_helper_keeps_no_request_alive():
         owner.start()
         for _ in range(2):
             assert replica.entered.acquire(timeout=TIMEOUT_S)
+        assert sessions.queue_rows == 0
         replica.hold.set()
         owner.join(TIMEOUT_S)
         while len(home.threads) < 8:
             home.deliver()
-        answers.wait(8)
+        got = answers.wait(8)
+        # An idle helper keeps no request alive.
         until(lambda: not any(one() for one in bound))
+    for number in range(8):
+        assert_answers(got[number], [number])
+    assert replica.runs == [(4, 4), (4, 4)]
 
 
 @pytest.mark.parametrize("values", [[[1, 2, 3, 4, 5, 6, 7, 8]], [[1, 2, 3, 4], [5, 6, 7, 8]]])

@@ -46,12 +46,7 @@ def test_groups_override_the_options_of_the_process():
     )  # fmt: skip
     a, b = plans["a"][1], plans["b"][1]
     assert (a.sessions, a.threads_per_session, a.batch_window_us, a.max_queue_rows) == (2, 3, 500.0, 7)
-    assert (b.sessions, b.threads_per_session, b.batch_window_us, b.max_queue_rows) == (
-        1,
-        2,
-        100.0,
-        9,
-    )
+    assert (b.sessions, b.threads_per_session, b.batch_window_us, b.max_queue_rows) == (1, 2, 100.0, 9)
 
 
 def test_sessions_of_a_group_take_its_cpusets_in_turn():
@@ -105,3 +100,14 @@ def test_session_count_never_exceeds_the_usable_cores():
 def test_contradictory_placement_options_are_refused(options, message):
     with pytest.raises(BadInput, match=message):
         planned(**options)
+
+
+@pytest.mark.parametrize(
+    ("extension", "option"), [("device_stages", "device_stages"), ("device_rows", "device_rows_mb")]
+)
+def test_option_of_an_extension_is_refused_without_it(extension, option, without_extensions):
+    without_extensions(extension)
+    assert list(planned()) == ["default"]
+    for options, field in (({option: 1}, ""), ({"groups": {"ctr": GroupConfig(**{option: 1})}}, "groups.ctr.")):
+        with pytest.raises(BadInput, match=f"^{field}{option} needs the extension '{extension}': "):
+            planned(**options)

@@ -24,7 +24,7 @@ from tests.support.extensions import needs
 from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 15, 16, 17, 33, 255, 256, 257, 1000])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 256, 257, 1000])
 def test_request_of_any_size_is_answered_in_order(open_processor, rows):
     users = [n % 30 for n in range(rows)]
     assert_reply(open_processor().process(request(users)), "1.0", scores(users))
@@ -153,11 +153,6 @@ def test_request_whose_deadline_passes_in_the_queue_expires(open_processor):
     assert isinstance(got["short"], Expired)
     assert_reply(got["long"], "1.0", scores([2]))
     assert_reply(got["patient"], "1.0", scores([3]))
-
-
-def test_zero_timeout_always_expires(open_processor):
-    with pytest.raises(Expired, match="deadline passed"):
-        open_processor().process(request([1], timeout_s=0.0))
 
 
 def test_full_queue_sheds_load_and_answers_its_requests(open_processor):

@@ -8,11 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.sessions.session import Session
 from freshet_serving.processor.watching.stats import total
 from tests.processor.sessions.fakes import (
     TIMEOUT_S,
@@ -28,8 +26,7 @@ from tests.processor.sessions.fakes import (
 def test_request_of_any_size_gets_its_own_rows_back(rows):
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
-        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+        answers.ask(sessions, replica, range(1, rows + 1))
     assert [b for b, _ in replica.runs] == list(replica.costs.bucket_plan(rows))
     assert sum(filled for _, filled in replica.runs) == rows
 
@@ -63,9 +60,8 @@ def test_statistics_count_batches_requests_rows_and_padding():
 def test_stale_buffer_contents_never_reach_the_next_batch():
     replica, answers = FakeReplica({4: 1.0}), Answers()
     with group() as sessions:
-        for number, values in enumerate([[9, 9, 9, 9], [1], [2, 3]]):
-            sessions.enqueue(answers.work(replica, number, values))
-            assert_answers(answers.wait(1)[number], values)
+        for values in ([9, 9, 9, 9], [1], [2, 3]):
+            answers.ask(sessions, replica, values)
 
 
 def test_replies_are_unchanged_when_later_batches_reuse_their_buffers():
@@ -88,9 +84,17 @@ def test_every_reply_names_the_pinned_generation():
     assert set(replica.pins.values()) == {None}
 
 
-def test_error_of_one_request_leaves_session_and_all_others_unharmed(caplog):
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ZeroDivisionError("/secret/path"), FreshetError, "the model could not be run on this request"),
+        (BadInput("ids: too many"), BadInput, "ids: too many"),
+        (NotReady("a store is away"), NotReady, "a store is away"),
+    ],
+)
+def test_error_of_one_request_leaves_session_and_all_others_unharmed(error, kind, message, caplog):
     replica, other, answers = FakeReplica(), FakeReplica(), Answers()
-    replica.broken = {13: ZeroDivisionError("/secret/path")}
+    replica.broken = {13: error}
     with group() as sessions:
         with caplog.at_level(logging.CRITICAL, logger="freshet.sessions"), held(replica, sessions, answers):
             sessions.enqueue(answers.work(other, 0, [1]))
@@ -101,23 +105,11 @@ def test_error_of_one_request_leaves_session_and_all_others_unharmed(caplog):
         assert_answers(got[0], [1])
         assert_answers(got[2], [3])
         assert_answers(got[3], [4])
-        assert type(got[1]) is FreshetError
-        assert str(got[1]) == "the model could not be run on this request"
-        sessions.enqueue(answers.work(replica, 4, [5]))
-        assert_answers(answers.wait(1)[4], [5])
+        assert (type(got[1]), str(got[1])) == (kind, message)
+        answers.ask(sessions, replica, [5])
     stats = total(sessions.statistics())
     assert stats.failed == 1
     assert set(replica.pins.values()) == {None}
-
-
-def test_freshet_error_is_returned_unchanged():
-    replica, answers = FakeReplica(), Answers()
-    replica.broken = {13: BadInput("ids: too many")}
-    with group() as sessions:
-        sessions.enqueue(answers.work(replica, 0, [13]))
-        got = answers.wait(1)[0]
-    assert type(got) is BadInput
-    assert str(got) == "ids: too many"
 
 
 def test_version_that_cannot_be_pinned_fails_only_its_requests():
@@ -127,8 +119,7 @@ def test_version_that_cannot_be_pinned_fails_only_its_requests():
     with group() as sessions:
         sessions.enqueue(answers.work(replica, 0, [1]))
         assert isinstance(answers.wait(1)[0], FreshetError)
-        sessions.enqueue(answers.work(FakeReplica(), 1, [2]))
-        assert_answers(answers.wait(1)[1], [2])
+        answers.ask(sessions, FakeReplica(), [2])
 
 
 def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
@@ -141,8 +132,7 @@ def test_raising_callback_leaves_session_and_other_replies_unharmed(caplog):
             sessions.enqueue(failing)
             sessions.enqueue(answers.work(replica, 1, [2]))
         assert_answers(answers.wait(2)[1], [2])
-        sessions.enqueue(answers.work(replica, 2, [3]))
-        assert_answers(answers.wait(1)[2], [3])
+        answers.ask(sessions, replica, [3])
 
 
 def test_runs_are_rebound_only_when_the_executable_changes():
@@ -158,8 +148,7 @@ def test_runs_are_rebound_only_when_the_executable_changes():
             answers.wait(1)
         assert replica.log.binds == 1
         state.executables = {SCORE: {4: SimpleNamespace(bucket=4, bind_buffers=replica.binder(4))}}
-        sessions.enqueue(answers.work(replica, 4, [7]))
-        assert_answers(answers.wait(1)[4], [7])
+        answers.ask(sessions, replica, [7])
         assert replica.log.binds == 2
 
 
@@ -172,40 +161,3 @@ def test_idle_session_does_not_keep_an_unserved_version_alive():
         replica.plan = replica.graphs = replica.run = None
         del replica
         assert gone.wait(TIMEOUT_S)
-
-
-@pytest.mark.parametrize("in_thread", [True, False])
-def test_waiting_for_a_core_does_not_raise_the_bucket_cost(in_thread):
-    clock, answers, replica = FakeClock(), Answers(), FakeReplica({1: 0.01})
-    had_s = [0.0]
-    clock.core_s = lambda: had_s[0]
-    bind_buffers = replica.binder(1)
-
-    def slow(inputs, outputs):
-        run = bind_buffers(inputs, outputs)
-
-        def waiting():
-            run()
-            clock.advance(0.05)
-            had_s[0] += 0.01
-
-        return waiting
-
-    replica.binder, replica.graphs.in_thread = lambda bucket: slow, in_thread
-    session = Session(0, clock)
-    for number in range(120):
-        session.run([answers.work(replica, number, [1])])
-    assert replica.costs.cost[1] == pytest.approx(0.01 if in_thread else 0.05, rel=0.1)
-
-
-def test_slice_of_a_batch_lists_first_row_and_count():
-    answers, replica = Answers(), FakeReplica()
-    works = [answers.work(replica, 0, [0] * n) for n in (3, 1, 5)]
-    session = Session(0, FakeClock())
-    part, spans = session._runner.spans_of(works, 2, 6)
-    assert part == [w.bound for w in works]
-    assert spans.tolist() == [[2, 1], [0, 1], [0, 2]]
-    works[2].first = 100
-    part, spans = session._runner.spans_of(works, 6, 9)
-    assert part == [works[2].bound]
-    assert spans.tolist() == [[102, 3]]

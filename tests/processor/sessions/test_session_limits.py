@@ -58,8 +58,7 @@ def test_request_that_does_not_end_is_answered_at_its_limit(deadline_s):
         sessions.enqueue(answers.work(replica, 0, [ENDLESS], given_s))
         assert type(answers.wait(1)[0]) is EndedRun
         assert clock.now_s() >= before_s + min(deadline_s or 1, 0.2)
-        sessions.enqueue(answers.work(replica, 1, [5]))
-        assert_answers(answers.wait(1)[1], [5])
+        answers.ask(sessions, replica, [5])
     assert issubclass(EndedRun, Expired)
 
 
@@ -85,13 +84,11 @@ def test_chunk_of_a_split_request_ends_the_whole_request():
     with group(max_batch_rows=4, max_queue_rows=100) as sessions:
         sessions.enqueue(answers.work(replica, 0, [*range(7), ENDLESS, *range(7)]))
         assert type(answers.wait(1)[0]) is EndedRun
-        sessions.enqueue(answers.work(replica, 1, [1, 2]))
-        assert_answers(answers.wait(1)[1], [1, 2])
+        answers.ask(sessions, replica, [1, 2])
 
 
 def test_graphs_that_cannot_be_ended_have_no_limit():
     replica, answers = FakeReplica(), Answers()
     with group() as sessions:
-        sessions.enqueue(answers.work(replica, 0, np.arange(5)))
-        assert_answers(answers.wait(1)[0], np.arange(5))
+        answers.ask(sessions, replica, np.arange(5))
         assert not any(thread.session._limit._ends._alive for thread in sessions._threads)

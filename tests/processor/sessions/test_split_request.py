@@ -51,8 +51,7 @@ def test_large_request_is_split_and_rejoined_in_order_and_generation(rows, parts
     replica, answers = Partly(), Answers()
     with group(sessions=3) as sessions:
         until(lambda: len(sessions._queue.idle) == 3)
-        sessions.enqueue(answers.work(replica, 0, range(1, rows + 1)))
-        assert_answers(answers.wait(1)[0], range(1, rows + 1))
+        answers.ask(sessions, replica, range(1, rows + 1))
         assert len(replica.readers) == 1, "one pin for all parts"
         assert (replica.readers[0] >= SESSION_READERS) == (parts > 1)
         until(lambda: len(sessions._free_readers) == RANKING_READER - SESSION_READERS)
@@ -72,19 +71,16 @@ def test_chunks_of_a_request_run_concurrently():
 
     replica, answers = Meeting(), Answers()
     with group(sessions=2) as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(8)))
-        assert_answers(answers.wait(1)[0], range(8))
+        answers.ask(sessions, replica, range(8))
 
 
 def test_request_that_fits_a_batch_needs_free_readers_to_split():
     replica, answers = Partly(), Answers()
     with group(sessions=1) as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(8)))
-        assert_answers(answers.wait(1)[0], range(8))
+        answers.ask(sessions, replica, range(8))
     with group(sessions=2) as sessions:
         sessions._free_readers.clear()
-        sessions.enqueue(answers.work(replica, 1, range(8)))
-        assert_answers(answers.wait(1)[1], range(8))
+        answers.ask(sessions, replica, range(8))
         with pytest.raises(Overloaded, match="too many requests larger than the largest batch"):
             sessions.enqueue(answers.work(replica, 2, range(9)))
     assert all(reader < SESSION_READERS for reader in replica.readers)
@@ -152,8 +148,7 @@ def test_row_invariant_features_are_looked_up_once_in_parts_first(options, monke
         4, [Looking(n, order) for n in (1, 2, 3)], SimpleNamespace(fill=fill)
     )
     with group(**options) as sessions:
-        sessions.enqueue(answers.work(replica, 0, range(10)))
-        assert_answers(answers.wait(1)[0], range(10))
+        answers.ask(sessions, replica, range(10))
     assert order == [1, 2, 3, "rows", "rows", "rows"]
     if "device_stages" not in options:
         assert filled.count((0, 0)) == 3, "a look-up alone is no run and no row of what batches are told to cost"
@@ -224,8 +219,7 @@ def test_failing_chunk_fails_the_request_and_releases_the_pin(caplog):
         assert answers.calls.empty()
         assert len(sessions._free_readers) == RANKING_READER - SESSION_READERS
         replica.broken = {}
-        sessions.enqueue(answers.work(replica, 1, range(20)))
-        assert_answers(answers.wait(1)[1], range(20))
+        answers.ask(sessions, replica, range(20))
     assert set(replica.pins.values()) == {None}
 
 

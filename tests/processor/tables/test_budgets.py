@@ -97,7 +97,7 @@ def test_processor_with_budgets_keeps_scores_during_maintenance(tmp_path):
     with Processor.initialize(plain) as processor:
         wanted = processor.process(request).outputs["score"]
     with Processor.initialize(tight) as processor:
-        for _ in range(200):
+        for _ in range(100):
             np.testing.assert_array_equal(processor.process(request).outputs["score"], wanted)
         (stats,) = model_stats(processor.host)
         assert set(stats.tiers) == {"user", "tag"}

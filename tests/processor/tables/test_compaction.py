@@ -182,7 +182,7 @@ KEYS = st.lists(st.integers(0, 25), unique=True, max_size=6)
 STEPS = st.lists(st.one_of(st.tuples(KEYS, KEYS), st.just("fold"), st.integers(0, 5)), min_size=2, max_size=10)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, dtype=st.sampled_from(["float32", "int8"]))
 def test_start_equals_the_deltas_after_any_mix_of_changes(tmp_path_factory, steps, dtype):
     version, change_log, _ = chained(tmp_path_factory.mktemp("any"), dtype, plan=[])

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
@@ -41,12 +38,6 @@ def test_invalid_configuration_is_refused_by_name(changes, message):
     with pytest.raises(BadInput, match=message) as refused:
         config(**changes)
     assert "secret" not in str(refused.value)
-
-
-def test_redis_client_is_not_loaded_without_remote_tables():
-    code = "import sys, freshet_serving.processor.engine; print('redis' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
 
 
 def test_configuration_is_refused_by_name_without_the_extension(without_extensions):

@@ -170,26 +170,13 @@ class World:
 
 
 keys = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1).filter(lambda key: key != 41)
-actions = st.sampled_from(
-    [
-        "apply",
-        "apply",
-        "undo",
-        "retire",
-        "retire",
-        "promote",
-        "demote",
-        "demote",
-        "tend",
-        "tend",
-        "flip",
-        "pin",
-        "unpin",
-    ]
-)
+ACTIONS = (
+    "apply", "apply", "undo", "retire", "retire", "promote", "demote", "demote", "tend", "tend", "flip", "pin", "unpin",
+)  # fmt: skip
+actions = st.sampled_from(ACTIONS)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     base=st.sets(keys, max_size=30),
     budget=st.integers(1, 40),
@@ -305,14 +292,18 @@ def test_maintenance_without_a_flip_frees_at_most_one_slice(tmp_path):
     assert table.tier.hot_rows >= 10 - 2 * tier.MOVES
 
 
+def change_some(table, tag, publish_seq):
+    """Apply and retire a delta of 10 of 40 keys."""
+    keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
+    table.retire(table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag), publish_seq)
+
+
 def test_log_stays_bounded_under_deltas(tmp_path):
     table = make_table(range(40), 4, tmp_path)
     sizes, publish_seq = [], 1
     for tag in range(1, 120):
-        keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
-        versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
         publish_seq += 1
-        table.retire(versions, publish_seq)
+        change_some(table, tag, publish_seq)
         for _ in range(12):
             table.maintain(publish_seq, publish_seq + 1, 0.0)
             publish_seq += 1
@@ -413,7 +404,7 @@ def test_readers_never_see_a_wrong_row_while_rows_move(tmp_path, moved, dtype):
     for thread in (*readers, periodic_thread):
         thread.start()
     random = np.random.default_rng(9)
-    for epoch in range(1, 150):
+    for epoch in range(1, 100):
         changed = random.choice(keys, 20, replace=False)
         with lock:
             table.reclaim(min(int(pins.min()), state[0][0]), state[0][0] + 1)
@@ -448,10 +439,8 @@ def test_segment_is_not_reused_while_readers_may_see_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(log, "free_segment", noted)
     for tag in range(1, 60):
-        keys = np.random.default_rng(tag).choice(40, 10, replace=False).astype(np.int64)
-        versions = table.apply(TableDelta(keys, rows_of(keys, tag), np.empty(0, np.int64)), tag)
         publish_seq += 1
-        table.retire(versions, publish_seq)
+        change_some(table, tag, publish_seq)
         for _ in range(12):
             table.maintain(publish_seq, publish_seq + 1, 0.0)
             assert not [segment for segment in log._free if emptied.get(segment) == publish_seq]
