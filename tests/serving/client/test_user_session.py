@@ -19,10 +19,11 @@ from tests.support.ranked import MODEL, write_ranked
 ITEMS = {"item": [5, 6, 7]}
 
 
-@pytest.fixture
-def address(tmp_path):
-    write_ranked(tmp_path)
-    config = ProcessorConfig(str(tmp_path), sessions=1, user_state_mb=4)
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked(folder)
+    config = ProcessorConfig(str(folder), sessions=1, user_state_mb=4)
     with Processor.initialize(config) as processor, Live(processor.predictor) as live:
         yield f"grpc://{live.address}"
 

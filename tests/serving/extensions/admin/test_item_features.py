@@ -14,10 +14,11 @@ from tests.support.ranked import MODEL, columns_of, manifest, write_ranked
 BODY = json.dumps({"outputs": {"item_ids": [[8, 7], [1, 2]], "scores": [[2.5, 1.0], [0, 0]]}}).encode()
 
 
-@pytest.fixture
-def processor(tmp_path):
-    write_ranked(tmp_path / "repository", recorded=range(0, 40, 2))
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as opened:
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked(folder, recorded=range(0, 40, 2))
+    with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as opened:
         yield opened
 
 
