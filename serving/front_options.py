@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from freshet_serving.processor.features.limits import REQUESTS, RequestLimits
 from freshet_serving.processor.options import Values, above, between, one_of, option
@@ -11,8 +12,15 @@ from freshet_serving.processor.options import Values, above, between, one_of, op
 PORTS, ACCESS, LIFE, WATCHING = "Ports", "Access", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
-port_option, access_option = partial(option, heading=PORTS), partial(option, heading=ACCESS)
-life_option, watching_option = partial(option, heading=LIFE), partial(option, heading=WATCHING)
+
+
+def option_field(default: Any, help: str, values: Values | None = None, *, repr: bool = True, **facts: Any) -> Any:
+    """Return a dataclass field that is an option; `facts` are those of processor.options.option."""
+    return field(default=default, repr=repr, metadata=option(help, values, **facts))
+
+
+port_option, access_option = partial(option_field, heading=PORTS), partial(option_field, heading=ACCESS)
+life_option, watching_option = partial(option_field, heading=LIFE), partial(option_field, heading=WATCHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,102 +29,67 @@ class FrontendOptions(RequestLimits):
 
     # Freshet's own.
     version: str = ""
-    default_timeout_ms: float = field(
-        default=0.0,
-        metadata=option(
-            "Deadline of requests that set none", between(0, 3_600_000, "none"), unit="milliseconds", heading=REQUESTS
-        ),
+    default_timeout_ms: float = option_field(
+        0.0, "Deadline of requests that set none", between(0, 3_600_000, "none"), unit="milliseconds", heading=REQUESTS
     )
-    shutdown_timeout_s: float = field(
-        default=30.0,
-        metadata=life_option("Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds"),
+    shutdown_timeout_s: float = life_option(
+        30.0, "Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds"
     )
-    idle_timeout_s: float = field(
-        default=620.0,
-        metadata=port_option(
-            "Close connections of the data ports that are idle for so long; let no proxy keep one for longer",
-            above(0, 86_400),
-            unit="seconds",
-            folded=True,
-        ),
+    idle_timeout_s: float = port_option(
+        620.0,
+        "Close connections of the data ports that are idle for so long; let no proxy keep one for longer",
+        above(0, 86_400),
+        unit="seconds",
+        folded=True,
     )
-    model_control: str = field(
-        default="none",
-        metadata=option(
-            "Let clients load and unload models; on the data ports", one_of("none", "explicit"), heading=REQUESTS
-        ),
+    model_control: str = option_field(
+        "none", "Let clients load and unload models; on the data ports", one_of("none", "explicit"), heading=REQUESTS
     )
-    shared_memory: str = field(
-        default="off",
-        metadata=option(
-            "Allow clients to send tensors in system shared memory; requires one worker",
-            one_of("off", "on"),
-            heading=REQUESTS,
-            folded=True,
-        ),
+    shared_memory: str = option_field(
+        "off",
+        "Allow clients to send tensors in system shared memory; requires one worker",
+        one_of("off", "on"),
+        heading=REQUESTS,
+        folded=True,
     )
-    admin_token: str = field(
-        default="",
+    admin_token: str = access_option(
+        "",
+        "Bearer token of the admin port; prefer FRESHET_ADMIN_TOKEN",
+        Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
         repr=False,
-        metadata=access_option(
-            "Bearer token of the admin port; prefer FRESHET_ADMIN_TOKEN",
-            Values("printable ASCII without spaces", lambda t: t.isascii() and t.isprintable() and " " not in t),
-        ),
     )
-    api_keys: str = field(
-        default="",
-        metadata=access_option(
-            "File of API keys; created by freshet key, reloaded when it changes", empty="no key required"
-        ),
+    api_keys: str = access_option(
+        "", "File of API keys; created by freshet key, reloaded when it changes", empty="no key required"
     )
-    tls_cert: str = field(
-        default="",
-        metadata=access_option(
-            "Certificate chain (PEM); enables TLS on every port; reloaded when it changes", empty="no TLS"
-        ),
+    tls_cert: str = access_option(
+        "", "Certificate chain (PEM); enables TLS on every port; reloaded when it changes", empty="no TLS"
     )
-    tls_key: str = field(
-        default="",
-        metadata=access_option("Private key of the certificate; PEM, no password, readable by its owner only"),
+    tls_key: str = access_option("", "Private key of the certificate; PEM, no password, readable by its owner only")
+    tls_client_ca: str = access_option(
+        "",
+        "CA certificates (PEM) that must have signed the client certificates",
+        folded=True,
+        empty="no client certificate required",
     )
-    tls_client_ca: str = field(
-        default="",
-        metadata=access_option(
-            "CA certificates (PEM) that must have signed the client certificates",
-            folded=True,
-            empty="no client certificate required",
-        ),
+    log_level: str = watching_option("info", "Minimum level of the log; on stderr", one_of(*LOG_LEVELS))
+    log_format: str = watching_option(
+        "text", "Format of the log; json writes one object per line", one_of("text", "json")
     )
-    log_level: str = field(
-        default="info", metadata=watching_option("Minimum level of the log; on stderr", one_of(*LOG_LEVELS))
+    access_log_share: float = watching_option(0.0, "Share of requests in the access log", SHARE)
+    trace_endpoint: str = watching_option(
+        "",
+        "OpenTelemetry collector; OTLP over HTTP",
+        Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
     )
-    log_format: str = field(
-        default="text",
-        metadata=watching_option("Format of the log; json writes one object per line", one_of("text", "json")),
-    )
-    access_log_share: float = field(default=0.0, metadata=watching_option("Share of requests in the access log", SHARE))
-    trace_endpoint: str = field(
-        default="",
-        metadata=watching_option(
-            "OpenTelemetry collector; OTLP over HTTP",
-            Values("an http:// or https:// address", lambda url: not url or url.startswith(("http://", "https://"))),
-        ),
-    )
-    trace_share: float = field(
-        default=0.01, metadata=watching_option("Share of requests without a traceparent to trace", SHARE, folded=True)
-    )
-    record: str = field(default="", metadata=watching_option("Folder for a sample of the requests; as Parquet"))
-    record_share: float = field(
-        default=0.01, metadata=watching_option("Share of requests to record", above(0, 1), folded=True)
-    )
-    record_max_bytes: int = field(
-        default=1 << 30,
-        metadata=watching_option(
-            "Maximum disk use of recorded requests; the oldest are removed first",
-            between(1 << 20, 1 << 50),
-            unit="bytes",
-            folded=True,
-        ),
+    trace_share: float = watching_option(0.01, "Share of requests without a traceparent to trace", SHARE, folded=True)
+    record: str = watching_option("", "Folder for a sample of the requests; as Parquet")
+    record_share: float = watching_option(0.01, "Share of requests to record", above(0, 1), folded=True)
+    record_max_bytes: int = watching_option(
+        1 << 30,
+        "Maximum disk use of recorded requests; the oldest are removed first",
+        between(1 << 20, 1 << 50),
+        unit="bytes",
+        folded=True,
     )
 
     @property

@@ -34,6 +34,7 @@ from freshet_serving.serving.front_options import (
     WATCHING,
     FrontendOptions,
     life_option,
+    option_field,
     port_option,
 )
 from freshet_serving.serving.http.origin_checks import is_loopback
@@ -50,7 +51,7 @@ SAMPLE_REPOSITORY = "the sample"
 SECTIONS = ("groups", "model", "online_stores")
 REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
-repository_option, table_option = partial(option, heading=REPOSITORY), partial(option, heading=TABLES)
+repository_option, table_option = partial(option_field, heading=REPOSITORY), partial(option_field, heading=TABLES)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 EXTENSIONS = {
@@ -72,161 +73,123 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     """Validated options; names include the units. `groups`, `model` and `online_stores` are sections of the file."""
 
     repository: str = field(
-        metadata=repository_option(
-            "Folder or bucket with models; as NAME/VERSION", Values("a folder or an s3://, gs://, az:// address", bool)
+        metadata=option(
+            "Folder or bucket with models; as NAME/VERSION",
+            Values("a folder or an s3://, gs://, az:// address", bool),
+            heading=REPOSITORY,
         )
     )
-    sample: bool = field(
-        default=False,
-        metadata=repository_option(
-            "Serve a sample; in place of a repository, with a new delta every second, for a first look"
-        ),
+    sample: bool = repository_option(
+        False, "Serve a sample; in place of a repository, with a new delta every second, for a first look"
     )
-    mirror: str = field(
-        default="",
-        metadata=repository_option(
-            "Local folder for a mirror of a repository in an object store", folded=True, empty="the user's cache"
-        ),
+    mirror: str = repository_option(
+        "", "Local folder for a mirror of a repository in an object store", folded=True, empty="the user's cache"
     )
-    mirror_bytes: int = field(
-        default=0,
-        metadata=repository_option(
-            "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), folded=True
-        ),
+    mirror_bytes: int = repository_option(
+        0, "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), folded=True
     )
     models: list[str] = field(
-        default_factory=list, metadata=repository_option("Serve only these models; separated by commas", empty="all")
+        default_factory=list,
+        metadata=option("Serve only these models; separated by commas", empty="all", heading=REPOSITORY),
     )
-    poll_interval_s: float = field(
-        default=0.05,
-        metadata=repository_option(
-            "Interval between polls of the repository", between(0.001, 3600), unit="seconds", folded=True
-        ),
+    poll_interval_s: float = repository_option(
+        0.05, "Interval between polls of the repository", between(0.001, 3600), unit="seconds", folded=True
     )
-    max_staleness_s: float = field(
-        default=0.0,
-        metadata=repository_option(
-            "Report not-ready when the served version lags the repository by more than this",
-            between(0, 604_800, "no bound"),
-            unit="seconds",
-            folded=True,
-        ),
+    max_staleness_s: float = repository_option(
+        0.0,
+        "Report not-ready when the served version lags the repository by more than this",
+        between(0, 604_800, "no bound"),
+        unit="seconds",
+        folded=True,
     )
-    ready_when_empty: bool = field(
-        default=False, metadata=repository_option("Report ready while there is no model, as Triton does", folded=True)
+    ready_when_empty: bool = repository_option(
+        False, "Report ready while there is no model, as Triton does", folded=True
     )
-    strict: bool = field(
-        default=False, metadata=repository_option("Do not start if a model cannot be served", folded=True)
+    strict: bool = repository_option(False, "Do not start if a model cannot be served", folded=True)
+    import_timeout_s: float = repository_option(
+        1800.0,
+        "Maximum duration of one import; its processor time, over all cores, may be twice that",
+        between(1, 604_800),
+        unit="seconds",
+        folded=True,
     )
-    import_timeout_s: float = field(
-        default=1800.0,
-        metadata=repository_option(
-            "Maximum duration of one import; its processor time, over all cores, may be twice that",
-            between(1, 604_800),
-            unit="seconds",
-            folded=True,
-        ),
-    )
-    import_memory_bytes: int = field(
-        default=0,
-        metadata=repository_option(
-            "Maximum memory of one import, without mapped files",
-            between(0, 1 << 50, "half of the machine's memory, at least 4 GiB"),
-            folded=True,
-        ),
+    import_memory_bytes: int = repository_option(
+        0,
+        "Maximum memory of one import, without mapped files",
+        between(0, 1 << 50, "half of the machine's memory, at least 4 GiB"),
+        folded=True,
     )
     trust: list[str] = field(
         default_factory=list,
-        metadata=repository_option(
+        metadata=option(
             "Serve only versions signed by one of these public keys; files, separated by commas",
             folded=True,
             empty="no signature required",
+            heading=REPOSITORY,
         ),
     )
-    key: str = field(
-        default="",
-        metadata=repository_option(
-            "Private key that signs what this server writes: uploads, rollbacks, holds, snapshots",
-            folded=True,
-            empty="nothing is signed",
-        ),
+    key: str = repository_option(
+        "",
+        "Private key that signs what this server writes: uploads, rollbacks, holds, snapshots",
+        folded=True,
+        empty="nothing is signed",
     )
-    trust_memory: str = field(
-        default="",
-        metadata=repository_option(
-            "Folder with the newest trusted state of each model, so that no older one is served; must survive restarts",
-            folded=True,
-            empty="$XDG_STATE_HOME/freshet/trust",
-        ),
+    trust_memory: str = repository_option(
+        "",
+        "Folder with the newest trusted state of each model, so that no older one is served; must survive restarts",
+        folded=True,
+        empty="$XDG_STATE_HOME/freshet/trust",
     )
-    undo_depth: int = field(
-        default=UNDO_DEPTH,
-        metadata=repository_option(
-            "Number of deltas that can be rolled back in memory", between(0, 65536), folded=True
-        ),
+    undo_depth: int = repository_option(
+        UNDO_DEPTH, "Number of deltas that can be rolled back in memory", between(0, 65536), folded=True
     )
-    delta_guard: str = field(
-        default=ON,
-        metadata=repository_option(
-            "Hold suspicious deltas; strict scores more rows; a model's section takes precedence", one_of(*GUARD_MODES)
-        ),
+    delta_guard: str = repository_option(
+        ON, "Hold suspicious deltas; strict scores more rows; a model's section takes precedence", one_of(*GUARD_MODES)
     )
-    host: str = field(default="127.0.0.1", metadata=port_option("Address of the data ports", ADDRESS))
-    http_port: int = field(default=8501, metadata=port_option("Data port for HTTP; 0 uses a free one", PORT))
-    grpc_port: int = field(default=8500, metadata=port_option("Data port for gRPC; 0 uses a free one", PORT))
-    admin_host: str = field(
-        default="127.0.0.1", metadata=port_option("Address of the admin port; loopback without a token", ADDRESS)
+    host: str = port_option("127.0.0.1", "Address of the data ports", ADDRESS)
+    http_port: int = port_option(8501, "Data port for HTTP; 0 uses a free one", PORT)
+    grpc_port: int = port_option(8500, "Data port for gRPC; 0 uses a free one", PORT)
+    admin_host: str = port_option("127.0.0.1", "Address of the admin port; loopback without a token", ADDRESS)
+    admin_port: int = port_option(8502, "Admin port, for changes; 0 uses a free one", PORT)
+    workers: int = option_field(
+        0, "Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING
     )
-    admin_port: int = field(default=8502, metadata=port_option("Admin port, for changes; 0 uses a free one", PORT))
-    workers: int = field(
-        default=0,
-        metadata=option("Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING),
-    )
-    compute: str = field(
-        default="auto",
-        metadata=option(
-            "Compute inline or in threads; inline is in the event loop",
-            one_of("auto", *sorted(COMPUTES)),
-            heading=COMPUTING,
-        ),
+    compute: str = option_field(
+        "auto",
+        "Compute inline or in threads; inline is in the event loop",
+        one_of("auto", *sorted(COMPUTES)),
+        heading=COMPUTING,
     )
     table_memory: list[str] = field(
         default_factory=list,
-        metadata=table_option(
+        metadata=option(
             "Memory limits of tables: model/table=SIZE or model/*=SIZE, separated by commas",
             folded=True,
             empty="all of them",
+            heading=TABLES,
         ),
     )
-    scratch: str = field(
-        default="",
-        metadata=table_option(
-            "Folder for rows that deltas change in tables with a memory limit, and, if named, for kept requests",
-            folded=True,
-            empty="the system's",
-        ),
+    scratch: str = table_option(
+        "",
+        "Folder for rows that deltas change in tables with a memory limit, and, if named, for kept requests",
+        folded=True,
+        empty="the system's",
     )
-    remote_url: str = field(
-        default="",
-        repr=False,
-        metadata=table_option(
-            "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", folded=True
-        ),
+    remote_url: str = table_option(
+        "", "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", repr=False, folded=True
     )
     remote_tables: list[str] = field(
         default_factory=list,
-        metadata=table_option("Tables in the row store, model/table or model/*, separated by commas", folded=True),
+        metadata=option(
+            "Tables in the row store, model/table or model/*, separated by commas", folded=True, heading=TABLES
+        ),
     )
-    remote_timeout_s: float = field(
-        default=0.05, metadata=table_option("Timeout of row store queries", unit="seconds", folded=True)
+    remote_timeout_s: float = table_option(0.05, "Timeout of row store queries", unit="seconds", folded=True)
+    remote_on_error: str = table_option(
+        "default", "If a row is unavailable: default (use the default row) or fail (503)", folded=True
     )
-    remote_on_error: str = field(
-        default="default",
-        metadata=table_option("If a row is unavailable: default (use the default row) or fail (503)", folded=True),
-    )
-    remote_cache_rows: int = field(
-        default=1_000_000,
-        metadata=table_option("Rows of each remote table kept in memory, in each process", folded=True),
+    remote_cache_rows: int = table_option(
+        1_000_000, "Rows of each remote table kept in memory, in each process", folded=True
     )
     online_store: list[str] = field(
         default_factory=list,
@@ -237,11 +200,8 @@ class ServeConfig(FrontendOptions, ProcessOptions):
             folded=True,
         ),
     )
-    drain_s: float = field(
-        default=0.0,
-        metadata=life_option(
-            "Keep serving this long after SIGTERM; not ready meanwhile", between(0, 3600), unit="seconds"
-        ),
+    drain_s: float = life_option(
+        0.0, "Keep serving this long after SIGTERM; not ready meanwhile", between(0, 3600), unit="seconds"
     )
     groups: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
@@ -270,8 +230,7 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         threaded = {"device_stages": self.device_stages, "groups": self.groups, "remote tables": self.remote()}
         for setting, value in threaded.items():
             _want(
-                self.compute != "inline" or not value,
-                f"compute: expected auto or threads with {setting}, got 'inline'",
+                self.compute != "inline" or not value, f"compute: expected auto or threads with {setting}, got 'inline'"
             )
         _want(
             not self.max_staleness_s or self.max_staleness_s > self.poll_interval_s,

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -36,6 +37,7 @@ KUBERNETES = ("1.27", "1.37")
 OF_PUBLISHERS = {"FRESHET_KEY", "FRESHET_MIRROR"}
 
 
+@cache
 def rendered(name):
     return [d for d in yaml.safe_load_all((RENDERED / f"{name}.yaml").read_text()) if d]
 

@@ -4,6 +4,7 @@
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -112,72 +113,95 @@ def test_every_suggested_library_is_provided_by_its_extra():
         assert brought.get(library, library) in {requirement(line) for line in extras[extra]}, library
 
 
-@pytest.fixture
-def without(tmp_path):
-    """run(libraries, *arguments): Python, in which these libraries are not installed."""
-
-    def run(libraries, *arguments, **kwargs):
-        (tmp_path / "sitecustomize.py").write_text(
-            "import sys\n"
-            "class Missing:\n"
-            "    def find_spec(self, name, path=None, target=None):\n"
-            f"        if name.partition('.')[0] in {libraries!r}:\n"
-            "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
-            "sys.meta_path.insert(0, Missing())\n"
-        )
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            **kwargs,
-        )
-
-    return run
+def without(folder, libraries, code):
+    """Run Python in a folder, in which these libraries are not installed."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {libraries!r} or name in {libraries!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
-def test_command_without_its_extra_says_what_to_install(without, tmp_path):
-    (tmp_path / "train.toml").write_text(
+COMMANDS = {
+    "train": ("train", "--config", "train.toml"),
+    "bench": ("bench", "model", "--rows", "1", "--repository", "r"),
+    "import": ("import", "pooled.onnx", "--name", "m", "--repository", "models"),
+    "translate": ("import", "pooled.onnx", "--name", "m", "--repository", "models", "--translate"),
+}
+TOLD = f"""
+import contextlib, io, json, pathlib, sys
+from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.serving.commands.cli import main
+for name in ("bag", "gru", "trees"):
+    import_model(pathlib.Path(f"{{name}}.onnx"), "models", name)
+told = {{}}
+for name, line in {COMMANDS!r}.items():
+    sys.argv, errors, code = ["freshet", *line], io.StringIO(), 0
+    try:
+        with contextlib.redirect_stderr(errors):
+            main()
+    except SystemExit as end:
+        code = end.code
+    told[name] = [code, errors.getvalue()]
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A folder, and what COMMANDS say in it, where nothing of the train extra is installed but onnx: exit status and
+    standard error of each. Its models are a bag as PyTorch's exporter spells it, a GRU with its table, and trees."""
+    pytest.importorskip("onnx", reason="needs the onnx extra")
+    from tests.compiler.imports.onnx_graph.spelled import TABLE, torchscript_bag, unoptimised_bag, written
+    from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, regressor, spelled
+
+    folder = tmp_path_factory.mktemp("bare")
+    written(folder / "bag.onnx", unoptimised_bag(1), 20, emb__weight=TABLE)
+    written(folder / "pooled.onnx", torchscript_bag("ReduceMax"), emb__weight=TABLE)
+    spelled(folder / "gru.onnx", GRU, **GRU_WEIGHTS)
+    regressor(folder / "trees.onnx")
+    (folder / "train.toml").write_text(
         '[model]\nname = "m"\n[data]\npath = "a.parquet"\nlabel = "y"\n[features.u]\nkind = "id"\n'
         '[publish]\nrepository = "r"\n'
     )
-    (tmp_path / "a.parquet").touch()
-    for arguments, library in (
-        (("train", "--config", "train.toml"), "pyarrow"),
-        (("bench", "model", "--rows", "1", "--repository", "r"), "tensorflow"),
-    ):
-        run = without({"pyarrow", "keras", "tensorflow"}, "-m", "freshet_serving", *arguments)
-        assert run.returncode == 2
-        assert run.stderr.startswith("freshet: ")
-        assert run.stderr.endswith(f" needs {library}, which is not installed: {how_to_install('train')}\n")
-        assert run.stderr.count("\n") == 1
+    (folder / "a.parquet").touch()
+    return folder, json.loads(without(folder, TRAINING, TOLD).splitlines()[-1])
 
 
-def test_onnx_files_are_imported_and_served_without_tensorflow(without, tmp_path):
-    """A bag as PyTorch's exporter spells it, a GRU with its table, and trees; nothing of the train extra but onnx."""
-    pytest.importorskip("onnx", reason="needs the onnx extra")
-    from tests.compiler.imports.onnx_graph.spelled import TABLE, bags_of, pooled, unoptimised_bag, written
-    from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, own_scores, regressor, spelled
+@pytest.mark.parametrize(
+    ("command", "library"), [("train", "pyarrow"), ("bench", "tensorflow"), ("translate", "tensorflow")]
+)
+def test_command_without_its_extra_says_what_to_install(bare, command, library):
+    status, error = bare[1][command]
+    assert (status, error.count("\n")) == (2, 1)
+    assert error.startswith("freshet: ")
+    assert error.endswith(f" needs {library}, which is not installed: {how_to_install('train')}\n")
 
-    written(tmp_path / "bag.onnx", unoptimised_bag(1), 20, emb__weight=TABLE)
-    spelled(tmp_path / "gru.onnx", GRU, **GRU_WEIGHTS)
-    regressor(tmp_path / "trees.onnx")
-    names = ("bag", "gru", "trees")
-    code = (
-        "import pathlib\n"
-        "from freshet_serving.compiler.imports.importing import import_model\n"
-        f"for name in {names}:\n"
-        "    import_model(pathlib.Path(f'{name}.onnx'), 'models', name)\n"
-    )
-    done = without(TRAINING, "-c", code)
-    assert (done.returncode, done.stderr) == (0, "")
 
+def test_file_that_needs_tensorflow_says_so_in_one_line(bare):
+    status, error = bare[1]["import"]
+    assert (status, error.count("\n")) == (2, 1)
+    assert error.startswith("freshet: pooled.onnx: graph: EmbeddingBag 'y' of ids and offsets: expected a sum ")
+    assert error.endswith(f"; {how_to_install('train')} and pass --translate\n")
+
+
+def test_onnx_files_are_imported_and_served_without_tensorflow(bare):
+    from tests.compiler.imports.onnx_graph.spelled import bags_of, pooled
+    from tests.compiler.imports.onnx_native.native_models import own_scores
+
+    folder, _ = bare
     random, bags = np.random.default_rng(0), bags_of([2, 0, 3])
     gru = {"history": random.integers(0, 30, (3, 5)), "target": random.integers(0, 30, 3)}
     trees = {"input": random.standard_normal((3, 6)).astype(np.float32)}
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+    with Processor.initialize(ProcessorConfig(repository=str(folder / "models"), sessions=1)) as processor:
 
         def served(name, inputs):
             return next(iter(processor.process(PredictRequest(name, inputs)).outputs.values())).reshape(3, -1)
@@ -186,29 +210,11 @@ def test_onnx_files_are_imported_and_served_without_tensorflow(without, tmp_path
         ids = Ragged(bags["ids"], bags["ids/row_splits"])
         np.testing.assert_allclose(served("bag", {"ids": ids}), pooled("mean", bags), **close)
         for name, inputs in (("gru", gru), ("trees", trees)):
-            (expected,) = own_scores(tmp_path / f"{name}.onnx", inputs).values()
+            (expected,) = own_scores(folder / f"{name}.onnx", inputs).values()
             np.testing.assert_allclose(served(name, inputs), expected, **close)
 
 
-def test_file_that_needs_tensorflow_says_so_in_one_line(without, tmp_path):
-    pytest.importorskip("onnx", reason="needs the onnx extra")
-    from tests.compiler.imports.onnx_graph.spelled import TABLE, torchscript_bag, written
-
-    written(tmp_path / "bag.onnx", torchscript_bag("ReduceMax"), emb__weight=TABLE)
-    for more in ((), ("--translate",)):
-        arguments = ("import", "bag.onnx", "--name", "m", "--repository", "models", *more)
-        run = without(TRAINING, "-m", "freshet_serving", *arguments)
-        assert (run.returncode, run.stderr.count("\n")) == (2, 1)
-        if not more:
-            assert run.stderr.startswith(
-                "freshet: bag.onnx: graph: EmbeddingBag 'y' of ids and offsets: expected a sum "
-            )
-            assert run.stderr.endswith(f"; {how_to_install('train')} and pass --translate\n")
-        else:
-            assert run.stderr.endswith(f" needs tensorflow, which is not installed: {how_to_install('train')}\n")
-
-
-def test_trainer_publishes_with_numpy_xxhash_and_orjson_alone(without, tmp_path):
+def test_trainer_publishes_with_numpy_xxhash_and_orjson_alone(tmp_path):
     """As in a trainer's image that has freshet-client: no server, and none of the client's transports."""
     rest = {requirement(line) for line in CLIENT["project"]["dependencies"]} - {"numpy", "xxhash", "orjson"}
     server = {requirement(line) for line in SERVING["project"]["dependencies"]} - {"numpy", "xxhash", "orjson"}
@@ -221,31 +227,25 @@ def test_trainer_publishes_with_numpy_xxhash_and_orjson_alone(without, tmp_path)
         "row = np.ones((1, 4), np.float32)\n"
         "print(Publisher('models', MODEL).publish({'user.weight': (np.array([3]), row)}))\n"
     )
-    run = without(missing, "-c", code)
-    assert (run.returncode, run.stderr) == (0, "")
+    without(tmp_path, missing, code)
     assert list((tmp_path / "models" / "torched" / "1" / "deltas").glob("*.safetensors"))
 
 
-def test_client_without_httpx_names_the_package_and_grpc_works(without):
-    run = without({"httpx"}, "-c", "from freshet_serving import Client; Client('grpc://localhost:1').close()")
-    assert (run.returncode, run.stderr) == (0, "")
-    for name in ("Client", "AsyncClient"):
-        run = without({"httpx"}, "-c", f"from freshet_serving import {name}; {name}('http://localhost:1')")
-        assert run.stderr.splitlines()[-1] == (
-            "freshet_serving.processor.extras.MissingLibrary: a client over HTTP needs httpx, which is not installed: "
-            + how_to_install("client")
-        )
-
-
-def test_missing_client_features_point_to_the_other_distribution(without):
+def test_client_without_httpx_names_the_package_and_grpc_works(tmp_path):
     code = (
-        "import sys\n"
-        "class Light:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'freshet_serving.processor.engine':\n"
-        "            raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, Light())\n"
-        "from freshet_serving import Processor\n"
+        "from freshet_serving import AsyncClient, Client\n"
+        "Client('grpc://localhost:1').close()\n"
+        "for kind in (Client, AsyncClient):\n"
+        "    try:\n"
+        "        kind('http://localhost:1')\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n"
     )
-    run = without(set(), "-c", code)
-    assert run.stderr.splitlines()[-1] == "ImportError: Processor is not in freshet-client: pip install freshet-serving"
+    line = f"MissingLibrary a client over HTTP needs httpx, which is not installed: {how_to_install('client')}\n"
+    assert without(tmp_path, {"httpx"}, code) == line * 2
+
+
+def test_missing_client_features_point_to_the_other_distribution(tmp_path):
+    code = "try:\n    from freshet_serving import Processor\nexcept ImportError as error:\n    print(error)\n"
+    printed = without(tmp_path, {"freshet_serving.processor.engine"}, code)
+    assert printed == "Processor is not in freshet-client: pip install freshet-serving\n"

@@ -1,6 +1,5 @@
 """The glossary: about thirty domain terms with one meaning each, found under the names that people search for."""
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -47,6 +46,6 @@ def test_no_module_or_class_uses_a_retired_name():
     found = set()
     for floor in ("freshet_serving", "processor", "compiler", "models", "serving", "loadtest"):
         for path in sorted((ROOT / floor).rglob("*.py")):
-            names = [path.stem, *(n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ClassDef))]
+            names = [path.stem, *re.findall(r"^\s*class (\w+)", path.read_text(), re.MULTILINE)]
             found |= {(path.relative_to(ROOT).as_posix(), name) for name in names if DIALECT.fullmatch(name)}
     assert found == set()

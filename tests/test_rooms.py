@@ -47,13 +47,21 @@ def members(room):
     return files | {path.parent.name for path in folder(room).glob("*/__init__.py")}
 
 
+def statements(node):
+    """Yield the statements within a node: what they hold of expressions imports nothing."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            yield inner
+            yield from statements(inner)
+
+
 @cache
 def imports():
     """(importing module, imported name in full) over all floors."""
     found = set()
     for path in (path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found.update((module, own_name(alias.name)) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0:

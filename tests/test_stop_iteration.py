@@ -25,7 +25,8 @@ def bare_nexts(tree):
 
 
 def test_first_of_takes_the_place_of_next_without_a_default():
-    lines = {path: [node.lineno for node in bare_nexts(ast.parse(path.read_text()))] for path in MODULES}
+    sources = {path: source for path in MODULES if "next(" in (source := path.read_text())}
+    lines = {path: [node.lineno for node in bare_nexts(ast.parse(source))] for path, source in sources.items()}
     assert {path.relative_to(ROOT).as_posix(): numbers for path, numbers in lines.items() if numbers} == {}
 
 

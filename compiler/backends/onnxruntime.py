@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import onnx
 import tf2onnx
 from onnx import TensorProto, helper
@@ -25,7 +24,6 @@ from freshet_serving.compiler.backends.base import CompiledGraph, Variant
 from freshet_serving.compiler.backends.int8_choice import in_int8
 from freshet_serving.compiler.backends.layer_norms import fuse_layer_norms
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.processor.backends import Matrix
 from freshet_serving.processor.backends.onnxruntime import WEIGHT_PREFIX, OnnxRuntime
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
@@ -84,15 +82,6 @@ def with_inputs(model: bytes) -> bytes:
             constants.append(tensor)
     del parsed.graph.initializer[:]
     parsed.graph.initializer.extend(constants)
-    return bytes(parsed.SerializeToString(deterministic=True))
-
-
-def with_values(model: bytes, weights: Mapping[str, Matrix]) -> bytes:
-    parsed = onnx.load_from_string(model)
-    for tensor in parsed.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            value = weights[tensor.name.removeprefix(WEIGHT_PREFIX)]
-            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(value, order="C"), tensor.name))
     return bytes(parsed.SerializeToString(deterministic=True))
 
 

@@ -9,6 +9,7 @@ machine with a GPU compiles the same artifact for CUDA; one without compiles it 
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import Any
 
 from freshet_serving.compiler.backends.base import MAX_ERROR, CompiledGraph, Variant, check_outputs
@@ -58,7 +59,7 @@ class LoweredGraph:
         self._backend = Xla()
         self._program = self._backend.open_program(graph.spec)
 
-    @property
+    @cached_property
     def definition(self) -> bytes:
         machine = " ".join(self._features())
         return f"{self._backend.library}\0{machine}\0".encode() + stablehlo(self._graph, 1, self.precision)
@@ -90,7 +91,7 @@ class AheadGraph:
         self.target, self.precision = target, precision
         self._graph, self._library = graph, Xla().library
 
-    @property
+    @cached_property
     def definition(self) -> bytes:
         return f"{self._library}\0{self.target} {UNTUNED}\0".encode() + stablehlo(self._graph, 1, self.precision)
 

@@ -17,7 +17,6 @@ inputs            converts a signature's inputs to inputs of a package
 feeds             converts a request's inputs to the tensors of the model's own graph
 samples           generates inputs to try a model on
 sample_rows       rows of samples: given ones, some of many, limits of generated ones
-samples_required  the refusal of a model that accepts no generated inputs
 runner            evaluates any tensor of the flat graph, fed at any tensor
 shapes            shapes of all tensors, observed by running the graph
 cut               splits the model into sparse side and dense graph

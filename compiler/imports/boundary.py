@@ -29,7 +29,6 @@ class BoundaryTensor:
     shape: tuple[int, ...]
     columns: tuple[int, int]
     sender: str
-    receiver: str = RECEIVER
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -38,7 +37,7 @@ class BoundaryTensor:
             "shape": [-1, *self.shape],
             "columns": list(self.columns),
             "sender": self.sender,
-            "receiver": self.receiver,
+            "receiver": RECEIVER,
         }
 
 

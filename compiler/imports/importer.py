@@ -79,7 +79,7 @@ class Importer:
         self.runner = Runner(source)
         self.outputs, self.labels, self._notes = _outputs(source, self.runner)
         self._given = samples
-        self._try_on(make_samples(self.runner, source.inputs, list(self.outputs.values()), SIZES, samples))
+        self._try_on(make_samples(self.runner, source.inputs, list(self.outputs.values()), samples))
 
     def _try_on(self, samples: list[dict[str, Column]]) -> None:
         """Run the model on samples, and prepare to cut it by what it computes from them."""
@@ -109,7 +109,7 @@ class Importer:
             if self._given is not None or not self._undefined():
                 raise
         refs = list(self.outputs.values())
-        self._try_on(make_samples(self.runner, self.source.inputs, refs, SIZES, empty_lists=False))
+        self._try_on(make_samples(self.runner, self.source.inputs, refs, empty_lists=False))
         self._notes.append(UNDEFINED)
         self._rows = True
         return self._cut_and_publish(repository, writer, buckets)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from freshet_serving.compiler.building.compile import BUCKETS
-from freshet_serving.compiler.imports.samples_required import SamplesRequired
+from freshet_serving.compiler.imports.sample_rows import SamplesRequired
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extras import MissingLibrary, how_to_install
 from freshet_serving.processor.repository import (

@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.imports.feeds import FeedSpec, repeated_rows
 from freshet_serving.processor.columns import Column, Ragged, Strings
+from freshet_serving.processor.errors import BadInput
 
 SCALES = (1000, 50, 10, 2, 1)
 """Unbounded integers are drawn below these limits, tried in order until the model accepts them."""
 MAX_LENGTH = 6
 TAIL = 3
 """Rows that a model is run on again, by themselves."""
+
+
+class SamplesRequired(BadInput):
+    """Raised for a model that accepts no generated inputs, and may be imported with some that are given."""
 
 
 def given_samples(

@@ -20,8 +20,8 @@ from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec, feed
 from freshet_serving.compiler.imports.foreign_graph import TABLE, Ref
 from freshet_serving.compiler.imports.ops import words
 from freshet_serving.compiler.imports.runner import Runner
-from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, given_samples
-from freshet_serving.compiler.imports.samples_required import SamplesRequired
+from freshet_serving.compiler.imports.sample_rows import MAX_LENGTH, SCALES, SamplesRequired, given_samples
+from freshet_serving.compiler.imports.shapes import SIZES
 from freshet_serving.processor.columns import Column, Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 
@@ -75,26 +75,25 @@ def make_samples(
     runner: Runner,
     inputs: Sequence[FeedSpec],
     outputs: Sequence[Ref],
-    sizes: Sequence[int],
     given: Mapping[str, Any] | None = None,
     empty_lists: bool = True,
 ) -> list[dict[str, Column]]:
-    """Return columns that the model accepts for each batch size, as a client would send them.
+    """Return columns that the model accepts for each of SIZES, as a client would send them.
 
     Given rows of every input, as in a JSON request, are repeated. Raise BadInput if no accepted inputs were found.
     """
     by_name = {f.name: f for f in inputs}
 
     def tried(samples: list[dict[str, Column]]) -> list[dict[str, Column]]:
-        for sample, rows in zip(samples, sizes):
+        for sample, rows in zip(samples, SIZES):
             runner.run(list(outputs), feeds_of(by_name, sample, rows))
         return samples
 
     if given is not None:
-        return tried(given_samples(inputs, given, sizes))
+        return tried(given_samples(inputs, given, SIZES))
     for scale in SCALES:
         maker = SampleGenerator(runner, scale, empty_lists=empty_lists)
-        samples = [maker.columns(inputs, rows) for rows in sizes]
+        samples = [maker.columns(inputs, rows) for rows in SIZES]
         with suppress(BadInput):
             return tried(samples)
     raise SamplesRequired("source: the model accepts no generated inputs: give some with --samples")

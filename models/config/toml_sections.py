@@ -7,6 +7,7 @@ valid key.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -22,6 +23,7 @@ T = TypeVar("T")
 CHOSEN = "[chosen](../how-to/train.md#defaults)"
 """Help text for a default that models.training.defaults chooses."""
 ITEM_NAMES = {str: "strings", int: "integers", float: "numbers"}
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
 
     A field named after a Python keyword ends in '_', its key does not.
     """
-    hints = {name.rstrip("_"): (name, hint) for name, hint in typing.get_type_hints(kind).items() if name not in made}
+    hints = {name.rstrip("_"): (name, hint) for name, hint in _type_hints(kind).items() if name not in made}
     values = dict(made)
     for key, value in raw.items():
         if key not in hints:

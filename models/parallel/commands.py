@@ -17,6 +17,7 @@ import numpy as np
 from freshet_serving.models.embedding.variable import Changes, EmbeddingVariable
 from freshet_serving.models.parallel.rank_trainer import RankTrainer
 from freshet_serving.models.parallel.ranks import Array, Ranks, receive_arrays, send_arrays
+from freshet_serving.models.training.trainer import Trainer
 
 PARTS = tuple(field.name for field in fields(Changes))
 Handler = Callable[[RankTrainer, int, list[Array]], list[Array]]
@@ -80,7 +81,7 @@ def _overwrite(table: EmbeddingVariable, arrays: list[Array]) -> None:
 
 
 def _clear(trainer: RankTrainer, number: int, arrays: list[Array]) -> list[Array]:
-    trainer.clear_local()
+    Trainer.clear(trainer)
     return []
 
 
@@ -91,7 +92,7 @@ def _network(trainer: RankTrainer, number: int, arrays: list[Array]) -> list[Arr
 
 
 HANDLERS: Mapping[int, Handler] = {
-    RankCommand.EVICT: lambda trainer, *_: [np.array([trainer.evict_local()], np.int64)],
+    RankCommand.EVICT: lambda trainer, *_: [np.array([Trainer.evict(trainer)], np.int64)],
     RankCommand.CLEAR: _clear,
     RankCommand.LENGTHS: lambda trainer, *_: [np.array([*map(len, trainer.own.values())], np.int64)],
     RankCommand.EXPORT: _on_table(lambda table, _: as_arrays(table.export())),

@@ -149,14 +149,6 @@ class RankTrainer(Trainer):
         self._fetch(insert=False)
         return self._pooled(bound)
 
-    def evict_local(self) -> int:
-        return super().evict()
-
-    def clear_local(self) -> None:
-        super().clear()
-
-    # Ids and rows.
-
     def _begin(self, bound: BoundRequest) -> dict[int, Int64s]:
         """Load the rows' ids; return by feature the position of each value among its table's distinct ids."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,9 +41,7 @@ Message = tuple[int, bytes]
 
 
 class KafkaStream:
-    def __init__(
-        self, url: str, schema: Schema, now_s: Callable[[], float] = time.monotonic, context: ErrorContext = TRAINING
-    ) -> None:
+    def __init__(self, url: str, schema: Schema, context: ErrorContext = TRAINING) -> None:
         """Create a consumer of kafka://host:port[,host:port]/topic. Raises BadInput."""
         parts, self._context = urlsplit(url), context
         self._topic = parts.path.removeprefix("/")
@@ -51,7 +49,6 @@ class KafkaStream:
             got = "a URL without a topic" if not self._topic else "another form"
             raise BadInput(f"{context.field}: expected {FORM}, got {got}")
         self._messages = MessageRows(schema)
-        self._now_s = now_s
         self._trouble = ""
         self._options = _client_properties() | {
             "bootstrap.servers": parts.netloc,
@@ -92,7 +89,7 @@ class KafkaStream:
 
     def poll(self, wait_s: float) -> list[Segment]:
         try:
-            if self._now_s() - self._looked_s >= PARTITIONS_S:
+            if time.monotonic() - self._looked_s >= PARTITIONS_S:
                 self._assign()
             messages = self._consumed(wait_s)
             for _ in range(round(TIMEOUT_S / FETCH_S)):
@@ -166,7 +163,7 @@ class KafkaStream:
             for partition in sorted(topic.partitions):
                 self._next[partition] = self._begins(partition)
             self._consumer.assign([ck.TopicPartition(self._topic, p, o) for p, o in sorted(self._next.items())])
-        self._looked_s = self._now_s()
+        self._looked_s = time.monotonic()
 
     def _begins(self, partition: int) -> int:
         """Return the offset to read a partition from: after the last one read, or the first that exists."""
@@ -188,12 +185,12 @@ class KafkaStream:
         consumer = ck.Consumer(self._options)
         try:
             consumer.assign([ck.TopicPartition(self._topic, where["partition"], where["first"])])
-            until_s = self._now_s() + TIMEOUT_S
-            while len(messages) < where["messages"] and self._now_s() < until_s:
+            until_s = time.monotonic() + TIMEOUT_S
+            while len(messages) < where["messages"] and time.monotonic() < until_s:
                 for message in consumer.consume(min(MOST_MESSAGES, where["messages"] - len(messages)), 0.2):
                     if (failure := message.error()) is None:
                         messages.append(_plain(message))
-                    until_s = self._now_s() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
+                    until_s = time.monotonic() + (0 if failure is not None and _is_gone(failure) else TIMEOUT_S)
         except ck.KafkaException as error:
             expected = "earlier messages"
             raise BadInput(f"{self._context.field}: expected {expected} from Kafka, got {_reason(error)}") from None

@@ -336,12 +336,15 @@ class Repository:
 
         for name in (LABELS, TRAFFIC):
             if os.path.isfile(self.root / model / name):
-                raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+                raw = self._document(model, name)
                 opened(raw if isinstance(raw, dict) else {"": raw}, model, name, self.keyring)
+
+    def _document(self, model: str, name: str) -> Any:
+        return json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
 
     def _kept(self, model: str, name: str) -> dict[str, Any]:
         try:
-            raw = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+            raw = self._document(model, name)
             if not isinstance(raw, dict):
                 return {}
         except (OSError, ValueError, RecursionError, Corrupt) as error:
@@ -363,7 +366,7 @@ class Repository:
         from freshet_serving.processor.repository.envelope import wrap_envelope
 
         try:
-            before = json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
+            before = self._document(model, name)
         except (OSError, ValueError, RecursionError, Corrupt):
             before = {}
         envelope = wrap_envelope(document, before if isinstance(before, dict) else {}, model, name, self.keyring)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ from freshet_serving.processor.package import (
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.mapped_file import MappedFile, Stat, has_content, stat_of
 from freshet_serving.processor.repository.storage import FolderStorage, VersionStorage
+
+T = TypeVar("T")
 
 MANIFEST = "model.json"
 CANDIDATES = "candidates"
@@ -157,16 +160,17 @@ class VersionReader:
         """Check size and checksum of the named files, or of all; raise Corrupt, which names the first that fails."""
         workers = max(1, min(8, os.cpu_count() or 1))
         with ThreadPoolExecutor(workers, "freshet-verify") as pool:
-            for _ in pool.map(self._verify_file, self.manifest.files if names is None else names):
+            for _ in pool.map(partial(self._twice, self._verify_once), self.manifest.files if names is None else names):
                 pass
 
-    def _verify_file(self, name: str) -> None:
+    def _twice(self, take: Callable[[str], T], name: str) -> T:
+        """Take a file; of a damaged copy, take another one."""
         try:
-            self._verify_once(name)
+            return take(name)
         except Corrupt:
             if not self.storage.again(self.where(name)):
                 raise
-            self._verify_once(name)
+            return take(name)
 
     def _verify_once(self, name: str) -> None:
         entry = self.manifest.files[name]
@@ -193,15 +197,7 @@ class VersionReader:
 
     def file(self, name: str) -> bytes:
         """Return the bytes of a file that the manifest names, checked against its size and checksum."""
-        return self._read(name).tobytes()
-
-    def _read(self, name: str) -> NDArray[np.uint8]:
-        try:
-            return self._read_once(name)
-        except Corrupt:
-            if not self.storage.again(self.where(name)):
-                raise
-            return self._read_once(name)
+        return self._twice(self._read_once, name).tobytes()
 
     def _read_once(self, name: str) -> NDArray[np.uint8]:
         entry = self._entry(name)
@@ -226,7 +222,7 @@ class VersionReader:
         """Return dense tensors by name, in shareable memory, checked against checksum and shapes."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.manifest.dense:
-            data = self._read(DENSE)
+            data = self._twice(self._read_once, DENSE)
             arrays = parse_tensors(reserve(data.nbytes, "dense", [data])[: data.nbytes], DENSE).arrays
         shapes = {name: list(a.shape) for name, a in arrays.items()}
         if shapes != self.manifest.dense or any(a.dtype != np.float32 for a in arrays.values()):

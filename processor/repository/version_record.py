@@ -11,11 +11,18 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import Corrupt, printable
 from freshet_serving.processor.package import KEY_ID, SIGNATURE, exclusive_file, fsync_folder
-from freshet_serving.processor.repository.log.chain_record import HEX64, HOLD, MAX_REASON, RELEASE
+from freshet_serving.processor.repository.log.chain_record import (
+    HEX64,
+    HOLD,
+    MAX_REASON,
+    RELEASE,
+    field_types,
+    parsed_fields,
+)
 
 if TYPE_CHECKING:
     from freshet_serving.processor.package import Signer
@@ -87,20 +94,7 @@ class VersionRecord:
     def from_bytes(cls, data: bytes, model: str, version: int, number: int) -> VersionRecord:
         """Parse the file of this name; raise Corrupt for anything that to_bytes() would not have written."""
         where = f"record {version}-{number}"
-        try:
-            raw = json.loads(data[:MAX_RECORD_NBYTES])
-        except (ValueError, RecursionError):
-            raise Corrupt(f"{where}: expected a JSON object") from None
-        if not isinstance(raw, dict) or raw.pop("format", None) != FORMAT:
-            raise Corrupt(f"{where}: expected format {FORMAT!r}")
-        if raw.keys() != _TYPES.keys():
-            raise Corrupt(f"{where}: expected the keys {', '.join(_TYPES)}")
-        for name, kind in _TYPES.items():
-            if type(raw[name]) is int and kind is float:
-                raw[name] = _seconds(raw[name], where)
-            if type(raw[name]) is not kind:
-                raise Corrupt(f"{where}: {name}: expected {kind.__name__}")
-        record = cls(**raw)
+        record = cls(**parsed_fields(data[:MAX_RECORD_NBYTES], where, {FORMAT: _TYPES}))
         if (record.model, record.version, record.number) != (model, version, number):
             raise Corrupt(f"{where}: expected the model, version and number of its name")
         if record.action not in ACTIONS:
@@ -117,9 +111,7 @@ class VersionRecord:
         return record
 
 
-_TYPES: dict[str, type] = {
-    f.name: {"int": int, "str": str, "float": float}[str(f.type)] for f in dataclasses.fields(VersionRecord)
-}
+_TYPES = field_types(VersionRecord)
 
 
 def record_file(version: int, number: int) -> str:
@@ -137,9 +129,3 @@ def create_record(path: Path, data: bytes) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _seconds(value: int, where: str) -> Any:
-    if not 0 <= value < 10**12:
-        raise Corrupt(f"{where}: at: out of bounds")
-    return float(value)

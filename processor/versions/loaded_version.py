@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,47 +152,43 @@ class LoadedVersion(NamedTuple):
         self.log_applier.checks.tell(generation, evidence)
 
 
+@dataclass(slots=True)
 class VersionLoader:
     """Loads the versions of one model."""
 
-    def __init__(
-        self,
-        name: str,
-        repository: Repository,
-        load: Callable[[VersionReader], ServedVersion],
-        connect: Callable[[ServedVersion], Replicas],
-        clock: Clock,
-    ) -> None:
-        self._name, self._repository, self._clock = name, repository, clock
-        self.load, self.connect = load, connect
+    name: str
+    repository: Repository
+    load: Callable[[VersionReader], ServedVersion]
+    connect: Callable[[ServedVersion], Replicas]
+    clock: Clock
 
     def build(self, number: int, checks: Callable[[], DeltaChecks], target: ChainLink | None = None) -> LoadedVersion:
         """Return an open version, up to `target` or to what is to be served; raise FreshetError if it cannot be served.
 
         `checks` returns the checks of its deltas: those of the version that it replaces, if any.
         """
-        folder = self._repository.folder(self._name, number)
+        folder = self.repository.folder(self.name, number)
         try:
             built = self._replay(number, checks(), target, from_snapshot=True)
         except (Corrupt, Diverged) as error:
             if not (folder / SNAPSHOTS).exists():
                 raise
-            log.error("%s version %d: cannot start from its snapshot: %s", self._name, number, error)
+            log.error("%s version %d: cannot start from its snapshot: %s", self.name, number, error)
             built = self._replay(number, checks(), target, from_snapshot=False)
         version = built.version
         if target is not None and version.digest != target.digest:
             raise Conflict(f"rollback: the deltas on disk produce {version.generation}, not {number}.{target.step}")
-        if (memory := self._repository.keyring.memory) is not None:
+        if (memory := self.repository.keyring.memory) is not None:
             manifest = version.files.root_manifest
             root, digest = root_hash(manifest), version.files.digest
-            memory.note_version(self._name, number, root, manifest.edition, digest)
+            memory.note_version(self.name, number, root, manifest.edition, digest)
         version.attach_replicas(self.connect(version))
         return built
 
     def _replay(self, number: int, checks: DeltaChecks, target: ChainLink | None, from_snapshot: bool) -> LoadedVersion:
-        files = self._repository.reader(self._name, number)
-        change_log = ChangeLog(files, self._clock.unix_s)
-        log_applier = LogApplier(self._name, change_log, self._clock, checks, self._repository.seen_s)
+        files = self.repository.reader(self.name, number)
+        change_log = ChangeLog(files, self.clock.unix_s)
+        log_applier = LogApplier(self.name, change_log, self.clock, checks, self.repository.seen_s)
         log_applier.start(from_snapshot)
         anew = target is None and checks.known >= 0
         # Records that arrived since it was last served are checked once the version is open.

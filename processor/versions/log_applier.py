@@ -495,13 +495,12 @@ class LogApplier:
             return self.reconcile(version, self.target)
         try:
             self.apply(version, delta, link.digest)
-        except NotReady:
+        except (NotReady, Diverged):
             raise
         except DeltaHeld as error:
             return self._hold(link, error)
         except FreshetError as error:
-            self._blocked = self.change_log.history.number, f"delta {link.step} refused: {error}"
-            return [f"{self._model} {self._blocked[1]}"]
+            return self._stopped(link, error)
         return [f"{self._model} {version.generation} served"]
 
     def _diverge(self, error: Diverged) -> list[str]:

@@ -141,6 +141,7 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
             "choices": _choices(version),
         }
     generation = str(model.pick().generation) if model.routes.served else None
+    held = {str(number): why for number, why in sorted(model.decisions.held.items())}
     routes = model.routes
     return {
         "generation": generation,
@@ -151,15 +152,9 @@ def _describe_model(host: ModelHost, model: ServedModel, now_s: float) -> dict[s
         "shadow": routes.shadow.manifest.version if routes.shadow else None,
         "out": {str(version): asdict(out) for version, out in sorted(routes.traffic.out.items())},
         "versions": [asdict(s) for s in model.routes.status()],
-        "gate": _describe_gate(model),
+        "gate": {"held": held, "verdicts": model.judges.verdicts()},
         "served": served,
     }
-
-
-def _describe_gate(model: ServedModel) -> dict[str, Any]:
-    """Return the held versions, and the newest verdicts on new versions."""
-    held = {str(number): why for number, why in sorted(model.decisions.held.items())}
-    return {"held": held, "verdicts": model.judges.verdicts()}
 
 
 def _choices(version: ServedVersion) -> list[dict[str, Any]]:

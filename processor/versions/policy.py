@@ -21,7 +21,7 @@ file until it is unset.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -175,16 +175,15 @@ def _name(raw: Any, where: str) -> str:
     return raw
 
 
-def _share(raw: Any, where: str) -> float:
-    if type(raw) not in (int, float) or not 0 < raw <= 1:
-        raise BadInput(f"{where}: expected a share above 0 and at most 1, got {str(raw)[:40]!r}")
-    return float(raw)
+def _number(kind: type, accepts: Callable[[Any], bool], expected: str) -> Callable[[Any, str], Any]:
+    """Return a parser of numbers of a kind; whole ones are accepted for floats."""
 
+    def parse(raw: Any, where: str) -> Any:
+        if type(raw) not in (int, kind) or not accepts(raw):
+            raise BadInput(f"{where}: expected {expected}, got {str(raw)[:40]!r}")
+        return kind(raw)
 
-def _salt(raw: Any, where: str) -> int:
-    if type(raw) is not int or not 0 <= raw < 1 << 32:
-        raise BadInput(f"{where}: expected 0 to {(1 << 32) - 1}, got {str(raw)[:40]!r}")
-    return raw
+    return parse
 
 
 def _unjudged(raw: Any, where: str) -> str:
@@ -193,37 +192,26 @@ def _unjudged(raw: Any, where: str) -> str:
     return str(raw)
 
 
-def _bake_s(raw: Any, where: str) -> float:
-    if type(raw) not in (int, float) or not 0 <= raw <= MAX_BAKE_S:
-        raise BadInput(f"{where}: expected 0 to {MAX_BAKE_S:g} seconds, got {str(raw)[:40]!r}")
-    return float(raw)
-
-
 def _user_state(raw: Any, where: str) -> OldestUsers | None:
     return parse_users(None if raw == EXACT else raw or {}, where)
 
 
-def _most(raw: Any, where: str) -> int:
-    if type(raw) is not int or not 1 <= raw <= 1 << 31:
-        raise BadInput(f"{where}: expected 1 to {1 << 31}, got {str(raw)[:40]!r}")
-    return raw
-
-
+_MOST = _number(int, lambda n: 1 <= n <= 1 << 31, f"1 to {1 << 31}")
 _PARSERS: dict[str, Any] = {
     "versions": VersionPolicy.parse,
     "labels": _labels,
     "split": _split,
     "sticky_input": _name,
-    "split_salt": _salt,
+    "split_salt": _number(int, lambda n: 0 <= n < 1 << 32, f"0 to {(1 << 32) - 1}"),
     "shadow": _name,
-    "shadow_share": _share,
+    "shadow_share": _number(float, lambda n: 0 < n <= 1, "a share above 0 and at most 1"),
     "guard": CanaryBounds.parse,
     "delta_guard": DeltaBounds.parse,
     "unjudged": _unjudged,
-    "bake_s": _bake_s,
+    "bake_s": _number(float, lambda n: 0 <= n <= MAX_BAKE_S, f"0 to {MAX_BAKE_S:g} seconds"),
     "user_state": _user_state,
-    "max_rows": _most,
-    "max_ids": _most,
-    "max_cells": _most,
+    "max_rows": _MOST,
+    "max_ids": _MOST,
+    "max_cells": _MOST,
 }
 KEYS = tuple(f.name for f in fields(ModelPolicy) if f.name != "given")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -108,9 +108,7 @@ class TrafficSplit:
         return {label: sizes.get(label, 0) / BUCKETS for label in self.labels}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "labels": list(self.labels), "ends": list(self.ends), "owners": list(self.owners), "salt": self.salt,
-        }  # fmt: skip
+        return asdict(self)
 
     @classmethod
     def from_json(cls, raw: Any) -> TrafficSplit:

@@ -30,14 +30,15 @@ MAX_GATE_LINES = 20
 
 
 def decide(
-    repository: Repository, model: str, number: int, action: str, reason: str = "", by: str = ""
+    repository: Repository, model: str, number: int, action: str, reason: str = "", by: str = "", root: str = ""
 ) -> VersionRecord:
     """Record a decision (RELEASE, WITHDRAW) about a committed version unless it stands; return the record that stands.
 
-    Raises NotFound, or Conflict if another writer decided otherwise at the same time.
+    `root` is the root hash of a candidate. Raises NotFound, or Conflict if another writer decided otherwise at the same
+    time.
     """
     records = repository.version_records(model)
-    root = repository.root_of(model, number)
+    root = root or repository.root_of(model, number)
     if not root:
         raise NotFound(f"version {number} of model {model!r} is not in the repository")
     standing = records.standing(number, root)
@@ -57,10 +58,7 @@ def release_version(repository: Repository, model: str, number: int, reason: str
     if number in repository.candidates(model):
         # The record first: the server's gate does not judge again what a person has released.
         root = root_hash(repository.candidate(model, number).root_manifest)
-        records = repository.version_records(model)
-        standing = records.standing(number, root)
-        if standing is None or standing.binds:
-            records.add(number, root, RELEASE, reason, by)
+        decide(repository, model, number, RELEASE, reason, by, root)
         repository.release_candidate(model, number)
         return
     check_exists(repository, model, number)

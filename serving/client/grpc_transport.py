@@ -10,14 +10,7 @@ import grpc
 import grpc.aio
 
 from freshet_serving.processor.errors import BadInput, FreshetError, Overloaded, TooLarge
-from freshet_serving.serving.client.prediction import (
-    ERRORS,
-    ClientCall,
-    Prediction,
-    error_of,
-    output,
-    prediction_of,
-)
+from freshet_serving.serving.client.prediction import ERRORS, ClientCall, Prediction, error_of, output, prediction_of
 from freshet_serving.serving.client.retry import ConnectionLost
 from freshet_serving.serving.codecs.messages import message
 

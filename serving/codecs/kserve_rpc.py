@@ -180,10 +180,7 @@ def _typed(tensor: Any) -> Any:
 
 
 def encode(
-    outputs: Mapping[str, NDArray[Any]],
-    params: InferParams,
-    version: int,
-    memory: SharedMemory | None = None,
+    outputs: Mapping[str, NDArray[Any]], params: InferParams, version: int, memory: SharedMemory | None = None
 ) -> bytes:
     """Encode the reply, with raw tensors; raise BadInput if an output does not fit its region of shared memory."""
     arrays = [np.ascontiguousarray(outputs[requested.name]) for requested in params.outputs]

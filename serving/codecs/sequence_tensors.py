@@ -66,9 +66,7 @@ class ListTensors(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _tensors(
-    lists: tuple[str, ...],
-    sequences: tuple[tuple[str, tuple[str, ...]], ...],
-    own_names: tuple[tuple[str, str], ...],
+    lists: tuple[str, ...], sequences: tuple[tuple[str, tuple[str, ...]], ...], own_names: tuple[tuple[str, str], ...]
 ) -> ListTensors:
     splits = {name: name + ROW_SPLITS for name in lists}
     columns = {name: list(inputs) for name, inputs in sequences}

@@ -103,12 +103,7 @@ class UnsupportedEncoding(FreshetError):
     grpc_code = "INVALID_ARGUMENT"
 
 
-def inflate(
-    body: Body,
-    headers: Headers,
-    bound: SizeLimit = BODY,
-    max_inflation: int = DEFAULTS.max_inflation,
-) -> Body:
+def inflate(body: Body, headers: Headers, bound: SizeLimit = BODY, max_inflation: int = DEFAULTS.max_inflation) -> Body:
     """Return the body without its content coding: identity, gzip (one or more members) or deflate (a zlib stream).
 
     Args:

@@ -22,8 +22,7 @@ def compile_command(
         str | None, typer.Option(envvar="FRESHET_REPOSITORY", help="Folder of models; required with a model's name.")
     ] = None,
     backends: Annotated[
-        str | None,
-        typer.Option(help='Backends, separated by commas, such as "xla,openvino:bfloat16". [all installed]'),
+        str | None, typer.Option(help='Backends, separated by commas, such as "xla,openvino:bfloat16". [all installed]')
     ] = None,
     buckets: Annotated[
         str | None, typer.Option(help='Batch sizes, such as "1,16,64,256". [those of the version]')

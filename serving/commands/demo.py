@@ -80,11 +80,7 @@ def choose(data: str, repository: Path) -> tuple[TrainConfig, Source]:
     publish: dict[str, Any] = {"repository": str(repository), "full_rows": 200_000, "delta_rows": 2000}
     model = {"name": "ctr", "hidden": [256, 128]}
     if not data:
-        raw = {
-            "model": model,
-            "data": {"path": "synthetic", "label": "label", "format": "parquet"},
-            "publish": publish,
-        }
+        raw = {"model": model, "data": {"path": "synthetic", "label": "label", "format": "parquet"}, "publish": publish}
         return parse_config(raw | {"features": synthetic_features()}), SyntheticSource(drift_rows=600_000)
     form = format_of(data)
     if form not in ("movielens", "criteo"):
@@ -119,13 +115,7 @@ class Demo:
     """The three processes of a demo: run() starts and shows them, close() ends them."""
 
     def __init__(
-        self,
-        console: Console,
-        config: TrainConfig,
-        source: Source,
-        folder: Path,
-        http_port: int,
-        admin_port: int,
+        self, console: Console, config: TrainConfig, source: Source, folder: Path, http_port: int, admin_port: int
     ) -> None:
         self._console, self._config, self._source, self._folder = console, config, source, folder
         self._http, self._admin = f"http://127.0.0.1:{http_port}", f"http://127.0.0.1:{admin_port}"
@@ -151,8 +141,7 @@ class Demo:
         started_s = time.monotonic()
         self._serve()
         console.print(
-            f"freshet serve is ready after {time.monotonic() - started_s:.1f} s at {self._http}",
-            highlight=False,
+            f"freshet serve is ready after {time.monotonic() - started_s:.1f} s at {self._http}", highlight=False
         )
         self._print_hints()
         self._start_traffic()

@@ -48,8 +48,7 @@ def train(
         bool, typer.Option("--from-scratch", help="With --new-version: train it from new weights.")
     ] = False,
     follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Keep training on new rows from a folder of Parquet files, Redis or Kafka."),
+        bool, typer.Option("--follow", help="Keep training on new rows from a folder of Parquet files, Redis or Kafka.")
     ] = False,
     repeat: Annotated[
         Path | None,
@@ -204,8 +203,7 @@ def _train(
 
 @bench_app.command("model")
 def bench_model(
-    rows: Annotated[int, typer.Option(min=1, help="Rows of each of the 26 tables.")],
-    repository: RepositoryOption,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each of the 26 tables.")], repository: RepositoryOption
 ) -> None:
     """Writes the benchmark's DeepFM as the next version of model `bench`, without training."""
     from freshet_serving.models.bench import MODEL, write_model

@@ -27,11 +27,7 @@ ReasonOption = Annotated[str, typer.Option(help="Reason to record; `freshet vers
 
 
 @version_app.command("list")
-def version_list(
-    model: ModelArgument,
-    repository: RepositoryOption = "",
-    admin: AdminOption = DEFAULT_ADMIN,
-) -> None:
+def version_list(model: ModelArgument, repository: RepositoryOption = "", admin: AdminOption = DEFAULT_ADMIN) -> None:
     """Lists full versions, newest first: served, available, held, withdrawn or candidate, with the reason."""
     from freshet_serving.serving.commands.admin_client import AdminClient, quoted
 

@@ -98,10 +98,7 @@ Answer = tuple[int, bytes, RawHeaders]
 
 @lru_cache(maxsize=1024)
 def generation_headers(version: int, step: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    return (
-        (b"x-model-version", b"%d" % version),
-        (b"x-model-generation", str(Generation(version, step)).encode()),
-    )
+    return ((b"x-model-version", b"%d" % version), (b"x-model-generation", str(Generation(version, step)).encode()))
 
 
 def internal_error(headers: Headers) -> Answer:

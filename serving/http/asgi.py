@@ -61,11 +61,7 @@ async def read_body(receive: Receive, headers: Headers, bound: SizeLimit) -> byt
 
 async def reply(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
     await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*headers, (b"content-length", b"%d" % len(body))],
-        }
+        {"type": "http.response.start", "status": status, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
     )
     await send({"type": "http.response.body", "body": body})
 

@@ -39,10 +39,7 @@ KEYED = {
     "401": "The server requires a key, and it is missing, unknown or expired.",
     "403": "The server requires a key, and this one does not have the scope {scope}.",
 }
-CONTROL = {
-    "401": "The admin token is missing or wrong.",
-    "403": "Clients of this port may not load or unload models.",
-}
+CONTROL = {"401": "The admin token is missing or wrong.", "403": "Clients of this port may not load or unload models."}
 REFUSALS = {
     "400": "The request is invalid; the message names the field, the expected and the actual value.",
     "404": "The model, version or label does not exist.",

@@ -76,10 +76,7 @@ SCHEMAS: dict[str, Schema] = {
         "type": "object",
         "properties": {"signature_name": TEXT, "instances": {"type": "array", "items": {}}, "inputs": {}},
     },
-    "PredictReply": {
-        "type": "object",
-        "properties": {"predictions": {"type": "array", "items": {}}, "outputs": {}},
-    },
+    "PredictReply": {"type": "object", "properties": {"predictions": {"type": "array", "items": {}}, "outputs": {}}},
     "ExamplesRequest": object_of("examples", signature_name=TEXT, context=ANY_OBJECT, examples=list_of(ANY_OBJECT)),
     "ResultsReply": object_of("results", results={"type": "array", "items": {}}),
     "RerankRequest": object_of(

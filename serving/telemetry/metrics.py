@@ -356,9 +356,7 @@ def _request_families(counts: Counts) -> Iterator[Metric]:
         labels=("protocol", "code"),
     )
     counter = CounterMetricFamily(
-        "freshet_http_requests",
-        "Requests answered, by protocol and status code.",
-        labels=("protocol", "code"),
+        "freshet_http_requests", "Requests answered, by protocol and status code.", labels=("protocol", "code")
     )
     for protocol, code, numbers, sum_s in counts.series():
         histogram.add_metric((protocol, str(code)), buckets(BOUNDS_S, numbers), sum_s)

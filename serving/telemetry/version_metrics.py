@@ -102,9 +102,7 @@ def _chain_families(stats: Sequence[VersionStats]) -> Iterator[Metric]:
         "freshet_version_chain_behind", "Known generations that are not served yet.", labels=LABELS
     )
     blocked = GaugeMetricFamily(
-        "freshet_version_deltas_blocked",
-        "Deltas that are present but not served, by cause.",
-        labels=(*LABELS, "kind"),
+        "freshet_version_deltas_blocked", "Deltas that are present but not served, by cause.", labels=(*LABELS, "kind")
     )
     staleness = GaugeMetricFamily(
         "freshet_version_staleness_seconds",

@@ -125,12 +125,7 @@ class FrameSender:
         packer = ArrayPacker()
         named = outgoing.numbers - held
         new = [(n.number, packer.pack(n.handle, n.writable)) for n in self._shared.values() if n.number in named]
-        message = {
-            "frame": outgoing.frame.number,
-            "new": new,
-            "tables": outgoing.tables,
-            "dense": outgoing.dense,
-        }
+        message = {"frame": outgoing.frame.number, "new": new, "tables": outgoing.tables, "dense": outgoing.dense}
         return message, packer.fds
 
     def settle(self, outgoing: OutgoingFrame) -> None:

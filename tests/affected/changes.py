@@ -1,16 +1,27 @@
 """The files of a commit or of the working tree, with their facts, and what has changed since a revision. Asks git.
 
-Facts are kept by a file's content, so a walk over many commits reads each version of a file once.
+Facts are kept by a file's content, so a walk over many commits reads each version of a file once. Those of the tree
+that these tests belong to are kept in build/tests/facts as well, a file for each module, for other processes and the
+next run: to read them from the sources takes many times as long.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import subprocess
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from tests.affected import facts as reading
 from tests.affected.closure import Tree, is_test
-from tests.affected.facts import Facts, codes_of, facts_of
+from tests.affected.facts import Facts, Part, codes_of, facts_of
+
+ROOT = Path(__file__).parents[2]
+STORE = ROOT / "build" / "tests" / "facts"
 
 LEFT_OUT = ("tests/corpus/frozen/",)
 """Python in it is data."""
@@ -37,7 +48,8 @@ class Repository:
         listed = self.git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
         files = {path for path in listed.split("\0") if path and is_file(self.root / path)}
         code = {path for path in files if is_code(path)}
-        return Tree(code, lambda path: _facts(path, (self.root / path).read_text()), files - code, finds_extensions)
+        read = _stored if self.root == ROOT else _facts
+        return Tree(code, lambda path: read(path, (self.root / path).read_text()), files - code, finds_extensions)
 
     def tree(self, commit: str) -> tuple[Tree, dict[str, int]]:
         """Return the tree of a commit, and the lines of each of its tests."""
@@ -121,7 +133,7 @@ class Repository:
 @cache
 def here() -> Tree:
     """Return the tree that these tests belong to, with extensions only where they are imported; read once."""
-    return Repository(Path(__file__).parents[2]).working_tree(finds_extensions=False)
+    return Repository(ROOT).working_tree(finds_extensions=False)
 
 
 def is_code(path: str) -> bool:
@@ -139,3 +151,40 @@ def _facts(path: str, source: str) -> Facts:
         return facts_of(source, path.rpartition("/")[0].replace("/", "."))
     except SyntaxError:
         return facts_of("")
+
+
+@cache
+def _code() -> bytes:
+    """Return the source of what reads facts."""
+    return Path(reading.__file__).read_bytes()
+
+
+def _stored(path: str, source: str) -> Facts:
+    """Return a module's facts from the store, if it has those of this source, read by this code."""
+    file, digest = STORE / f"{path.replace('/', '.')}.json", hashlib.sha256(_code() + source.encode()).hexdigest()
+    try:
+        stored = json.loads(file.read_bytes())
+        if stored["digest"] == digest:
+            return Facts({name: _part(values) for name, values in stored["parts"].items()}, stored["typed"])
+    except (OSError, ValueError, KeyError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    facts = _facts(path, source)
+    stored = {"digest": digest, "typed": facts.typed, "parts": {n: _values(part) for n, part in facts.parts.items()}}
+    whole = file.with_suffix(f".{os.getpid()}")
+    whole.write_text(json.dumps(stored))
+    whole.replace(file)
+    return facts
+
+
+def _values(part: Part) -> list[Any]:
+    values = (getattr(part, field.name) for field in fields(part))
+    return [value if isinstance(value, dict) else sorted(value) for value in values]
+
+
+def _part(values: list[Any]) -> Part:
+    """Return the part that _values() was made of."""
+    return Part(*(value if isinstance(value, dict) else set(map(_hashable, value)) for value in values))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -221,10 +221,11 @@ class Tree:
         """Return what a name leads to that is written in a part, with attributes after it."""
         head, _, rest = use.partition(".")
         needed = {f"{path}::{head}"} if head in facts.parts else set()
-        for bound in (part.bound, facts.parts[ALWAYS].bound):
-            if head in bound:
-                return needed | self._resolve(f"{bound[head]}.{rest}" if rest else bound[head])
-            if any(name.startswith(f"{head}.") for name in bound):
+        for scope in (part, facts.parts[ALWAYS]):
+            if head in scope.bound:
+                origin = scope.bound[head]
+                return needed | self._resolve(f"{origin}.{rest}" if rest else origin)
+            if head in scope.packages:
                 return needed | self._resolve(use)
         return needed
 

@@ -47,16 +47,18 @@ class Part:
     """What one definition uses.
 
     uses: dotted names as they are written, without those of local variables. asked: names that may be fixtures.
-    imports: dotted names imported inside it. bound: name here -> the dotted name that it was imported as. names: dotted
-    names that its strings hold. whole: packages of which it imports any module by name. started: (module, first word)
-    of its children. texts: strings that may be a path, part of one, a pattern. extended: (port, kind, name) of what
-    it asks extensions for; "*" is any kind, an empty name any.
+    imports: dotted names imported inside it. bound: name here -> the dotted name that it was imported as. packages:
+    first words of dotted names that are imported as they are. names: dotted names that its strings hold. whole:
+    packages of which it imports any module by name. started: (module, first word) of its children. texts: strings that
+    may be a path, part of one, a pattern. extended: (port, kind, name) of what it asks extensions for; "*" is any kind,
+    an empty name any.
     """
 
     uses: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     imports: set[str] = field(default_factory=set)
     bound: dict[str, str] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
     started: set[tuple[str, str]] = field(default_factory=set)
@@ -206,6 +208,8 @@ class _Reader:
         for alias in node.names:
             # Without `as`, the name is the first word, and what is used is written in full.
             self._part.bound[alias.asname or alias.name] = alias.name
+            if not alias.asname and "." in alias.name:
+                self._part.packages.add(alias.name.partition(".")[0])
             self._part.imports.add(alias.name)
         return False
 

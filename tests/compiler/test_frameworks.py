@@ -7,10 +7,6 @@ import pytest
 
 from freshet_serving.processor.extras import how_to_install
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
-pytestmark = pytest.mark.tensorflow
-
 
 def run(code):
     root = Path(__file__).parents[2]

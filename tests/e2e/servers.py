@@ -98,6 +98,16 @@ class LiveServer:
         assert status == 200, (status, data)
         return json.loads(data)["outputs"], {k.lower(): v for k, v in headers.items()}["x-model-generation"]
 
+    def address(self, port="http"):
+        """The URL of its port for http, grpc or admin."""
+        return f"{'grpc' if port == 'grpc' else 'http'}://127.0.0.1:{getattr(self, f'{port}_port')}"
+
+    def about(self):
+        """What the admin port says of the server and its models."""
+        status, _, body = self.get("/admin/models", admin=True)
+        assert status == 200, body
+        return json.loads(body)
+
     def upload(self, model, data):
         headers = {"content-type": "application/octet-stream"}
         status, _, reply = self.request("POST", f"/admin/models/{model}/deltas", data, headers, admin=True)
@@ -110,10 +120,8 @@ class LiveServer:
 
     def next_step(self, model):
         """The step that the next delta of its newest version is to have."""
-        served = json.loads(self.get("/admin/models", admin=True)[2])["models"][model]["served"]
+        served = self.about()["models"][model]["served"]
         return max((int(number), version) for number, version in served.items())[1]["chain"]["next_step"]
 
     def generation(self, model):
-        status, _, body = self.get("/admin/models", admin=True)
-        assert status == 200, body
-        return json.loads(body)["models"][model]["generation"]
+        return self.about()["models"][model]["generation"]

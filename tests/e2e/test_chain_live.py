@@ -1,15 +1,14 @@
 """Two servers of one repository: what one rolls back the other does too, and one name is one content on both."""
 
-import json
-
-import grpc
 import numpy as np
 import pytest
 
+from freshet_serving import Ragged
+from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.serving.codecs.messages import message
+from tests.e2e.dialects import kserve_grpc, tensorflow_columns
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.packages import make_delta, make_weights, reference, tag_id, write_package
 from tests.support.waiting import until
@@ -22,23 +21,25 @@ pytestmark = [
 
 USERS = list(range(20))
 PROBE = [0, 3, 7, 19, 55]
-INPUTS = {"user": PROBE, "tags": [[] for _ in PROBE], "floats": [[0.0, 0.0, 0.0, 0.0]] * len(PROBE)}
+FLOATS = np.zeros((len(PROBE), 4), np.float32)
+NO_TAGS = Ragged(Strings.of([]), np.zeros(len(PROBE) + 1, np.int64))
+INPUTS = {"user": np.array(PROBE), "tags": NO_TAGS, "floats": FLOATS}
 TAGS = dict.fromkeys([tag_id(t) for t in "abc"], 0)
 
 
 def expected(step):
     """Scores of the probe once delta `step` (all users, new dense weights) is served."""
-    floats = np.zeros((len(PROBE), 4), np.float32)
-    return reference(dict.fromkeys(USERS, step), TAGS, make_weights(step), PROBE, [[] for _ in PROBE], floats)
+    return reference(dict.fromkeys(USERS, step), TAGS, make_weights(step), PROBE, [[]] * len(PROBE), FLOATS)
 
 
-@pytest.fixture
-def pair(tmp_path):
-    repository = tmp_path / "repository"
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pair")
+    repository = folder / "repository"
     write_package(repository, users=USERS)
     servers = (
-        LiveServer(repository, *ALONE, log=tmp_path / "one.log"),
-        LiveServer(repository, "--workers", "2", log=tmp_path / "other.log"),
+        LiveServer(repository, *ALONE, "--delta-guard", "off", log=folder / "one.log"),
+        LiveServer(repository, "--workers", "2", "--delta-guard", "off", log=folder / "other.log"),
     )
     with servers[0] as one, servers[1] as other:
         one.repository = repository
@@ -52,16 +53,13 @@ def publish(repository, step, parent=None):
 
 
 def chain(server):
-    return json.loads(server.get("/admin/models", admin=True)[2])["models"]["small"]["served"]["1"]["chain"]
+    return server.about()["models"]["small"]["served"]["1"]["chain"]
 
 
-def asked(server):
-    """(generation, digest, scores) of one prediction over HTTP."""
-    body = json.dumps({"inputs": INPUTS}).encode()
-    status, headers, data = server.request("POST", "/v1/models/small:predict", body, {"x-model-digest": "1"})
-    assert status == 200, data
-    headers = {name.lower(): value for name, value in headers.items()}
-    return headers["x-model-generation"], headers["x-model-digest"], np.ravel(json.loads(data)["outputs"])
+def asked(server, ask=tensorflow_columns):
+    """(generation, digest, scores) of one prediction."""
+    reply = ask(server, "small", INPUTS, {"x-model-digest": "1"})
+    return reply.headers["x-model-generation"], reply.headers["x-model-digest"], np.ravel(reply.output("score"))
 
 
 def wait_until(servers, generation, within_s):
@@ -95,59 +93,42 @@ def test_rollback_on_one_server_is_served_by_both(pair):
 
 def test_digest_is_returned_over_grpc_on_request(pair):
     one, _ = pair
-    link = publish(one.repository, 1)
-    wait_until(pair, "1.1", 10)
-    request = message("inference.ModelInferRequest")(model_name="small")
-    for name, dtype, shape in (("user", "INT64", [1]), ("floats", "FP32", [1, 4])):
-        tensor = request.inputs.add(name=name, datatype=dtype, shape=shape)
-        contents = tensor.contents.int64_contents if dtype == "INT64" else tensor.contents.fp32_contents
-        contents.extend([0] * int(np.prod(shape)))
-    request.inputs.add(name="tags", datatype="BYTES", shape=[0])
-    splits = request.inputs.add(name="tags.row_splits", datatype="INT64", shape=[2])
-    splits.contents.int64_contents.extend([0, 0])
-    with grpc.insecure_channel(f"127.0.0.1:{one.grpc_port}") as channel:
-        infer = channel.unary_unary(
-            "/inference.GRPCInferenceService/ModelInfer",
-            lambda m: m.SerializeToString(),
-            message("inference.ModelInferResponse").FromString,
-        )
-        for wanted in ((), (("x-model-digest", "1"),)):
-            _, call = infer.with_call(request, metadata=wanted, timeout=30)
-            metadata = dict(call.trailing_metadata())
-            assert metadata["x-model-generation"] == "1.1"
-            assert metadata.get("x-model-digest") == (link.digest if wanted else None)
+    generation, digest, _ = asked(one)
+    assert asked(one, kserve_grpc)[:2] == (generation, digest)
+    assert "x-model-digest" not in kserve_grpc(one, "small", INPUTS).headers
 
 
 def test_replaced_served_delta_stops_both_servers_and_is_reported(pair, tmp_path):
     one, _ = pair
-    publish(one.repository, 1)
-    link = publish(one.repository, 2)
-    wait_until(pair, "1.2", 10)
-    path = one.repository / "small/1/deltas/2.safetensors"
+    step = one.next_step("small")
+    publish(one.repository, step)
+    link = publish(one.repository, step + 1)
+    wait_until(pair, f"1.{step + 1}", 10)
+    path = one.repository / f"small/1/deltas/{step + 1}.safetensors"
     good = path.read_bytes()
-    write_delta(path, make_delta(2, USERS, dense_seed=9, tag=9))
+    write_delta(path, make_delta(step + 1, USERS, dense_seed=1, tag=1))
     until(lambda: [chain(server)["state"] for server in pair] == ["DIVERGED"] * 2)
     for server in pair:
         generation, digest, scores = asked(server)
-        assert (generation, digest) == ("1.2", link.digest)
-        np.testing.assert_allclose(scores, expected(2), atol=1e-5)
-        status, reply = server.upload("small", _bytes_of(tmp_path, make_delta(3, USERS)))
+        assert (generation, digest) == (f"1.{step + 1}", link.digest)
+        np.testing.assert_allclose(scores, expected(step + 1), atol=1e-5)
+        status, reply = server.upload("small", _bytes_of(tmp_path, make_delta(step + 2, USERS)))
         assert status == 409
-        assert "DIVERGED: delta 1.2: is served, but its file was replaced" in reply["error"]
+        assert f"DIVERGED: delta 1.{step + 1}: is served, but its file was replaced" in reply["error"]
         assert (
             b'freshet_version_chain_state{model="small",state="DIVERGED",version="1"} 1.0' in server.get("/metrics")[2]
         )
     # Who starts now does not serve another content under that name.
     with LiveServer(one.repository, *ALONE, log=tmp_path / "third.log") as third:
-        assert asked(third)[0] == "1.1"
+        assert asked(third)[0] == f"1.{step}"
         assert chain(third)["state"] == "DIVERGED"
 
     path.write_bytes(good)
     for server in pair:
         assert server.post_json("/admin/models/small/versions/1/load", {})[0] == 200
         assert chain(server)["state"] == "CURRENT"
-    publish(one.repository, 3)
-    wait_until(pair, "1.3", 5)
+    publish(one.repository, step + 2)
+    wait_until(pair, f"1.{step + 2}", 5)
 
 
 def _bytes_of(tmp_path, delta):

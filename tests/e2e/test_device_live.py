@@ -1,14 +1,13 @@
 """A real server whose sessions hand what they have filled to device stages, alone and in worker processes."""
 
-import json
-import threading
-
 import numpy as np
 import pytest
 
+from tests.e2e.askers import askers, problems
 from tests.e2e.servers import LiveServer
-from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected
+from tests.e2e.test_deltas_live import INPUTS, USERS, delta_bytes, expected, expected_of
 from tests.support.packages import write_package
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -19,31 +18,12 @@ STEPS = 3
 @pytest.mark.unguarded("a delta brings other weights altogether")
 def test_device_stages_return_correct_scores_for_every_generation(options, tmp_path):
     write_package(tmp_path / "repository", users=USERS)
-    wanted = {f"1.{step}": expected(step) for step in range(STEPS + 1)}
-    problems, seen, stop = [], set(), threading.Event()
-
-    with LiveServer(tmp_path / "repository", "--device-stages", "1", *options, log=tmp_path / "log") as server:
-
-        def ask():
-            while not stop.is_set():
-                scores, generation = server.predict("small", INPUTS)
-                seen.add(generation)
-                if not np.allclose(np.ravel(scores), wanted[generation], atol=1e-5):
-                    problems.append((generation, scores))
-
-        clients = [threading.Thread(target=ask) for _ in range(4)]
-        for client in clients:
-            client.start()
-        try:
-            for step in range(1, STEPS + 1):
-                assert server.upload("small", delta_bytes(tmp_path, step))[0] == 200
-                np.testing.assert_allclose(np.ravel(server.predict("small", INPUTS)[0]), expected(step), atol=1e-5)
-        finally:
-            stop.set()
-            for client in clients:
-                client.join()
+    server = LiveServer(tmp_path / "repository", "--device-stages", "1", *options, log=tmp_path / "log")
+    with server, askers(server, INPUTS, expected_of) as running:
+        for step in range(1, STEPS + 1):
+            assert server.upload("small", delta_bytes(tmp_path, step))[0] == 200
+            np.testing.assert_allclose(np.ravel(server.predict("small", INPUTS)[0]), expected(step), atol=1e-5)
+        until(lambda: all(f"1.{STEPS}" in asker.generations for asker in running))
         if not options:
-            groups = json.loads(server.get("/admin/models", admin=True)[2])["groups"]
-            assert groups["default"]["device_stages"] == 1
-    assert problems == []
-    assert f"1.{STEPS}" in seen
+            assert server.about()["groups"]["default"]["device_stages"] == 1
+    assert problems(running) == []

@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 
 from freshet_serving import Client
 from tests.e2e.servers import LiveServer
-from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.models.zoo.sequence_models import make_batch, of_request, publish_untrained
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow]
 
 LENGTH, CANDIDATES, USER, OTHER = 512, 8, 7_777_777_777_777, 3
 ROUTE = "/admin/models/m/erase"
+ADMIN = {"authorization": "Bearer all"}
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    trainer = make_trainer("sasrec", LENGTH, units=32, layers=2)
-    trainer.learn(make_batch(64, (LENGTH,)))
-    publish(trainer, folder := tmp_path_factory.mktemp("erase"), (1, CANDIDATES))
+    folder = tmp_path_factory.mktemp("erase")
+    publish_untrained("sasrec", folder, LENGTH, buckets=(1, CANDIDATES), units=32, layers=2)
     return folder
 
 
@@ -33,10 +33,9 @@ def request_of(user):
     return request | {"user": np.array([user])}
 
 
-def erase(live, body, headers=None):
-    status, _, reply = live.request(
-        "POST", ROUTE, json.dumps(body), {"content-type": "application/json"} | (headers or {}), admin=True
-    )
+def erase(live, body, headers=ADMIN):
+    headers = {"content-type": "application/json"} | headers
+    status, _, reply = live.request("POST", ROUTE, json.dumps(body), headers, admin=True)
     return status, json.loads(reply)
 
 
@@ -57,7 +56,7 @@ def test_erased_user_is_nowhere_in_the_server(repository, tmp_path, workers):
     recordings, scratch, log = tmp_path / "recordings", tmp_path / "scratch", tmp_path / "serve.log"
     scratch.mkdir()
     options = ["--workers", workers, "--user-state-mb", "8", "--record", str(recordings), "--record-share", "1"]
-    options += ["--scratch", str(scratch)]
+    options += ["--scratch", str(scratch), "--admin-token", "all"]
     with LiveServer(repository, *options, log=log) as live:
 
         def ask(user):
@@ -70,6 +69,7 @@ def test_erased_user_is_nowhere_in_the_server(repository, tmp_path, workers):
             ask(USER)
             ask(OTHER)
         until(lambda: metric(live, "freshet_model_user_state_hits_total") >= 2)
+        assert erase(live, {"key": USER}, {})[0] == 401
         status, reply = erase(live, {"key": USER})
         assert (status, reply["inputs"]) == (200, ["user"])
         assert reply["erased"]["recorded_requests"] == 4
@@ -80,8 +80,8 @@ def test_erased_user_is_nowhere_in_the_server(repository, tmp_path, workers):
         assert (erased, others) == (0, 3)
         _, again = erase(live, {"key": str(USER)})
         assert not any(again["erased"].values())
-        example = live.get("/admin/models/m/signature", admin=True)[2]
-        audit = live.get("/admin/audit", admin=True)[2]
+        example = live.request("GET", "/admin/models/m/signature", headers=ADMIN, admin=True)[2]
+        audit = live.request("GET", "/admin/audit", headers=ADMIN, admin=True)[2]
         hits = metric(live, "freshet_model_user_state_hits_total")
         # The user's state is computed anew; the other's is still there.
         np.testing.assert_allclose(ask(USER), before, rtol=1e-5)
@@ -93,10 +93,3 @@ def test_erased_user_is_nowhere_in_the_server(repository, tmp_path, workers):
     assert not any(str(USER).encode() in text for text in (*shown, log.read_bytes()))
     assert not any(USER.to_bytes(8, "little") in data for data in written)
     assert users_in(recordings)[0] == 0
-
-
-def test_scope_is_needed(repository, tmp_path):
-    options = ["--workers", "1", "--admin-token", "all"]
-    with LiveServer(repository, *options, log=tmp_path / "serve.log") as live:
-        assert erase(live, {"key": USER})[0] == 401
-        assert erase(live, {"key": USER}, {"authorization": "Bearer all"})[0] == 200

@@ -1,7 +1,6 @@
 """gRPC with several worker processes: they share the port, and one that dies takes nothing but its own connections."""
 
 import itertools
-import json
 import os
 import signal
 import threading
@@ -10,9 +9,13 @@ import grpc
 import numpy as np
 import pytest
 
+from freshet_serving import Ragged
 from freshet_serving.serving.codecs.messages import message
+from tests.e2e.asking import INFER
+from tests.e2e.dialects import kserve_request
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_deltas_live import FLOATS, PROBE, TAGS, USERS, delta_bytes, expected
+from tests.e2e.test_workers_live import workers
 from tests.support.packages import write_package
 from tests.support.waiting import until
 
@@ -23,23 +26,8 @@ pytestmark = [
 ]
 
 WAIT_S = 30
-METHOD = "/inference.GRPCInferenceService/ModelInfer"
-
-
-def request():
-    made = message("inference.ModelInferRequest")(model_name="small")
-    tags = [tag.encode() for row in TAGS for tag in row]
-    splits = np.cumsum([0] + [len(row) for row in TAGS])
-    made.inputs.add(name="user", datatype="INT64", shape=[len(PROBE)]).contents.int64_contents.extend(PROBE)
-    made.inputs.add(name="tags", datatype="BYTES", shape=[len(tags)]).contents.bytes_contents.extend(tags)
-    made.inputs.add(name="tags.row_splits", datatype="INT64", shape=[len(splits)]).contents.int64_contents.extend(
-        splits
-    )
-    made.inputs.add(name="floats", datatype="FP32", shape=FLOATS.shape).contents.fp32_contents.extend(FLOATS.ravel())
-    return made.SerializeToString()
-
-
-REQUEST = request()
+INPUTS = {"user": np.array(PROBE), "tags": Ragged.of(TAGS), "floats": FLOATS}
+REQUEST = kserve_request("small", INPUTS).SerializeToString()
 
 
 def channel(server):
@@ -50,19 +38,17 @@ def channel(server):
 
 def predict(connection):
     """(scores, generation)."""
-    reply, call = connection.unary_unary(METHOD).with_call(REQUEST, timeout=WAIT_S, wait_for_ready=True)
+    reply, call = connection.unary_unary(INFER).with_call(REQUEST, timeout=WAIT_S, wait_for_ready=True)
     reply = message("inference.ModelInferResponse").FromString(reply)
     return np.frombuffer(reply.raw_output_contents[0], np.float32), dict(call.trailing_metadata())["x-model-generation"]
 
 
-def workers(server):
-    return json.loads(server.get("/admin/models", admin=True)[2])["workers"]
-
-
-@pytest.fixture
-def live(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    with LiveServer(tmp_path / "repository", "--workers", "2", log=tmp_path / "serve.log") as server:
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grpc")
+    write_package(folder / "repository", users=USERS)
+    options = ("--workers", "2", "--delta-guard", "off")
+    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
         yield server
 
 
@@ -83,7 +69,7 @@ def test_every_worker_answers_and_follows_the_deltas(live, tmp_path):
 
 
 def test_killed_worker_loses_only_its_own_connections(live):
-    stop, failed, answered = threading.Event(), [], []
+    generation, stop, failed, answered = live.generation("small"), threading.Event(), [], []
     # By client: whether each of its calls was answered.
     calls = [[] for _ in range(6)]
 
@@ -125,4 +111,4 @@ def test_killed_worker_loses_only_its_own_connections(live):
     }
     # Nobody was refused by a worker that was not there yet: what failed was in flight.
     assert [words for _, words in failed if "server:" in words or "model" in words] == []
-    assert set(answered) == {"1.0"}
+    assert set(answered) == {generation}

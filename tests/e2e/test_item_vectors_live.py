@@ -3,7 +3,6 @@
 Deltas of rows and of towers, removals, rollbacks and killed workers, in both layouts; every list is computed again.
 """
 
-import json
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ from freshet_serving import Client
 from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.package.delta import write_delta
 from tests.e2e.servers import ALONE, LiveServer
+from tests.e2e.test_workers_live import replaced
 from tests.support.towers import MODEL, USERS, World, assert_best, change, write_towers
 from tests.support.waiting import until
 
@@ -61,8 +61,7 @@ class Site:
         return self.found[-1][1]
 
     def ask_on(self, scheme, ended):
-        address = f"{scheme}://127.0.0.1:{getattr(self.server, scheme + '_port')}"
-        with Client(address, timeout_s=60) as client:
+        with Client(self.server.address(scheme), timeout_s=60) as client:
             turn = 0
             while not ended.is_set():
                 turn += 1
@@ -73,7 +72,7 @@ class Site:
 
     def settle(self):
         """Wait until vectors do not lag."""
-        with Client(f"http://127.0.0.1:{self.server.http_port}", timeout_s=60) as client:
+        with Client(self.server.address(), timeout_s=60) as client:
             until(lambda: not self.ask(client, 1).item_generation)
 
     def check(self):
@@ -92,13 +91,13 @@ def step_of(generation):
     return int(generation.partition(".")[2])
 
 
-@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS)
-def site(request, tmp_path):
-    world = World.first(ITEMS)
-    write_towers(tmp_path / "repository", world)
+@pytest.fixture(scope="module", params=LAYOUTS.values(), ids=LAYOUTS)
+def site(request, tmp_path_factory):
+    folder, world = tmp_path_factory.mktemp("vectors"), World.first(ITEMS)
+    write_towers(folder / "repository", world)
     options = (*request.param, "--delta-guard", "off", "--undo-depth", "8")
-    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
-        yield Site(server, tmp_path, world)
+    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as server:
+        yield Site(server, folder, world)
 
 
 def test_every_list_is_of_the_generations_that_its_reply_names(site):
@@ -125,7 +124,7 @@ def test_every_list_is_of_the_generations_that_its_reply_names(site):
         site.publish(items=some(), removed=some(10))
         site.publish(dense=["item"])
         if victim:
-            until(lambda: all(worker["up"] and worker["pid"] != victim for worker in workers(site.server)))
+            until(lambda: replaced(site.server, 0, victim))
         site.settle()
         site.roll_back(before)
         site.settle()
@@ -148,7 +147,7 @@ def test_lag_is_a_metric_and_a_description(site):
 
 
 def test_candidates_beside_the_number_are_ranked(site):
-    with Client(f"http://127.0.0.1:{site.server.http_port}", timeout_s=60) as client:
+    with Client(site.server.address(), timeout_s=60) as client:
         items = np.array([7, 3, 2999, 5000])
         best = client.predict(MODEL, {"user": np.array([1]), "item": items}, top_items=3)
         scored = client.predict(MODEL, {"user": np.array([1]), "item": items[:3]}).outputs["score"][:, 0]
@@ -157,13 +156,9 @@ def test_candidates_beside_the_number_are_ranked(site):
     np.testing.assert_allclose(best.outputs["scores"][0], scored[order], atol=1e-5)
 
 
-def workers(server):
-    return json.loads(server.get("/admin/models", admin=True)[2]).get("workers", [])
-
-
 def kill_a_worker(server):
     """Kill a worker, if there are any; return its process."""
-    running = workers(server)
+    running = server.about().get("workers")
     if not running:
         return None
     os.kill(running[0]["pid"], signal.SIGKILL)

@@ -24,9 +24,9 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.e2e.servers import ALONE, LiveServer, free_port
-from tests.e2e.test_guard_live import as_json
 from tests.e2e.test_kills import SEED
 from tests.models.streams.recordings import BEGAN_S, outcomes, put, recording
+from tests.support.console_stage import as_json
 from tests.support.guarded import Stream, write_guarded
 from tests.support.packages import write_package
 from tests.support.waiting import until
@@ -157,13 +157,6 @@ def test_server_rolls_back_when_joined_labels_show_miscalibration(tmp_path):
     assert newest.kind == "rollback"
     assert re.match(r"rolled back automatically: calibration: scores are (1\.9|2\.0)\d times the labels", newest.reason)
     assert "calibration was not told" not in join.log.read_text()
-
-
-def test_mistake_gives_a_one_line_error(tmp_path):
-    said = Join(tmp_path).once()
-    assert said.returncode == 2
-    assert said.stderr.count("\n") == 1
-    assert "expected an existing folder" in said.stderr
 
 
 @pytest.mark.kills

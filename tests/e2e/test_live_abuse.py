@@ -17,11 +17,12 @@ MANY, CROWD = 300, 100
 ASKED = b"GET /admin/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 
 
-@pytest.fixture(params=[ALONE, ("--workers", "2")], ids=["one process", "workers"])
-def server(request, tmp_path):
-    write_package(tmp_path / "repository")
-    with LiveServer(tmp_path / "repository", *request.param, log=tmp_path / "serve.log") as one:
-        one.log = tmp_path / "serve.log"
+@pytest.fixture(scope="module", params=[ALONE, ("--workers", "2")], ids=["one process", "workers"])
+def server(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("abuse")
+    write_package(folder / "repository")
+    with LiveServer(folder / "repository", *request.param, log=folder / "serve.log") as one:
+        one.log = folder / "serve.log"
         yield one
 
 
@@ -63,15 +64,6 @@ def test_many_open_connections_do_not_block_changes(server):
     until(lambda: streams(server) == 200)
 
 
-def test_shutdown_does_not_wait_for_stream_readers(server):
-    with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(contextlib.closing(connected(server))) for _ in range(4)]
-        assert [status(reader) for reader in readers] == [200] * 4
-        server.process.terminate()
-        assert server.process.wait(timeout=30) == 0
-    assert "ERROR" not in server.log.read_text()
-
-
 def test_overlong_names_and_queries_are_refused_in_one_line(server):
     for path in ("m" * 10_000, "%00", "%ff%fe", "..%2f..%2fetc%2fpasswd", "a" * 129):
         for view in ("timeline", "tables", "canaries", "signature"):
@@ -83,3 +75,13 @@ def test_overlong_names_and_queries_are_refused_in_one_line(server):
         assert code in (400, 404, 414, 431), (path[:40], code, body[:200])
     code, _, body = server.request("POST", "/admin/models/small/try", b"[" * 500_000, admin=True)
     assert code in (400, 413), body[:200]
+
+
+# The last one: it ends the server.
+def test_shutdown_does_not_wait_for_stream_readers(server):
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(contextlib.closing(connected(server))) for _ in range(4)]
+        assert [status(reader) for reader in readers] == [200] * 4
+        server.process.terminate()
+        assert server.process.wait(timeout=30) == 0
+    assert "ERROR" not in server.log.read_text()

@@ -1,6 +1,7 @@
 """Recordings of a live server hold the values that scores were computed of, and training reads them as such."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -125,11 +126,18 @@ def _text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shop")
+    write_tables(folder)
+    trained(config(folder, folder / "events.parquet", "clicked", "hist_items", "hist_seconds"))
+    return folder
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, workers):
-    write_tables(tmp_path)
-    trained(config(tmp_path, tmp_path / "events.parquet", "clicked", "hist_items", "hist_seconds"))
+def test_training_on_recordings_reads_the_values_as_they_were_used(shop, tmp_path, workers):
+    shutil.copytree(shop, tmp_path, dirs_exist_ok=True)
     redis = RedisServer().start()
     with redis.client() as client:
         for number in range(USERS):
@@ -184,7 +192,8 @@ def test_training_on_recordings_reads_the_values_as_they_were_used(tmp_path, wor
     # The probes sent an age of their own.
     found = [{name: read[name][n] for name in asked[0]} for n, age in enumerate(read["age"]) if age]
     assert sorted(map(repr, found)) == sorted(map(repr, asked))
-    # No table has the price that item 1 was scored with first: only the recordings do.
-    (tmp_path / "again").mkdir()
-    raw["publish"]["repository"] = str(tmp_path / "again")
-    trained(raw)
+    if workers == "1":
+        # No table has the price that item 1 was scored with first: only the recordings do.
+        (tmp_path / "again").mkdir()
+        raw["publish"]["repository"] = str(tmp_path / "again")
+        trained(raw)

@@ -1,20 +1,23 @@
-"""The best items of a whole table over the network: every dialect, both layouts, and what is refused by name."""
+"""The best items of a whole table over the network: every dialect, both layouts, with filters and by other sources."""
 
 import json
 import threading
+from functools import cache
 
 import grpc
 import numpy as np
 import pytest
 
 from freshet_serving import Client, Ragged
-from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.extensions.deeprec import codec as eas
+from freshet_serving.processor.errors import BadInput, TooLarge
+from freshet_serving.processor.package import TableDelta
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.serving.codecs.messages import message
+from tests.e2e.asking import INFER
+from tests.e2e.dialects import DIALECTS, kserve_request
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.packages import write_package
-from tests.support.ranked import MODEL, best, ranked_delta, write_ranked
+from tests.support.plain_filters import passes
+from tests.support.ranked import MODEL, NUMBERS, best, columns_of, numbers_of, ranked_delta, write_ranked
 
 pytestmark = [
     pytest.mark.e2e,
@@ -22,241 +25,276 @@ pytestmark = [
     pytest.mark.unguarded("each delta has a matrix of its own, so all scores move"),
 ]
 
-ITEMS = range(3000)
+ITEMS, RECORDED = range(3000), range(0, 3000, 2)
 USERS = [[3, 4, 5], [], [7]]
-K = 6
-TOP = {"x-top-items": str(K)}
+K, ALL = 6, len(ITEMS)
+TOP, TOP_ALL = {"x-top-items": str(K)}, {"x-top-items": str(ALL)}
 LEAST = -(2**53) - 1
 """An id that no float holds, and the best item of users without events: their scores are equal."""
+PAIRS = {item: (item * 37 % 101 / 8, item / 4096) for item in ITEMS}
+HISTORY, BLOCK = [3, 4, 5], [10, 12, 11]
+FILTER = {"stock": [1, None], "category": ["a", "b"], "tags": {"not": "t1"}}
+FILTERED = {"history.item": Ragged.of([HISTORY]), "filter": [json.dumps(FILTER)], "block": Ragged.of([BLOCK])}
+
+
+def records_at(step, keys):
+    columns = columns_of(keys, step)
+    return {key: {name: values[n] for name, values in columns.items()} for n, key in enumerate(keys)}
+
+
+class Shop:
+    """A live server, and what it serves by step: of which step each item's row is, and the records of items."""
+
+    def __init__(self, server, folder):
+        self.server, self.folder, self.step = server, folder, 0
+        self.rows, self.records = {0: dict.fromkeys([*ITEMS, LEAST], 0)}, {0: records_at(0, RECORDED)}
+        self.best = cache(lambda step, history: best(self.rows[step], step, history, K))
+        self.stocked = cache(lambda step: self.passing(step, {"stock": [1, None]}))
+
+    def publish(self, items=(), removed=(), recorded=None, unrecorded=(), numbers=None):
+        step, before = self.server.next_step(MODEL), self.step
+        delta = ranked_delta(step, items, removed, before, recorded, unrecorded)
+        if numbers:
+            delta.tables[NUMBERS] = TableDelta(*numbers_of(numbers), np.empty(0, np.int64))
+        write_delta(self.folder / "upload", delta)
+        rows = {item: of for item, of in self.rows[before].items() if item not in removed}
+        self.rows[step] = rows | dict.fromkeys(items, step)
+        records = {key: record for key, record in self.records[before].items() if key not in unrecorded}
+        self.records[step] = records | records_at(step, recorded or ())
+        status, reply = self.server.upload(MODEL, (self.folder / "upload").read_bytes())
+        assert status == 200, reply
+        self.step = step
+
+    def passing(self, step, condition):
+        """Items that pass a filter and are not in the history."""
+        return {key for key in ITEMS if passes(condition, self.records[step].get(key))} - set(HISTORY)
+
+    def client(self, scheme="http"):
+        return Client(self.server.address(scheme), timeout_s=60)
 
 
 @pytest.fixture(scope="module", params=[ALONE, ("--workers", "2")], ids=["alone", "workers"])
-def live(request, tmp_path_factory):
+def shop(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("top")
-    write_ranked(folder / "repository", [*ITEMS, LEAST])
+    write_ranked(folder / "repository", [*ITEMS, LEAST], recorded=RECORDED, numbers=PAIRS)
     write_package(folder / "repository", users=range(10))
     with LiveServer(folder / "repository", *request.param, "--delta-guard", "off", log=folder / "serve.log") as server:
-        server.contents, server.folder = dict.fromkeys([*ITEMS, LEAST], 0), folder
-        yield server
-
-
-def tensor(values):
-    made = message("tensorflow.TensorProto")()
-    made.dtype, made.tensor_content = 9, values.tobytes()
-    for size in values.shape:
-        made.tensor_shape.dim.add(size=size)
-    return made
-
-
-def call(live, method, request, reply):
-    with grpc.insecure_channel(f"127.0.0.1:{live.grpc_port}") as channel:
-        metadata = tuple(TOP.items())
-        data = channel.unary_unary(method)(request.SerializeToString(), timeout=60, metadata=metadata)
-    return message(reply).FromString(data)
-
-
-def lists(users):
-    ragged = Ragged.of(users)
-    return {"history.item": ragged.values, "history.row_splits": ragged.row_splits}
-
-
-def post(live, path, document, headers=TOP):
-    status, _, data = live.request("POST", path, json.dumps(document), headers)
-    assert status == 200, data
-    return json.loads(data)
-
-
-def tensorflow_columns(live, users):
-    found = post(live, f"/v1/models/{MODEL}:predict", {"inputs": {"history.item": users}})["outputs"]
-    return found["item_ids"], found["scores"]
-
-
-def tensorflow_rows(live, users):
-    found = post(live, f"/v1/models/{MODEL}:predict", {"instances": [{"history.item": user} for user in users]})
-    rows = found["predictions"]
-    return [row["item_ids"] for row in rows], [row["scores"] for row in rows]
-
-
-def tensorflow_grpc(live, users):
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = MODEL
-    for name, values in lists(users).items():
-        request.inputs[name].CopyFrom(tensor(values))
-    method = "/tensorflow.serving.PredictionService/Predict"
-    outputs = call(live, method, request, "tensorflow.serving.PredictResponse").outputs
-    assert (outputs["item_ids"].dtype, outputs["scores"].dtype) == (9, 1)
-    shape = [dim.size for dim in outputs["item_ids"].tensor_shape.dim]
-    return np.reshape(outputs["item_ids"].int64_val, shape), np.reshape(outputs["scores"].float_val, shape)
-
-
-def kserve_json(live, users):
-    inputs = [
-        {"name": name, "shape": list(values.shape), "datatype": "INT64", "data": values.tolist()}
-        for name, values in lists(users).items()
-    ]
-    found = post(live, f"/v2/models/{MODEL}/infer", {"inputs": inputs})["outputs"]
-    assert [(t["name"], t["datatype"]) for t in found] == [("item_ids", "INT64"), ("scores", "FP32")]
-    return [np.reshape(t["data"], t["shape"]) for t in found]
-
-
-def kserve_stream(live, users):
-    request = message("inference.ModelInferRequest")(model_name=MODEL)
-    for name, values in lists(users).items():
-        request.inputs.add(name=name, datatype="INT64", shape=values.shape)
-        request.raw_input_contents.append(values.tobytes())
-    with grpc.insecure_channel(f"127.0.0.1:{live.grpc_port}") as channel:
-        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        (data,) = stream(iter([request.SerializeToString()]), timeout=60, metadata=tuple(TOP.items()))
-    found = message("inference.ModelStreamInferResponse").FromString(data)
-    assert not found.error_message
-    shape = list(found.infer_response.outputs[0].shape)
-    ids, scores = found.infer_response.raw_output_contents
-    return np.frombuffer(ids, "<i8").reshape(shape), np.frombuffer(scores, "<f4").reshape(shape)
-
-
-def deeprec(live, users):
-    assert len({len(user) for user in users}) == 1
-    request = eas.Request()
-    array = request.inputs["history.item"]
-    array.dtype = eas.TYPES["int64"][0]
-    array.array_shape.dim.extend([len(users), len(users[0])])
-    array.int64_val.extend([item for user in users for item in user])
-    path = f"/v1/models/{MODEL}:processor"
-    status, _, data = live.request("POST", path, request.SerializeToString(), TOP)
-    assert status == 200, data
-    outputs = eas.Response.FromString(data).outputs
-    shape = list(outputs["item_ids"].array_shape.dim)
-    return np.reshape(outputs["item_ids"].int64_val, shape), np.reshape(outputs["scores"].float_val, shape)
-
-
-def client(scheme, port):
-    def ask(live, users):
-        with Client(f"{scheme}://127.0.0.1:{getattr(live, port)}", timeout_s=60) as client:
-            prediction = client.predict(MODEL, {"history.item": Ragged.of(users)}, top_items=K)
-            named = client.predict(MODEL, lists(users), top_items=K, outputs=["item_ids"])
-        assert prediction.generation == named.generation
-        assert np.array_equal(prediction.outputs["item_ids"], named.outputs["item_ids"])
-        assert list(named.outputs) == ["item_ids"]
-        return prediction.outputs["item_ids"], prediction.outputs["scores"]
-
-    return ask
-
-
-DIALECTS = {
-    "tensorflow columns": tensorflow_columns,
-    "tensorflow rows": tensorflow_rows,
-    "tensorflow gRPC": tensorflow_grpc,
-    "KServe JSON": kserve_json,
-    "KServe stream": kserve_stream,
-    "client HTTP": client("http", "http_port"),
-    "client gRPC": client("grpc", "grpc_port"),
-    "DeepRec": deeprec,
-}
-
-
-def check(live, name, step):
-    users = [[3, 4], [8, 7]] if name == "DeepRec" else USERS
-    ids, scores = map(np.asarray, DIALECTS[name](live, users))
-    assert ids.shape == scores.shape == (len(users), K)
-    for user, history in enumerate(users):
-        wanted_ids, wanted = best(live.contents, step, history, K)
-        np.testing.assert_allclose(scores[user], wanted, atol=1e-5)
-        assert set(ids[user].tolist()) == set(wanted_ids.tolist())
-
-
-def test_every_dialect_gives_the_best_items(live):
-    for name in DIALECTS:
-        check(live, name, 0)
-    step = live.next_step(MODEL)
-    upserts, removed = [*range(1, 3000, 2), LEAST], list(range(100, 110))
-    write_delta(live.folder / "upload", ranked_delta(step, upserts, [n for n in removed if not n % 2]))
-    status, reply = live.upload(MODEL, (live.folder / "upload").read_bytes())
-    assert status == 200, reply
-    live.contents |= dict.fromkeys(upserts, step)
-    for item in removed:
-        if not item % 2:
-            del live.contents[item]
-    for name in DIALECTS:
-        check(live, name, step)
-
-
-def test_ids_beyond_floats_come_whole(live):
-    for name, ask in DIALECTS.items():
-        # Without events that have a row.
-        ids, _ = ask(live, [[10**6, 10**6 + 1]])
-        assert int(np.asarray(ids)[0, 0]) == LEAST, name
-
-
-def test_long_binary_request_is_answered(live):
-    events = np.resize(np.arange(1, 900), 20_000).tolist()
-    with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=60) as client:
-        found = client.predict(MODEL, {"history.item": Ragged.of([events])}, top_items=K).outputs
-        short = client.predict(MODEL, {"history.item": Ragged.of([events[-8:]])}, top_items=K).outputs
-    assert np.array_equal(found["item_ids"], short["item_ids"])
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1000000000000", "10001", "ten", "", "5.0", "0x5"])
-def test_hostile_number_is_refused_by_name(live, text):
-    headers = {"x-top-items": text}
-    body = json.dumps({"inputs": {"history.item": [[1]]}})
-    status, _, data = live.request("POST", f"/v1/models/{MODEL}:predict", body, headers)
-    assert status == 400
-    expected = "x-top-items: expected a whole number from 1 to 10000, got "
-    assert json.loads(data)["error"].startswith(expected)
-    with Client(f"grpc://127.0.0.1:{live.grpc_port}", timeout_s=60) as client, pytest.raises(BadInput, match=expected):
-        client.predict(MODEL, {"history.item": Ragged.of([[1]])}, headers=headers)
-
-
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_requests_that_cannot_be_ranked_are_refused(live, scheme):
-    with Client(f"{scheme}://127.0.0.1:{getattr(live, scheme + '_port')}", timeout_s=60) as client:
-        with pytest.raises(BadInput, match="model 'small' version 1 cannot rank all items of a table"):
-            client.predict("small", {"user": np.array([1])}, top_items=K)
-        with pytest.raises(BadInput, match="has no columns to filter on"):
-            client.predict(MODEL, {"filter": ["{}"], "history.item": Ragged.of([[1]])}, top_items=K)
-        with pytest.raises(BadInput, match="outputs"):
-            client.predict(MODEL, {"history.item": Ragged.of([[1]])}, top_items=K, outputs=["score"])
-        # As before without the number: candidates are required.
-        with pytest.raises(BadInput, match="item"):
-            client.predict(MODEL, {"history.item": Ragged.of([[1]])})
-
-
-@pytest.mark.parametrize("method", ["classify", "regress"])
-def test_replies_without_ids_are_refused(live, method):
-    body = json.dumps({"examples": [{"history.item": [1, 2]}]})
-    status, _, data = live.request("POST", f"/v1/models/{MODEL}:{method}", body, TOP)
-    assert (status, b"x-top-items: expected a predict request" in data) == (400, True)
-
-
-def test_every_reply_is_of_the_generation_that_it_names(live):
-    first, contents, found, uploaded = live.next_step(MODEL), {}, [], threading.Event()
-    contents[first - 1] = dict(live.contents)
-
-    def ask_on():
-        with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=60) as client:
-            while not (uploaded.is_set() and found and step_of(found[-1]) == first + 4):
-                found.append(client.predict(MODEL, {"history.item": Ragged.of([[3, 4, 5]])}, top_items=K))
-
-    asking = [threading.Thread(target=ask_on) for _ in range(2)]
-    for thread in asking:
-        thread.start()
-    for step in range(first, first + 5):
-        write_delta(live.folder / "upload", ranked_delta(step, upserts := list(range(step % 2, 3000, 2))))
-        live.contents |= dict.fromkeys(upserts, step)
-        contents[step] = dict(live.contents)
-        status, reply = live.upload(MODEL, (live.folder / "upload").read_bytes())
-        assert status == 200, reply
-    uploaded.set()
-    for thread in asking:
-        thread.join(60)
-    different = {(p.generation, p.outputs["scores"].tobytes()): p for p in found}
-    assert len({step_of(p) for p in found}) > 2
-    assert len(different) == len({step_of(p) for p in found})
-    for prediction in different.values():
-        wanted_ids, wanted = best(contents[step_of(prediction)], step_of(prediction), [3, 4, 5], K)
-        np.testing.assert_allclose(prediction.outputs["scores"][0], wanted, atol=1e-5)
-        assert set(prediction.outputs["item_ids"][0].tolist()) == set(wanted_ids.tolist())
+        yield Shop(server, folder)
 
 
 def step_of(prediction):
     return int(prediction.generation.partition(".")[2])
+
+
+def asked_meanwhile(shop, publish, inputs, count):
+    """The predictions of two clients that ask without a pause while deltas are published, until the newest answers."""
+    found, published = [], threading.Event()
+
+    def ask():
+        with shop.client() as client:
+            while not (published.is_set() and found and step_of(found[-1]) == shop.step):
+                found.append(client.predict(MODEL, inputs, top_items=count))
+
+    asking = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        publish()
+    finally:
+        published.set()
+        for thread in asking:
+            thread.join(60)
+    assert len({step_of(prediction) for prediction in found}) > 2
+    return found
+
+
+def check_sources(shop, pairs):
+    for name, ask in DIALECTS.items():
+        for column, source in enumerate(("popular", "new")):
+            listed = sorted(pairs, key=lambda item, column=column: (-pairs[item][column], item))[:K]
+            assert ask(shop.server, MODEL, {"source": [source]}, TOP).outputs["item_ids"][0].tolist() == listed, name
+        like = ask(shop.server, MODEL, {"like": [7]}, TOP).outputs["item_ids"]
+        user = ask(shop.server, MODEL, {"history.item": Ragged.of([[7]])}, TOP).outputs["item_ids"]
+        assert like.tolist() == user.tolist(), name
+
+
+def test_every_dialect_lists_sources_after_a_delta_and_a_rollback(shop):
+    check_sources(shop, PAIRS)
+    changed = {3: (50.0, PAIRS[3][1]), 7777: (1.0, 2.0)}
+    before = shop.step
+    shop.publish([7777], numbers=changed)
+    check_sources(shop, PAIRS | changed)
+    for scheme in ("http", "grpc"):
+        with shop.client(scheme) as client:
+            assert client.recommend(MODEL, {}, K, source="popular").item_ids[0] == 3
+            assert client.recommend(MODEL, {}, K, source="new").item_ids[0] == 7777
+            with pytest.raises(BadInput, match="source: expected 'model', 'like', 'popular' or 'new', got 'hot'"):
+                client.recommend(MODEL, {}, K, source="hot")
+            with pytest.raises(BadInput, match=r"history\.item"):
+                client.recommend(MODEL, {}, K)
+            assert client.recommend(MODEL, {}, K, like=99_999).unfilled == K
+    status, reply = shop.server.post_json(f"/admin/models/{MODEL}/rollback", {"generation": f"1.{before}"})
+    assert status == 200, reply
+    shop.step = before
+    check_sources(shop, PAIRS)
+
+
+def check_best(shop):
+    for name, ask in DIALECTS.items():
+        users = [[3, 4], [8, 7]] if name == "DeepRec" else USERS
+        reply = ask(shop.server, MODEL, {"history.item": Ragged.of(users)}, TOP)
+        ids, scores = reply.outputs["item_ids"], reply.outputs["scores"]
+        assert ids.shape == scores.shape == (len(users), K)
+        if "tensorflow" not in name:
+            assert (ids.dtype, scores.dtype) == (np.int64, np.float32), name
+        for user, history in enumerate(users):
+            best_ids, best_scores = shop.best(shop.step, tuple(history))
+            np.testing.assert_allclose(scores[user], best_scores, atol=1e-5)
+            assert set(ids[user].tolist()) == set(best_ids.tolist())
+
+
+def test_every_dialect_gives_the_best_items(shop):
+    check_best(shop)
+    shop.publish([*range(1, 3000, 2), LEAST], removed=range(100, 110, 2))
+    check_best(shop)
+    for name, ask in DIALECTS.items():
+        # Without events that have a row; an id beyond floats comes whole.
+        reply = ask(shop.server, MODEL, {"history.item": Ragged.of([[10**6, 10**6 + 1]])}, TOP)
+        assert int(reply.outputs["item_ids"][0, 0]) == LEAST, name
+
+
+def test_named_outputs_and_long_histories_are_answered(shop):
+    events = np.resize(np.arange(1, 900), 20_000).tolist()
+    lists = [{"history.item": Ragged.of([some])} for some in (events, events[-8:])]
+    for scheme in ("http", "grpc"):
+        with shop.client(scheme) as client:
+            whole, short = (client.predict(MODEL, inputs, top_items=K, outputs=["item_ids"]) for inputs in lists)
+            assert list(whole.outputs) == ["item_ids"]
+            assert np.array_equal(whole.outputs["item_ids"], short.outputs["item_ids"])
+            both = client.predict(MODEL, lists[1], top_items=K)
+            assert both.generation == short.generation
+            assert np.array_equal(both.outputs["item_ids"], short.outputs["item_ids"])
+
+
+def test_every_reply_is_of_the_generation_that_it_names(shop):
+    def publish():
+        for parity in (0, 1, 0, 1, 0):
+            shop.publish(range(parity, 3000, 2))
+
+    found = asked_meanwhile(shop, publish, {"history.item": Ragged.of([HISTORY])}, K)
+    different = {(p.generation, p.outputs["scores"].tobytes()): p for p in found}
+    assert len(different) == len({step_of(p) for p in found})
+    for prediction in different.values():
+        ids, scores = shop.best(step_of(prediction), tuple(HISTORY))
+        np.testing.assert_allclose(prediction.outputs["scores"][0], scores, atol=1e-5)
+        assert set(prediction.outputs["item_ids"][0].tolist()) == set(ids.tolist())
+
+
+def test_every_dialect_filters_and_says_how_many_are_missing(shop):
+    good = shop.passing(shop.step, FILTER) - set(BLOCK)
+    for name, ask in DIALECTS.items():
+        reply = ask(shop.server, MODEL, FILTERED, TOP_ALL)
+        assert set(reply.outputs["item_ids"][0].tolist()) == good, name
+        assert int(reply.headers["x-unfilled"]) == ALL - len(good), name
+    for scheme in ("http", "grpc"):
+        with shop.client(scheme) as client:
+            found = client.recommend(MODEL, {"history.item": HISTORY}, ALL, filters=FILTER, block=BLOCK)
+            assert set(found.item_ids.tolist()) == good
+            assert found.unfilled == ALL - len(good)
+
+
+def test_nothing_that_a_delta_has_sold_out_is_in_a_reply_of_its_generation(shop):
+    def publish():
+        for n in range(6):
+            before = shop.records[shop.step]
+            sold_out = [key for key in before if key % 7 == n and key % 3 != n % 3]
+            shop.publish(recorded=range(n, 3000, 3), unrecorded=sold_out)
+
+    inputs = {"history.item": Ragged.of([HISTORY]), "filter": [json.dumps({"stock": [1, None]})]}
+    for prediction in asked_meanwhile(shop, publish, inputs, ALL):
+        ids = prediction.outputs["item_ids"][0].tolist()
+        assert set(ids) == shop.stocked(step_of(prediction)), step_of(prediction)
+        assert prediction.unfilled == ALL - len(ids)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"filter": [json.dumps({"price": ["a", 1]})]}, "filter.price: expected a number or null, got 'a'"),
+        ({"filter": [json.dumps({"colour": "red"})]}, "filter: 'colour' is no column to filter on"),
+        ({"filter": ["[" * 50_000]}, r"filter: expected a JSON object"),
+        ({"filter": ['{"price": NaN}']}, "filter: expected finite numbers, got NaN"),
+        ({"filter": [" " * 70_000]}, "filter: expected at most 65536 bytes, got 70000"),
+        ({"filter": [" " * 10_000_000]}, "filter: expected at most 65536 bytes, got 10000000"),
+        ({"filter": ['{"price": [1e400, null]}']}, "filter.price: expected a number or null, got Infinity"),
+        ({"filter": ['{"category": "\\ud800"}']}, "filter.category: expected Unicode texts, got a lone surrogate"),
+        ({"filter": ['{"stock": 1, "stock": 1}']}, "filter: expected each key once, got 'stock' again"),
+        ({"filter": ['{"stock": ' + "9" * 60_000 + "}"]}, "filter: expected a JSON object"),
+        ({"allow": Ragged(np.zeros(4_000_001, np.int64), np.array([0, 4_000_001]))}, "max_ids: expected at most"),
+        ({"allow": Ragged.of([[1], [2], [3]])}, "allow: expected a list of ids for each of 1 users"),
+    ],
+    ids=[
+        "text for a number", "unknown column", "nested", "NaN", "long", "very long", "infinite", "surrogate", "twice",
+        "long number", "too many allowed", "lists of others",
+    ],
+)  # fmt: skip
+def test_hostile_filters_are_refused_by_name(shop, inputs, message):
+    user = {"history.item": Ragged.of([HISTORY])}
+    for scheme in ("http", "grpc"):
+        with shop.client(scheme) as client:
+            with pytest.raises((BadInput, TooLarge), match=message):
+                client.predict(MODEL, user | inputs, top_items=ALL)
+            assert client.predict(MODEL, user, top_items=3).unfilled == 0
+
+
+def test_a_million_allowed_ids_are_read_within_the_limits(shop):
+    allowed = Ragged(np.arange(1_000_000), np.array([0, 1_000_000]))
+    with shop.client("grpc") as client:
+        found = client.predict(MODEL, {"history.item": Ragged.of([HISTORY]), "allow": allowed}, top_items=ALL)
+    gone = {item for item in ITEMS if item not in shop.rows[shop.step]}
+    assert found.unfilled == len(gone | set(HISTORY))
+
+
+def infer(shop, request, headers):
+    address = f"127.0.0.1:{shop.server.grpc_port}"
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(INFER)(request.SerializeToString(), timeout=60, metadata=tuple(headers.items()))
+    return refused.value.code(), refused.value.details()
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "1000000000000", "10001", "ten", "", "5.0", "0x5", "1000000000", "000001", "1e3", "+5"]
+)
+def test_hostile_number_is_refused_by_name(shop, text):
+    headers, body = {"x-top-items": text}, json.dumps({"inputs": {"history.item": [[1]]}})
+    status, _, data = shop.server.request("POST", f"/v1/models/{MODEL}:predict", body, headers)
+    expected = "x-top-items: expected a whole number from 1 to 10000, got "
+    assert (status, json.loads(data)["error"].startswith(expected)) == (400, True), data
+    code, details = infer(shop, kserve_request(MODEL, FILTERED), headers)
+    assert (code, details.startswith(expected)) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+
+
+@pytest.mark.parametrize("splits", [[-1, 3], [0, 3, 1, 3], [0, 2**40], [1, 3], []], ids=str)
+def test_hostile_splits_are_refused_over_grpc(shop, splits):
+    request = kserve_request(MODEL, FILTERED)
+    at = [tensor.name for tensor in request.inputs].index("block.row_splits")
+    request.inputs[at].shape[:] = [len(splits)]
+    request.raw_input_contents[at] = np.array(splits, np.int64).tobytes()
+    code, details = infer(shop, request, TOP_ALL)
+    assert (code, "block" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+
+
+def test_requests_that_cannot_be_ranked_are_refused(shop):
+    for scheme in ("http", "grpc"):
+        with shop.client(scheme) as client:
+            with pytest.raises(BadInput, match="model 'small' version 1 cannot rank all items of a table"):
+                client.predict("small", {"user": np.array([1])}, top_items=K)
+            with pytest.raises(BadInput, match="outputs"):
+                client.predict(MODEL, {"history.item": Ragged.of([[1]])}, top_items=K, outputs=["score"])
+            # As before without the number: candidates are required.
+            with pytest.raises(BadInput, match="item"):
+                client.predict(MODEL, {"history.item": Ragged.of([[1]])})
+    for method in ("classify", "regress"):
+        body = json.dumps({"examples": [{"history.item": [1, 2]}]})
+        status, _, data = shop.server.request("POST", f"/v1/models/{MODEL}:{method}", body, TOP)
+        assert (status, b"x-top-items: expected a predict request" in data) == (400, True)

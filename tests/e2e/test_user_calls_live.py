@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from contextlib import ExitStack
 
 import numpy as np
@@ -22,19 +23,26 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 triton_http = pytest.importorskip("tritonclient.http")
 triton_grpc = pytest.importorskip("tritonclient.grpc")
 LENGTH, CANDIDATES, EVENTS = 64, 8, 40
+CLIENTS, CHANGES = 6, 60
 ITEMS = ("item", "price")
 COLUMNS = ("history.item", "history.action", "history.time")
 
 
-@pytest.fixture(scope="module", params=[ALONE, ("--workers", "2")], ids=["alone", "workers"])
-def served(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
     folder = tmp_path_factory.mktemp("users")
     trainer = make_trainer("hstu", LENGTH, True, units=16, layers=2)
     trainer.learn(make_batch(64, (LENGTH,), timed=True))
-    publish(trainer, folder / "repository", (1, CANDIDATES))
+    publish(trainer, folder, (1, CANDIDATES))
+    return folder
+
+
+@pytest.fixture(scope="module", params=[ALONE, ("--workers", "2")], ids=["alone", "workers"])
+def served(request, repository, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
     columns = make_batch(CANDIDATES, (EVENTS,), seed=3, items=38, timed=True).columns
     options = (*request.param, "--user-state-mb", "8")
-    with LiveServer(folder / "repository", *options, log=folder / "serve.log") as live:
+    with LiveServer(repository, *options, log=folder / "serve.log") as live:
         yield live, of_request(columns, CANDIDATES, 1), folder / "serve.log"
 
 
@@ -50,7 +58,7 @@ def some(events, first, last):
 
 def asked(live, user, candidates):
     """The scores of a request that is sent whole, on a connection of its own."""
-    with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=20) as client:
+    with Client(live.address(), timeout_s=20) as client:
         return client.rank("m", user, candidates)
 
 
@@ -95,12 +103,11 @@ def test_triton_clients_score_what_they_have_prepared_and_appended(served, kind,
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_events_that_come_late_and_twice_over_both_workers_are_the_whole_history(served, scheme):
     live, request, _ = served
-    address = f"{scheme}://127.0.0.1:{live.http_port if scheme == 'http' else live.grpc_port}"
     inputs, events, candidates = parts(request, 10)
     order = np.random.default_rng(0).permutation([*range(30), *range(30)])
 
     def user():
-        return Client(address, timeout_s=20)
+        return Client(live.address(scheme), timeout_s=20)
 
     with user() as client:
         client.user("m", f"late {scheme}").prepare(inputs)
@@ -122,7 +129,7 @@ def test_events_that_come_late_and_twice_over_both_workers_are_the_whole_history
 def test_no_id_is_in_the_log(served):
     live, request, log = served
     inputs, _, candidates = parts(request, 5)
-    with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=20) as client:
+    with Client(live.address(), timeout_s=20) as client:
         session = client.user("m", "someone's own id")
         session.prepare(inputs)
         session.score(candidates)
@@ -133,7 +140,7 @@ def test_no_id_is_in_the_log(served):
     assert "someone's" not in live.get("/metrics")[2].decode()
 
 
-def test_users_of_two_keys_do_not_meet(tmp_path):
+def test_users_of_two_keys_do_not_meet_and_changes_of_one_follow_one_another(tmp_path):
     write_ranked(tmp_path / "repository")
     keyed = Keyed(tmp_path)
     for name in ("one", "two"):
@@ -143,8 +150,7 @@ def test_users_of_two_keys_do_not_meet(tmp_path):
     with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as live, ExitStack() as clients:
 
         def user(key, scheme="http"):
-            port = live.http_port if scheme == "http" else live.grpc_port
-            client = Client(f"{scheme}://127.0.0.1:{port}", timeout_s=20, key=keyed.secrets[key])
+            client = Client(live.address(scheme), timeout_s=20, key=keyed.secrets[key])
             return clients.enter_context(client).user(MODEL, 7)
 
         user("one").prepare({"history.item": [1, 2]})
@@ -158,6 +164,30 @@ def test_users_of_two_keys_do_not_meet(tmp_path):
         with pytest.raises(UserGone):
             user("one").score(items)
         np.testing.assert_allclose(user("two").score(items, output="score"), scores[2], rtol=1e-6)
+        changes_of_two_workers_follow_one_another(user)
+
+
+def changes_of_two_workers_follow_one_another(user):
+    """No change of a user by several clients at once is lost, and the user is never gone meanwhile."""
+    versions, errors = [], []
+
+    def append(session, number):
+        for turn in range(CHANGES):
+            # An item of its own: a change that leaves the history as it is has no version.
+            try:
+                versions.append(session.append({"history.item": [number * CHANGES + turn]}).sequence_version)
+            except Exception as error:
+                errors.append(error)
+
+    user("one").prepare({"history.item": []})
+    # Each on a connection of its own, so by either worker.
+    threads = [threading.Thread(target=append, args=(user("one"), number)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(set(versions)) == CLIENTS * CHANGES
 
 
 @pytest.mark.kills
@@ -168,7 +198,7 @@ def test_users_outlive_a_killed_worker_whole_or_not_at_all(tmp_path):
 
         def ask(act):
             # On a connection of its own, so by either worker.
-            with Client(f"http://127.0.0.1:{live.http_port}", timeout_s=20) as client:
+            with Client(live.address(), timeout_s=20) as client:
                 return act(client)
 
         histories = {user: [user % 9] for user in range(1, 21)}

@@ -1,7 +1,5 @@
 """A user table that a Redis has when served: requests with the user alone get the scores of rows that were joined."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +11,7 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Strings
 from freshet_serving.serving.client.client import Client
+from tests.e2e.dialects import DIALECTS
 from tests.e2e.servers import ALONE, LiveServer
 from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
 
@@ -88,30 +87,24 @@ def trained_scores(run, user, candidates):
 def test_user_alone_gets_the_scores_of_the_joined_columns(user, run, live):
     candidates = np.arange(ITEMS)
     expected = trained_scores(run, user, candidates)
-    body = json.dumps({"inputs": {"user_id": [user], "item_id": candidates.tolist()}})
-    status, _, reply = live.request("POST", "/v1/models/shop:predict", body)
-    assert status == 200, reply
-    np.testing.assert_allclose(np.ravel(json.loads(reply)["outputs"]), expected, atol=1e-5)
-    rows = {"instances": [{"user_id": user, "item_id": item} for item in candidates.tolist()]}
-    status, _, reply = live.request("POST", "/v1/models/shop:predict", json.dumps(rows))
-    assert status == 200, reply
-    np.testing.assert_allclose(np.ravel(json.loads(reply)["predictions"]), expected, atol=1e-5)
-    for address in (f"http://127.0.0.1:{live.http_port}", f"grpc://127.0.0.1:{live.grpc_port}"):
-        with Client(address) as client:
+    inputs = {"user_id": [user], "item_id": candidates}
+    for name, ask in DIALECTS.items():
+        scores = np.ravel(ask(live, "shop", inputs).output("score"))
+        np.testing.assert_allclose(scores, expected, atol=1e-5, err_msg=name)
+    for scheme in ("http", "grpc"):
+        with Client(live.address(scheme)) as client:
             prediction = client.predict("shop", {"user_id": np.array([user]), "item_id": candidates})
-            np.testing.assert_allclose(prediction.scores(), expected, atol=1e-5)
             assert bool(prediction.features_missing) == (user in ("cyd", "dan"))
 
 
 def test_columns_that_a_request_sends_win(run, live):
     candidates = np.arange(ITEMS)
-    sent = {"user_id": ["bob"], "city": ["Thun"], "item_id": candidates.tolist()}
-    status, _, reply = live.request("POST", "/v1/models/shop:predict", json.dumps({"inputs": sent}))
-    assert status == 200, reply
+    sent = {"user_id": ["bob"], "city": ["Thun"], "item_id": candidates}
+    scores = np.ravel(DIALECTS["tensorflow columns"](live, "shop", sent).output("score"))
     columns = {
         "item_id": candidates,
         "age": np.full(ITEMS, 40, np.float32),
         "city": Strings.of(["Thun"] * ITEMS),
         "segment": np.full(ITEMS, 4),
     }
-    np.testing.assert_allclose(np.ravel(json.loads(reply)["outputs"]), run.trainer.score(columns), atol=1e-5)
+    np.testing.assert_allclose(scores, run.trainer.score(columns), atol=1e-5)

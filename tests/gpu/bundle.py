@@ -23,7 +23,7 @@ import numpy as np
 
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.backends.gpu_targets import prepare
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs, with_values
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.building.compile import build, lower, lower_ahead
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -43,6 +43,7 @@ from tests.corpus.entry import FROZEN, read_entry
 from tests.gpu.engines import available
 from tests.gpu.package import HISTORIES, folder_of, relist
 from tests.models.zoo.sequence_models import learned, publish
+from tests.support.onnx_weights import with_values
 
 BACKENDS = ("onnxruntime", "xla")
 REFERENCE_ROWS = 1000

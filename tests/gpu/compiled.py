@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from freshet_serving.compiler.backends.gpu_targets import compile_ahead, prepare
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs, with_values
+from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_inputs
 from freshet_serving.compiler.backends.xla import LOWER_PRECISIONS, AheadGraph, stablehlo
 from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
@@ -29,6 +29,7 @@ from tests.corpus.entry import FROZEN, read_entry
 from tests.gpu.engines import INPUTS, INSIDE, REFITTED, Refittable
 from tests.gpu.package import folder_of
 from tests.models.zoo.sequence_models import make_trainer, publish
+from tests.support.onnx_weights import with_values
 
 ZOO = ("zoo-deepfm", "zoo-dcn", "zoo-wide-deep", "zoo-mmoe", "zoo-esmm", "zoo-two-tower", "user-once")
 IMPORTED = ("import-savedmodel", "import-onnx", "import-fallback")

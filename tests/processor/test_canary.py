@@ -99,33 +99,6 @@ def test_canary_with_non_finite_scores_is_ejected_permanently(opened):
     assert shares(again) == {"1": 0.5, "2": 0.5}
 
 
-def test_canary_with_shifted_scores_is_ejected(opened):
-    def shifted(seed):
-        weights = make_weights(0)
-        weights["mlp_out/kernel"][:] = np.abs(weights["mlp_out/kernel"]) * 50
-        return weights
-
-    processor = opened(shifted, guard={"min_requests": 100, "min_scores": 400})
-    watch_scores(processor)
-    ask_until_judged(processor)
-    assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("shift: scores have shifted by ")
-
-
-def test_canary_that_fails_is_ejected(opened, monkeypatch):
-    processor = opened()
-    replica = processor.predictor.replica("small", 2)
-    watch_scores(processor)
-
-    def fail(*_):
-        raise RuntimeError("a broken executable")
-
-    monkeypatch.setattr(replica.graphs.undivided, "fill", fail)
-    requests = [PredictRequest("small", make_inputs([0])) for _ in range(100)]
-    processor.batch_process(requests)
-    until(lambda: shares(processor) == {"1": 1.0}, lambda: watch_scores(processor))
-    assert processor.info()["models"]["small"]["out"]["2"]["reason"].startswith("errors: ")
-
-
 def test_good_canary_stays(opened):
     processor = opened()
     for _ in range(5):

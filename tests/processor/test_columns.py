@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import (
@@ -35,6 +35,7 @@ def test_strings_round_trip_as_utf8_bytes(strings):
     assert built.offsets[0] == 0
 
 
+@settings(max_examples=40)
 @given(strings=texts, data=st.data())
 def test_slice_shares_the_buffer_and_holds_its_own_strings(strings, data):
     whole = Strings.of(strings)
@@ -49,6 +50,7 @@ def test_strings_are_built_from_any_iterable():
     assert Strings.of(str(n) for n in range(3)).tolist() == [b"0", b"1", b"2"]
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_size=6))
 def test_ragged_integers_are_concatenated_values_and_row_splits(rows):
     built = Ragged.of(rows)
@@ -58,6 +60,7 @@ def test_ragged_integers_are_concatenated_values_and_row_splits(rows):
     assert [built.values[a:b].tolist() for a, b in zip(splits, splits[1:])] == rows
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(st.lists(st.integers(-9, 9) | st.floats(width=32), max_size=5), max_size=6))
 def test_ragged_numbers_are_floats_where_one_of_them_is(rows):
     built = Ragged.of(rows)
@@ -67,6 +70,7 @@ def test_ragged_numbers_are_floats_where_one_of_them_is(rows):
     np.testing.assert_array_equal(built.values, flat)
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(st.lists(st.text(max_size=5), max_size=5), max_size=6))
 def test_ragged_strings_are_concatenated(rows):
     built = Ragged.of(rows)
@@ -79,6 +83,7 @@ def test_ragged_strings_are_concatenated(rows):
         assert built.values.tolist() == []
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(texts, min_size=1, max_size=6), data=st.data())
 def test_rows_are_taken_in_any_order_and_repeatedly(rows, data):
     picks = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8))
@@ -93,6 +98,7 @@ def test_rows_are_taken_in_any_order_and_repeatedly(rows, data):
     assert np.diff(lists.row_splits).tolist() == [len(strings[i]) for i in picks]
 
 
+@settings(max_examples=40)
 @given(rows=st.lists(st.lists(st.binary(max_size=4), max_size=4), max_size=8), data=st.data())
 def test_joined_slices_are_the_column(rows, data):
     cut = data.draw(st.integers(0, len(rows)))

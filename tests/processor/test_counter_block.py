@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.counter_block import CounterBlock, Slot, by_name, merged
@@ -12,6 +12,7 @@ slots = st.sampled_from(NAMES)
 snapshots = st.dictionaries(slots, st.integers(0, 1 << 53))
 
 
+@settings(max_examples=25)
 @given(snapshots, snapshots, snapshots)
 def test_sum_is_the_same_in_any_order(a, b, c):
     total = merged([a, b, c])
@@ -20,6 +21,7 @@ def test_sum_is_the_same_in_any_order(a, b, c):
     assert merged([total, {}]) == total
 
 
+@settings(max_examples=25)
 @given(st.lists(snapshots))
 def test_no_process_loses_what_only_it_counts(processes):
     total = merged(processes)

@@ -10,27 +10,13 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
-from freshet_serving.processor.errors import (
-    BadInput,
-    FreshetError,
-    NotFound,
-    NotReady,
-)
+from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.session_options import GroupConfig
-from tests.processor.engines import (
-    TIMEOUT_S,
-    USERS,
-    Replies,
-    assert_reply,
-    damage,
-    publish,
-    request,
-    scores,
-)
+from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, damage, publish, request, scores
 from tests.support.packages import make_delta, write_package
 
 

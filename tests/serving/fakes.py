@@ -30,6 +30,8 @@ from freshet_serving.processor.versions.trainer_watch import TrainerStanding
 from freshet_serving.processor.watching import LabelSums
 from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
 from freshet_serving.processor.watching.stats import ChainStatus, GroupStats, Histogram, SessionStats
+from freshet_serving.serving.request_headers import request_id_of
+from freshet_serving.serving.telemetry.tracing import Trace
 
 GENERATION = Generation(3, 17)
 
@@ -319,6 +321,22 @@ class FakeProcessor:
 
     def close(self) -> None:
         self.closed = True
+
+
+class FakeTracer:
+    """serving.telemetry.tracing.Tracer: traces every request, or whatever has a traceparent."""
+
+    def __init__(self, everything: bool = False) -> None:
+        self.ended: list[tuple[Trace, int]] = []
+        self._everything = everything
+
+    def begin(self, headers: Any, protocol: str) -> Trace | None:
+        if not self._everything and b"traceparent" not in headers:
+            return None
+        return Trace(1, 2, 3, 0.5, protocol, "", request_id_of(headers))
+
+    def end(self, trace: Trace, status: int) -> None:
+        self.ended.append((trace, status))
 
 
 def scored(*scores: float) -> Sketch:

@@ -25,16 +25,18 @@ def test_part_that_only_one_can_offer_is_found_or_none(without_extensions):
     assert SERVER.only("importer") is None
 
 
-def test_server_and_command_load_no_extension_that_is_left_out():
+def test_server_loads_no_training_library_and_no_extension_that_is_left_out():
     code = (
         "import sys, freshet_serving.serving.server\n"
         "from freshet_serving.serving.commands.cli import app\n"
         "import typer.main; typer.main.get_command(app)\n"
-        "print([name for name in sys.modules if '.extensions.' in name])"
+        "print([name for name in sys.modules if '.extensions.' in name])\n"
+        "import freshet_serving.serving.http.app, freshet_serving.serving.extensions.admin.api\n"
+        "print([name for name in ('tensorflow', 'keras', 'pandas', 'pyarrow') if name in sys.modules])"
     )
     environ = {**os.environ, "FRESHET_EXTENSIONS": "none"}
     result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n"
+    assert result.stdout == "[]\n[]\n"
 
 
 def test_explaining_needs_the_admin_port(monkeypatch):

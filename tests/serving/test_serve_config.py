@@ -219,10 +219,7 @@ class TestOnlineStores:
 
     def test_addresses_with_several_hosts_keep_their_commas(self):
         stores = ServeConfig("r", online_store=["main=redis://a:1/0", "other=redis+cluster://b:1", "c:2"]).stores()
-        assert [(s.name, s.url) for s in stores] == [
-            ("main", "redis://a:1/0"),
-            ("other", "redis+cluster://b:1,c:2"),
-        ]
+        assert [(s.name, s.url) for s in stores] == [("main", "redis://a:1/0"), ("other", "redis+cluster://b:1,c:2")]
 
     def test_a_section_says_more(self):
         (store,) = ServeConfig("r", online_stores={"main": {"url": "rediss://a", "password_env": "SECRET"}}).stores()

@@ -190,11 +190,7 @@ def test_tritonclient_predicts_with_binary_tensors():
         assert client.is_server_live()
         assert client.is_model_ready("ctr")
         assert client.get_server_metadata()["extensions"] == list(catalog.EXTENSIONS)
-        assert client.get_model_metadata("ctr")["inputs"][0] == {
-            "name": "ids",
-            "datatype": "INT64",
-            "shape": [-1, 3],
-        }
+        assert client.get_model_metadata("ctr")["inputs"][0] == {"name": "ids", "datatype": "INT64", "shape": [-1, 3]}
         inputs = [triton.InferInput("ids", [1, 3], "INT64"), triton.InferInput("floats", [2, 2], "FP32")]
         inputs[0].set_data_from_numpy(np.array([[1, 2, 3]]))
         inputs[1].set_data_from_numpy(np.array([[0, 0], [0, 1]], np.float32))
@@ -261,8 +257,13 @@ class Process:
 ENDED = (0, "closed=True left=[]\n")
 
 
-def test_sigterm_turns_off_readiness_first_and_keeps_serving():
-    with Process(drain_s="600") as process:
+def test_ignored_sighup_does_nothing_and_sigterm_turns_off_readiness_first():
+    with Process("nohup", drain_s="600") as process:
+        process.popen.send_signal(signal.SIGHUP)
+        late = process.predict()
+        process.answer()
+        assert late.result(WAIT_S)[0] == 200
+        assert fetch(process.address, "/v2/health/ready")[0] == 200
         process.popen.send_signal(signal.SIGTERM)
         until(lambda: fetch(process.address, "/v2/health/ready") == (503, {"error": "server: draining"}))
         late = process.predict()
@@ -285,7 +286,7 @@ def test_request_in_flight_is_answered_after_the_port_closes():
 def test_endless_request_does_not_keep_the_process():
     with Process(shutdown_timeout_s="0.2") as process:
         stuck = process.predict()
-        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(signal.SIGINT)
         assert process.end() == ENDED
         assert stuck.result(WAIT_S) == (503, {"error": "server: draining"})
 
@@ -298,16 +299,6 @@ def test_second_signal_cancels_requests_in_flight():
         process.popen.send_signal(signal.SIGTERM)
         assert process.end() == ENDED
         assert stuck.exception(WAIT_S) is not None or stuck.result()[0] == 503
-
-
-def test_sighup_ignored_by_the_parent_stays_ignored():
-    with Process("nohup") as process:
-        process.popen.send_signal(signal.SIGHUP)
-        late = process.predict()
-        process.answer()
-        assert late.result(WAIT_S)[0] == 200
-        process.popen.send_signal(signal.SIGINT)
-        assert process.end() == ENDED
 
 
 def test_connections_are_drained_gradually(monkeypatch):

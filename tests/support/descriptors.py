@@ -21,8 +21,9 @@ def settled_fds():
 def few_descriptors(count=0):
     """This process may have no more than `count` further descriptors for a while."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Garbage of other tests holds descriptors, which would become free inside.
-    gc.collect()
+    if count:
+        # Garbage of other tests holds descriptors, which would become free inside.
+        gc.collect()
     gc.disable()
     opened = [os.dup(0) for _ in range(count + 1)]
     for fd in opened:

@@ -40,8 +40,12 @@ class ObjectServer:
         self.process = None
 
     def start(self):
+        # Short pages: a listing has several of few names.
+        env = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": "100"}
         command = [sys.executable, "-m", "tests.support.object_server", str(self.port)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self._wait(listening=True)
         self.make_bucket(BUCKET)
         return self

@@ -6,6 +6,7 @@ in one input. The dense graph is that of tests.processor.backends.artefacts.
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.delta import Delta, TableDelta
+from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry, Feature, Input, Output, TableEntry
 from freshet_serving.processor.repository.keyring import NO_KEYS
@@ -124,6 +125,12 @@ def make_delta(step, users=(), removed=(), tags=(), parent=None, version=1, tag=
     dense = {} if dense_seed is None else make_weights(dense_seed)
     parent = step - 1 if parent is None else parent
     return Delta("small", version, step, parent, tables, dense, published_at=time.time(), **changes)
+
+
+def delta_bytes(*arguments, **changes):
+    """The file of a delta that make_delta() makes."""
+    stream_delta(file := io.BytesIO(), make_delta(*arguments, **changes))
+    return file.getvalue()
 
 
 def make_inputs(users, tags=None, seed=0):

@@ -6,6 +6,7 @@ computed in tests of the graph (that it scores as TensorFlow does, its loss in i
 """
 
 import sys
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from importlib import import_module
@@ -14,11 +15,31 @@ from tests.support.run_store import stored_conversion
 
 PACKAGING = "freshet_serving.compiler.building.packaging"
 CONVERTER = "freshet_serving.compiler.backends.onnxruntime"
+_storing = False
 
 
 def mark_as_shared(graph):
     """Let what is made of a graph's function be kept as long as the function."""
     graph.function.results = {}
+
+
+def columns_of(features):
+    """Return features as the passes see them: columns, whatever is read and however it is scaled."""
+    return [replace(f, kind="", input="", log1p=False, mean=0.0, scale=1.0) for f in features]
+
+
+@contextmanager
+def store_conversions():
+    """Keep what the converter makes of any graph, meanwhile, and read it for an equal one: for tests of what follows.
+
+    Each result is still compared with TensorFlow's, by what compiles the graph.
+    """
+    global _storing
+    before, _storing = _storing, True
+    try:
+        yield
+    finally:
+        _storing = before
 
 
 def share_graphs():
@@ -39,7 +60,7 @@ def _shared_parts(parts):
         results = _results(graph)
         if results is None:
             return parts(graph, features, buckets, sequences)
-        key = repr((features, list(buckets), sequences, graph.outputs, graph.examples is None))
+        key = repr((columns_of(features), list(buckets), sequences, graph.outputs, graph.examples is None))
         if key not in results:
             # The first test that converts a graph imports it, which was not there when the test began.
             import_module(CONVERTER)
@@ -75,7 +96,7 @@ def _shared_conversion(to_onnx):
     def shared(graph):
         results = _results(graph)
         if results is None:
-            return to_onnx(graph)
+            return (stored if _storing else to_onnx)(graph)
         if to_onnx not in results:
             results[to_onnx] = stored(graph)
         model, weights = results[to_onnx]

@@ -2,12 +2,14 @@
 
 A step's functions are pure: weights, moments and generators are arguments (models.training.dense_step). So they are
 the same for the same network, features and settings, and most tests train one of a few networks. To trace and compile
-is three quarters of such a test's time.
+is three quarters of such a test's time. Half of the rest is Keras, which builds the network and tries what it computes:
+its variables only give a step's first values, so steps of the same seed share them, put back to these values.
 
 Tests of several processes run each rank in a thread of its own: which step is being made is a thread's own knowledge,
 and one lock guards the shared dictionaries, since a full one drops its oldest entry.
 """
 
+import hashlib
 import sys
 import threading
 from dataclasses import replace
@@ -21,8 +23,8 @@ from tests.support.shared_graphs import mark_as_shared
 
 MODULE = "freshet_serving.models.training.dense_step"
 NEXT_ITEM = "freshet_serving.models.training.next_item_step"
-MOST, MOST_GRAPHS = 256, 32
-READ = ("batch_rows", "dense_clip_norm", "dense_weight_decay")
+MOST, MOST_GRAPHS, MOST_NETWORKS = 256, 32, 64
+READ = ("dense_clip_norm", "dense_weight_decay")
 """The settings that functions of a step read: rates are arguments, first weights and generators as well."""
 
 
@@ -39,11 +41,13 @@ def share_step_functions():
 
 def _share(module):
     step, functions, create = module.DenseStep, module.DenseFunctions, module.XlaFunction
-    compiled_functions, alone, graphs = {}, {}, {}
+    compiled_functions, alone, scoring, graphs, networks, divisions, biases = {}, {}, {}, {}, {}, {}, {}
+    of_functions = sys.modules[functions.__module__]
     zoo = import_module("freshet_serving.models.zoo.architectures").ARCHITECTURES
     making, lock = threading.local(), threading.RLock()
     first_step, first_functions, found_alone = step.__init__, functions.__init__, functions.rows_are_alone
-    first_graph = module.DenseGraph.from_keras
+    first_graph, first_network = module.DenseGraph.from_keras, module.with_wide_weights
+    first_bias, found_scoring, first_division = step.set_initial_bias, functions.steps_score, of_functions.divide
 
     def key():
         """Return what names the step that this thread is making; None outside."""
@@ -52,25 +56,70 @@ def _share(module):
     @wraps(first_step)
     def begin_step(self, manifest, settings, *arguments, **named):
         options = {name: named[name] for name in named if name != "worker_pool"}
-        network = manifest.arch, manifest.features, manifest.sequences
-        read = [getattr(settings, name) for name in READ]
         outer = key(), getattr(making, "of_zoo", False)
-        making.key = repr((type(self), *network, read, arguments[:2], options))
+        network, fusion = (*arguments, named.get("network"), named.get("fusion"))[:2]
+        # Of features a network sees their columns alone, not how values are read or scaled.
+        layout = module.DenseInput.from_features(manifest.features, module.dense_sequences(manifest.sequences))
+        more = manifest.features if fusion else (), manifest.transforms if network and network.counts else ()
+        read = [getattr(settings, name) for name in READ]
+        making.network = repr((type(self), manifest.arch, layout, more, arguments[:2], options))
+        making.key = f"{making.network} {read}"
         # Objects that are named by their address may be others in the next run.
         making.of_zoo = manifest.arch in zoo and " at 0x" not in making.key
+        # Threads that train at once have networks of their own, whose variables they may change.
+        self.shared_key = making.seeded = making.network, settings.known_seed, threading.get_ident()
         try:
             first_step(self, manifest, settings, *arguments, **named)
         finally:
             making.key, making.of_zoo = outer
 
+    def network_of(*arguments):
+        """Return the network that the first of equal steps had, with the first values of its variables."""
+        if not getattr(making, "of_zoo", False):
+            return first_network(*arguments)
+        with lock:
+            if making.seeded not in networks:
+                if len(networks) >= MOST_NETWORKS:
+                    del networks[next(iter(networks))]
+                arch = first_network(*arguments)
+                networks[making.seeded] = arch, [(v, v.numpy()) for v in _variables(arch)]
+                return arch
+            arch, values = networks[making.seeded]
+            for variable, value in values:
+                variable.assign(value)
+            return arch
+
+    def division_of(logits, histories):
+        """Return the parts of a network, made once; it is kept with them, so that no other one has its number."""
+        with lock:
+            network = id(logits), tuple(histories)
+            if network not in divisions:
+                if len(divisions) >= MOST_NETWORKS:
+                    del divisions[next(iter(divisions))]
+                divisions[network] = logits, first_division(logits, histories)
+            return divisions[network][1]
+
+    @wraps(first_bias)
+    def set_initial_bias(self, log_odds):
+        weights = hashlib.sha256(b"".join(array.tobytes() for array in self.state.named().values())).digest()
+        follows_from = self.shared_key, tuple(map(float, log_odds)), weights
+        with lock:
+            if follows_from in biases:
+                self.state.assign(biases[follows_from])
+                return
+            first_bias(self, log_odds)
+            if len(biases) >= MOST:
+                del biases[next(iter(biases))]
+            biases[follows_from] = {path: np.array(array) for path, array in self.state.named().items()}
+
     def graph_of(model):
         """Return the graph that the first of equal networks had, which is traced already, with this one's weights."""
         with lock:
-            first = graphs.get(key())
+            first = graphs.get(making.network)
             if first is None:
                 if len(graphs) >= MOST_GRAPHS:
                     del graphs[next(iter(graphs))]
-                graphs[key()] = first = first_graph(model)
+                graphs[making.network] = first = first_graph(model)
                 mark_as_shared(first)
                 return first
         variables = (*model.trainable_variables, *model.non_trainable_variables)
@@ -91,6 +140,15 @@ def _share(module):
                 alone[self.shared_key] = found_alone(self)
             return alone[self.shared_key]
 
+    @wraps(found_scoring)
+    def steps_score(self):
+        if self.shared_key is None:
+            return found_scoring(self)
+        with lock:
+            if self.shared_key not in scoring:
+                scoring[self.shared_key] = found_scoring(self)
+            return scoring[self.shared_key]
+
     def shared(function, takes, threads, settings=""):
         owner = getattr(function, "__self__", None)
         if getattr(owner, "shared_key", None) is None:
@@ -107,6 +165,14 @@ def _share(module):
                 compiled_functions[compiled] = create(function, takes, threads, settings)
             return compiled_functions[compiled]
 
-    step.__init__, functions.__init__, functions.rows_are_alone = begin_step, begin_functions, rows_are_alone
-    step.shared, module.XlaFunction = True, shared
+    step.__init__, step.set_initial_bias = begin_step, set_initial_bias
+    functions.__init__, functions.rows_are_alone, functions.steps_score = begin_functions, rows_are_alone, steps_score
+    step.shared, module.XlaFunction, module.with_wide_weights = True, shared, network_of
+    of_functions.divide = division_of
     module.DenseGraph = SimpleNamespace(from_keras=graph_of)
+
+
+def _variables(arch):
+    """Return the variables of an architecture, each once."""
+    models = arch.logits, arch.scores, arch.next_item and arch.next_item.states, arch.towers and arch.towers.vectors
+    return {id(v): v for model in models if model is not None for v in model.variables}.values()

@@ -1,13 +1,11 @@
 """Plan the cores of session groups by what they cost: a budget gets the least cores that keep it, the rest is shared.
 
-core_planning   the plan of one server: measures, plans, moves sessions
-group_counts    the groups of one process: counted, and placed
-lent_cores      cores that nobody needs are lent to trainers
-group_options   the options of groups, checked
-planner         who has how many cores, and why: pure
-core_sets       which cores these are
-load            the load of a group from its counters
-queueing        predicts latencies on a number of cores
+core_planning  the plan of one server: checks options, measures, plans, chooses cores, moves sessions
+group_counts   the groups of one process: counted, and placed
+lent_cores     cores that nobody needs are lent to trainers
+planner        who has how many cores, and why: pure
+load           the load of a group from its counters
+queueing       predicts latencies on a number of cores
 """
 
 from __future__ import annotations

@@ -32,14 +32,13 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.processor.clock import Clock
-from freshet_serving.processor.extensions.core_planner.core_sets import SHARED, cores_of
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.core_planner.group_counts import MAX_ROWS, SIZES, Placements, work_of
-from freshet_serving.processor.extensions.core_planner.group_options import check_groups
 from freshet_serving.processor.extensions.core_planner.lent_cores import Lender
 from freshet_serving.processor.extensions.core_planner.load import LoadMeter
 from freshet_serving.processor.extensions.core_planner.planner import Demand, Plan, Planner
 from freshet_serving.processor.extensions.core_planner.queueing import Load
-from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
+from freshet_serving.processor.sessions.session_options import MAX_SESSIONS, GroupConfig, SessionConfig
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.watching import SHORT_S, SessionStats
 
@@ -51,6 +50,8 @@ MOST_SESSIONS = 4
 LEAST_REQUESTS = 100
 """A turn with fewer has no 99th percentile."""
 CLOSE_S = 2.0
+SHARED = ""
+"""Name under which cores_of() has the shared cores."""
 
 
 class MeasuredGroup:
@@ -177,6 +178,41 @@ class CorePlanning:
     def _keep(self) -> bool:
         self.turn()
         return False
+
+
+def check_groups(config: SessionConfig) -> None:
+    """Raise BadInput unless all cores are left to the plan."""
+    for name, group in config.groups.items():
+        where = f"groups.{name[:64]}"
+        if group.cpus:
+            raise BadInput(f"{where}.cpus: cores are planned (p99_ms, share, min_cores): remove cpus")
+        if group.sessions is not None:
+            raise BadInput(f"{where}.sessions: cores are planned (p99_ms, share, min_cores): remove sessions")
+        for field, value, most in (("p99_ms", group.p99_ms, 1e6), ("share", group.share, 1e6)):
+            if value is not None and not 0 < value <= most:
+                raise BadInput(f"{where}.{field}: expected more than 0, at most {most:.0f}, got {value:g}")
+        if group.p99_ms is not None and group.share is not None:
+            raise BadInput(f"{where}.share: expected p99_ms or share: a group with a budget shares no cores")
+        if group.min_cores is not None and not 1 <= group.min_cores <= MAX_SESSIONS:
+            raise BadInput(f"{where}.min_cores: expected 1 to {MAX_SESSIONS}, got {group.min_cores}")
+
+
+def cores_of(
+    counts: Mapping[str, int], before: Mapping[str, frozenset[int]], allowed: frozenset[int]
+) -> dict[str, frozenset[int]]:
+    """Return each group's cores by their counts; what is left of the allowed ones is SHARED.
+
+    A group keeps the cores that it had before, the lowest of them if it has too many; what it lacks it takes from the
+    shared ones, the highest first.
+    """
+    sets = {name: frozenset(sorted(before.get(name, frozenset()) & allowed)[:count]) for name, count in counts.items()}
+    free = sorted(allowed.difference(*sets.values()))
+    for name, count in counts.items():
+        missing = count - len(sets[name])
+        if missing > 0:
+            sets[name] |= frozenset(free[len(free) - missing :])
+            free = free[: len(free) - missing]
+    return {**sets, SHARED: frozenset(free)}
 
 
 def placements(plan: Plan, sets: Mapping[str, frozenset[int]], workers: int) -> dict[str, tuple[int, list[int]]]:

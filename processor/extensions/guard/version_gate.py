@@ -149,14 +149,8 @@ class VersionGate:
         newest = sorted({**self.verdicts, number: verdict}.items())[-MOST_VERDICTS:]
         self.verdicts = dict(newest)
         level = {IN_LINE: logging.INFO, UNJUDGED: logging.WARNING}.get(verdict.outcome, logging.ERROR)
-        log.log(
-            level,
-            "%s version %d: %s%s",
-            self._model,
-            number,
-            verdict.outcome,
-            f": {verdict.reason}" * bool(verdict.reason),
-        )
+        why = f": {verdict.reason}" if verdict.reason else ""
+        log.log(level, "%s version %d: %s%s", self._model, number, verdict.outcome, why)
         return verdict
 
     def took_over(self, before: ScoredVersion | None, after: ScoredVersion) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from freshet_serving.processor.columns import Column, Strings
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.errors import BadInput, TooLarge, nearest
 from freshet_serving.processor.extensions.online_features.damaged_values import DamagedValues
-from freshet_serving.processor.extensions.online_features.entity_cache import EntityCache, Flight
+from freshet_serving.processor.extensions.online_features.entity_cache import EntityCache
 from freshet_serving.processor.extensions.online_features.entity_keys import EntityKeys
 from freshet_serving.processor.extensions.online_features.feast_keys import feature_field, timestamp_field
 from freshet_serving.processor.extensions.online_features.feast_values import decode_timestamp, decode_value
@@ -195,11 +195,11 @@ class RequestKeys:
     distinct: list[list[bytes]]
 
 
-class _Source:
-    def __init__(
-        self, store: OnlineStore, lookups: Sequence[_Lookup], timeout_s: float, cache: EntityCache[Entity]
-    ) -> None:
-        self.store, self.lookups, self.timeout_s, self.cache = store, lookups, timeout_s, cache
+class _Source(NamedTuple):
+    store: OnlineStore
+    lookups: Sequence[_Lookup]
+    timeout_s: float
+    cache: EntityCache[Entity]
 
 
 class OnlineFeatures:
@@ -330,7 +330,7 @@ class OnlineFeatures:
             owned = self._fetch(source, keyed, claim.owned, end_s, losses)
             claim.found.update(owned)
         for key, flight in claim.joined.items():
-            entity = self._join(flight, end_s)
+            entity = flight.wait(end_s - self._clock.now_s())
             if entity is not None:
                 claim.found[key] = entity
             else:
@@ -338,9 +338,6 @@ class OnlineFeatures:
         cached = len(keys) - len(claim.owned) - len(claim.joined)
         self._counters.keys(len(keys), cached, len(claim.joined), losses)
         return claim.found, losses[0].value if losses else "", bool(claim.owned or claim.joined)
-
-    def _join(self, flight: Flight[Entity], end_s: float) -> Entity | None:
-        return flight.wait(end_s - self._clock.now_s())
 
     def _fetch(
         self, source: _Source, keyed: _Keyed, owned: Sequence[bytes], end_s: float, losses: list[Loss]

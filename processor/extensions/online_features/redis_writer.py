@@ -67,9 +67,8 @@ class RedisWriter:
         self.close()
         try:
             addresses: list[Address] = list(self._where.hosts) or [("", 0)]
-            if self._where.mode == CLUSTER:
-                addresses = self._read_slots(addresses)
-            run_ids = {address: self._connect(address) for address in dict.fromkeys(addresses[: self._nodes])}
+            addresses = self._read_slots(addresses) if self._where.mode == CLUSTER else addresses[:1]
+            run_ids = {address: self._connect(address) for address in addresses}
         except Exception as error:
             raise self._lost(error) from None
         self._ids = f"{','.join(sorted(run_ids.values()))}/{self._where.database}"
@@ -102,10 +101,6 @@ class RedisWriter:
         opened, self._open = self._open, {}
         for connection in opened.values():
             connection.disconnect()
-
-    @property
-    def _nodes(self) -> int | None:
-        return None if self._where.mode == CLUSTER else 1
 
     def _connect(self, address: Address) -> str:
         """Keep a new connection to a node, and return the run id of its process."""

@@ -95,14 +95,10 @@ class RedisNode:
                     replies.append(connection.read_response(disable_decoding=True))
                 except exceptions.ResponseError as error:
                     replies.append(error)
-        except exceptions.RedisError:
+        except BaseException as error:
             self.give_up(connection)
-            raise
-        except Exception as error:
-            self.give_up(connection)
-            raise MalformedReply(type(error).__name__) from None
-        except BaseException:
-            self.give_up(connection)
+            if isinstance(error, Exception) and not isinstance(error, exceptions.RedisError):
+                raise MalformedReply(type(error).__name__) from None
             raise
         self.pool.release(connection)
         return replies
@@ -274,14 +270,10 @@ class RedisStore:
                     node.breaker.failed()
                     continue
                 node.breaker.succeeded()
-                slots = self._parse_slots(reply, node)
-                if slots is not None:
-                    self._slots, self._stale = slots, False
+                ranges = parse_slots(reply, str(node.pool.connection_kwargs.get("host", "localhost")))
+                if ranges is not None:
+                    self._slots, self._stale = nodes_by_slot(ranges, self._node), False
                     return
-
-    def _parse_slots(self, reply: Any, asked: RedisNode) -> list[RedisNode | None] | None:
-        ranges = parse_slots(reply, str(asked.pool.connection_kwargs.get("host", "localhost")))
-        return None if ranges is None else nodes_by_slot(ranges, self._node)
 
     def _node(self, host: str, port: int) -> RedisNode:
         node = self._nodes.get((host, port))

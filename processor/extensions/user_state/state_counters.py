@@ -94,21 +94,10 @@ class StateCounters:
             self._block.cells[OLDER] += 1
             self._block.cells[OLDER_STEPS] += steps
 
-    def used_rounded(self) -> None:
+    def add(self, place: int) -> None:
+        """Count one more at ROUNDED, KEPT, UNKEPT, BEYOND or UNASKED."""
         with self._lock:
-            self._block.cells[ROUNDED] += 1
-
-    def computed(self, was_kept: bool) -> None:
-        with self._lock:
-            self._block.cells[KEPT if was_kept else UNKEPT] += 1
-
-    def beyond(self) -> None:
-        with self._lock:
-            self._block.cells[BEYOND] += 1
-
-    def left_out(self) -> None:
-        with self._lock:
-            self._block.cells[UNASKED] += 1
+            self._block.cells[place] += 1
 
     def snapshot(self, nbytes: int) -> Snapshot:
         with self._lock:

@@ -73,9 +73,8 @@ class Segment:
 
 
 class StoreFigures(NamedTuple):
-    """States of one process's segment, since it was taken over: written, not admitted, taken for others, swept."""
+    """States of one process's segment, since it was taken over: not admitted, taken for others, swept."""
 
-    kept: int
     refused: int
     evicted: int
     expired: int
@@ -145,28 +144,28 @@ class StateStore:
         self, memory: Int64s, processes: int, process: int, now_s: Callable[[], float], ttl_s: float = TTL_S
     ) -> None:
         """Take over a process's segment of an arena; the process that had it before must be dead."""
-        self._memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
+        self.memory, self._now_s, self._ttl_ms = memory, now_s, int(ttl_s * 1000)
         segments = _segments(memory, processes)
-        self._own = own = segments[process]
+        self.own = own = segments[process]
         # Its own is looked at first: it has what this process computed last.
-        self._segments = [self._own, *(s for s in segments if s is not self._own)]
+        self.segments = [own, *(s for s in segments if s is not own)]
         self._counts, self._firsts = np.zeros((2, own.entries), np.int64)
         self._free, self._books = np.zeros(own.pages, np.int64), np.zeros(arena.BOOKS, np.int64)
         self._refused_names, self._evicted_names, self._expired_names = np.zeros((3, REMEMBERED), np.int64)
         self._scopes = np.zeros(own.entries, np.int64)
-        self._kept = self._refused = self._evicted = self._expired = 0
+        self._refused = self._evicted = self._expired = 0
         self.locks = ArenaLocks.of(memory)
         with _held(self.locks, memory, own, LONG_PATIENCE_S):
             take_over(own.address, own.entries, own.pages, self._counts, self._firsts, self._free, self._books)
 
     @property
     def secret(self) -> bytes:
-        return secret_of(self._memory)
+        return secret_of(self.memory)
 
     @property
     def erasures(self) -> int:
         """A number that each erasure replaces; to be read when a request begins, and given to keep()."""
-        return int(self._memory[arena.ERASURES])
+        return int(self.memory[arena.ERASURES])
 
     def usage(self, scope: int) -> tuple[int, int]:
         """Return the states of a scope in this process's segment, and the bytes of their pages."""
@@ -175,7 +174,7 @@ class StateStore:
 
     @property
     def figures(self) -> StoreFigures:
-        return StoreFigures(self._kept, self._refused, self._evicted, self._expired)
+        return StoreFigures(self._refused, self._evicted, self._expired)
 
     def find(
         self, name: StateName, weights: int, stamps: Callable[[], Int64s], words: Int64s, bounds: Int64s = arena.EXACT
@@ -191,7 +190,7 @@ class StateStore:
         """
         oldest_ms = self._now_ms() - self._ttl_ms
         outcome, now = arena.ABSENT, None
-        for segment in self._segments:
+        for segment in self.segments:
             number = -1
             while True:
                 number = arena.find_entry(segment.address, segment.entries, name.high, name.low, number)
@@ -217,23 +216,10 @@ class StateStore:
         names = {arena.EVICTED: self._evicted_names, arena.EXPIRED: self._expired_names}
         return next((cause for cause, lows in names.items() if lows[place] == name.low), arena.ABSENT)
 
-    @property
-    def memory(self) -> Int64s:
-        return self._memory
-
     def field(self, segment: Segment, number: int, field: int) -> int:
         """Return a field of an entry (state_arena)."""
-        first = (segment.address - int(self._memory.ctypes.data)) // 8 + arena.HEAD + number * arena.ENTRY
-        return int(self._memory[first + field])
-
-    @property
-    def own(self) -> Segment:
-        return self._own
-
-    @property
-    def segments(self) -> list[Segment]:
-        """All segments, this process's first."""
-        return self._segments
+        first = (segment.address - int(self.memory.ctypes.data)) // 8 + arena.HEAD + number * arena.ENTRY
+        return int(self.memory[first + field])
 
     @property
     def oldest_ms(self) -> int:
@@ -248,14 +234,14 @@ class StateStore:
         """Return the segments that have something under a name."""
         return [
             segment
-            for segment in self._segments
+            for segment in self.segments
             if arena.find_entry(segment.address, segment.entries, name.high, name.low, -1) >= 0
         ]
 
     def forget(self, name: StateName) -> None:
         """Zero what all segments have under a name; raise NotReady if others write to one of them for too long."""
         for segment in self.holders(name):
-            with _held(self.locks, self._memory, segment, PATIENCE_S):
+            with _held(self.locks, self.memory, segment, PATIENCE_S):
                 self._forget(segment, name)
 
     def keep(
@@ -281,7 +267,7 @@ class StateStore:
             step: The step that the flip serves.
         """
         try:
-            with _held(self.locks, self._memory, self._own, PATIENCE_S):
+            with _held(self.locks, self.memory, self.own, PATIENCE_S):
                 if self.erasures != erasures:
                     return False
                 self._sweep()
@@ -297,10 +283,10 @@ class StateStore:
         name has (kept_words). `erasures` are those before what they are made of was read. Raises NotReady if others
         write to one of the segments for too long.
         """
-        own, others = self._own, [segment for segment in self.holders(name) if segment is not self._own]
+        own, others = self.own, [segment for segment in self.holders(name) if segment is not self.own]
         with contextlib.ExitStack() as locked:
             for segment in sorted([own, *others], key=lambda segment: segment.address):
-                locked.enter_context(_held(self.locks, self._memory, segment, PATIENCE_S))
+                locked.enter_context(_held(self.locks, self.memory, segment, PATIENCE_S))
             if self.erasures != erasures or words.nbytes > self.most_nbytes:
                 return False
             for segment in others:
@@ -310,7 +296,7 @@ class StateStore:
 
     @property
     def most_nbytes(self) -> int:
-        return self._own.pages // 2 * arena.PAGE * 8
+        return self.own.pages // 2 * arena.PAGE * 8
 
     def _write(
         self,
@@ -324,7 +310,7 @@ class StateStore:
         step: int,
     ) -> bool:
         """Write a state, as keep() says; the segment's lock is held. With `always` it is admitted whatever is kept."""
-        own = self._own
+        own = self.own
         pieces = np.array([(address(array), array.nbytes) for array in (stamps, *tensors)], np.int64)
         needed = -(-int((pieces[:, 1] + 7 >> 3).sum()) // arena.PAGE)
         fields = np.zeros(arena.SUM, np.int64)
@@ -355,26 +341,21 @@ class StateStore:
             self._free, self._books,
         )  # fmt: skip
         self._scopes[number] = scope
-        self._kept += 1
         return True
 
     def erase(self, owner: int = arena.NOBODY, subject: int = arena.NOBODY) -> int:
-        return erase_states(self._memory, len(self._segments), owner, subject)
-
-    def sweep(self, entries: int) -> None:
-        """Take away states that are too old among the next entries of this process's segment."""
-        with _held(self.locks, self._memory, self._own, PATIENCE_S):
-            self._sweep(entries)
+        return erase_states(self.memory, len(self.segments), owner, subject)
 
     def _sweep(self, entries: int = SWEPT) -> None:
-        own = self._own
+        """Take away states that are too old among the next entries of this process's segment; its lock is held."""
+        own = self.own
         self._expired += arena.sweep(
             own.address, own.entries, own.pages, self._now_ms() - self._ttl_ms, self._counts, self._firsts, self._free,
             self._books, self._expired_names, entries,
         )  # fmt: skip
 
     def _forget(self, segment: Segment, name: StateName) -> None:
-        if segment is not self._own:
+        if segment is not self.own:
             erase_name(segment.address, segment.entries, segment.pages, name.high, name.low)
             return
         number = -1
@@ -382,15 +363,15 @@ class StateStore:
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        own = self._own
+        own = self.own
         arena.drop(own.address, own.entries, own.pages, number, self._counts, self._firsts, self._free, self._books)
 
     def _lives(self, number: int) -> bool:
         """Report whether nobody has erased an entry of this process's segment."""
-        return self.field(self._own, number, arena.SEQ) != 0
+        return self.field(self.own, number, arena.SEQ) != 0
 
     def _is(self, number: int, name: StateName) -> bool:
-        own = self._own
+        own = self.own
         return (self.field(own, number, arena.HIGH), self.field(own, number, arena.LOW)) == (name.high, name.low)
 
     def _admits(self, name: StateName, stamps: int) -> bool:

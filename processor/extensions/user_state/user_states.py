@@ -41,7 +41,15 @@ from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.counter_block import Snapshot
 from freshet_serving.processor.extensions.user_state import state_arena as arena
 from freshet_serving.processor.extensions.user_state.kept_users import KeptUsers
-from freshet_serving.processor.extensions.user_state.state_counters import StateCounters, flops_of
+from freshet_serving.processor.extensions.user_state.state_counters import (
+    BEYOND,
+    KEPT,
+    ROUNDED,
+    UNASKED,
+    UNKEPT,
+    StateCounters,
+    flops_of,
+)
 from freshet_serving.processor.extensions.user_state.state_erasure import SharedStates, Subjects
 from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.extensions.user_state.state_names import EVERYBODY, StateNames
@@ -162,7 +170,7 @@ class PinnedStates:
         if draw < 0:
             return None
         if not part.gate.admits(draw):
-            states.counters.left_out()
+            states.counters.add(UNASKED)
             return None
         erasures = process.store.erasures
         layout = part.rounded if asked is not None and asked.oldest.rounded else part.exact
@@ -179,7 +187,7 @@ class PinnedStates:
             if steps:
                 states.counters.used_older(steps)
             if not layout.exact:
-                states.counters.used_rounded()
+                states.counters.add(ROUNDED)
             if asked is not None and (steps or not layout.exact):
                 asked.used(self.step - steps)
             part.gate.judge(draw, user_s, spent_s)
@@ -224,13 +232,13 @@ class UserLook:
         began_s = process.clock.core_s()
         pieces = self._layout.pieces(computed, request)
         if pieces is None:
-            states.counters.beyond()
+            states.counters.add(BEYOND)
         else:
             was_kept = process.store.keep(
                 self._name, self._states.weights, self._stamps(), pieces, self._erasures, states.scope,
                 flip=self._states.flip, step=self._states.step,
             )  # fmt: skip
-            states.counters.computed(was_kept)
+            states.counters.add(KEPT if was_kept else UNKEPT)
         part.gate.judge(self._draw, 0.0, self._spent_s + process.clock.core_s() - began_s)
 
 

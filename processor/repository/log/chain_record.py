@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, printable
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, Manifest, read_file
-from freshet_serving.processor.package import SIGNED as MANIFEST_SIGNED
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, SIGNED, Manifest, read_file
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import WARMUP
 
@@ -44,7 +43,7 @@ FILE = re.compile(r"(deltas|snapshots)/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}(/snapsh
 # Files that may be added or replaced after the commit, because they do not change a score.
 LATER = ("compiled/", WARMUP)
 # Keys of a manifest that do not change a score.
-BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "graphs", "notes", *MANIFEST_SIGNED})
+BESIDE = frozenset({"arch", "created_at", "event_time", "executables", "format", "graphs", "notes", *SIGNED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +116,7 @@ class ChainRecord:
     def from_bytes(cls, data: bytes, number: int) -> ChainRecord:
         """Parse a record's file; raise Corrupt for anything that to_bytes() would not have written."""
         where = f"record {number}"
-        try:
-            raw = json.loads(data[:MAX_RECORD_NBYTES])
-        except (ValueError, RecursionError):
-            raise Corrupt(f"{where}: expected a JSON object") from None
-        form = raw.pop("format", None) if isinstance(raw, dict) else None
-        if form not in (FORMAT, SIGNED_FORMAT):
-            raise Corrupt(f"{where}: expected format {FORMAT!r} or {SIGNED_FORMAT!r}")
-        types = _TYPES if form == FORMAT else _TYPES | dict.fromkeys(SIGNED, str)
-        if raw.keys() != set(types):
-            raise Corrupt(f"{where}: expected the keys {', '.join(types)}")
-        for name, kind in types.items():
-            if type(raw[name]) is int and kind is float:
-                raw[name] = float(raw[name])
-            if type(raw[name]) is not kind or (kind is int and not 0 <= raw[name] < 10**18):
-                raise Corrupt(f"{where}: {name}: expected {kind.__name__}")
-        record = cls(**raw)
+        record = cls(**parsed_fields(data[:MAX_RECORD_NBYTES], where, _FORMATS))
         record._check(number)
         if record.to_bytes() != data:
             raise Corrupt(f"{where}: not in canonical form")
@@ -162,12 +146,34 @@ class ChainRecord:
             raise Corrupt(f"{where}: expected a key and its signature in hexadecimal digits")
 
 
-SIGNED = ("key", "signature")
-_TYPES: dict[str, type] = {
-    f.name: {"int": int, "str": str, "float": float}[str(f.type)]
-    for f in dataclasses.fields(ChainRecord)
-    if f.name not in SIGNED
-}
+def field_types(record: type[Any]) -> dict[str, type]:
+    """Return the types of a record's fields: int, str or float."""
+    return {f.name: {"int": int, "str": str, "float": float}[str(f.type)] for f in dataclasses.fields(record)}
+
+
+def parsed_fields(data: bytes, where: str, formats: Mapping[str, Mapping[str, type]]) -> dict[str, Any]:
+    """Parse a record of one of these formats (the types of its fields); raise Corrupt, which calls it `where`."""
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Corrupt(f"{where}: expected a JSON object") from None
+    form = raw.pop("format", None) if isinstance(raw, dict) else None
+    if not isinstance(form, str) or form not in formats:
+        raise Corrupt(f"{where}: expected format {' or '.join(map(repr, formats))}")
+    if raw.keys() != formats[form].keys():
+        raise Corrupt(f"{where}: expected the keys {', '.join(formats[form])}")
+    for name, kind in formats[form].items():
+        whole = type(raw[name]) is int and 0 <= raw[name] < 10**18
+        if whole and kind is float:
+            raw[name] = float(raw[name])
+        if type(raw[name]) is not kind or (kind is int and not whole):
+            raise Corrupt(f"{where}: {name}: expected {kind.__name__}")
+    return dict(raw)
+
+
+_SIGNED_TYPES = field_types(ChainRecord)
+_TYPES = {name: kind for name, kind in _SIGNED_TYPES.items() if name not in ("key", "signature")}
+_FORMATS = {FORMAT: _TYPES, SIGNED_FORMAT: _SIGNED_TYPES}
 
 
 def record_name(number: int) -> str:

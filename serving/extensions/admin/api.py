@@ -198,11 +198,7 @@ class Admin:
     """The admin port's operations, each a route. Their docstrings are the descriptions in OpenAPI."""
 
     def __init__(
-        self,
-        lifecycle: Availability[ModelHost],
-        metrics: Metrics,
-        bulk: Executor | None,
-        trail: AuditTrail,
+        self, lifecycle: Availability[ModelHost], metrics: Metrics, bulk: Executor | None, trail: AuditTrail
     ) -> None:
         self._lifecycle, self._metrics, self._bulk, self._trail = lifecycle, metrics, bulk, trail
 

@@ -50,8 +50,7 @@ MOST_NAME = 256
 class EraseRequest(StrictModel):
     # Checked here: an error of the model would repeat the key.
     key: Any = Field(
-        description=f"The user's key: {KEY}.",
-        json_schema_extra={"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        description=f"The user's key: {KEY}.", json_schema_extra={"anyOf": [{"type": "string"}, {"type": "integer"}]}
     )
     input: str = Field(
         "", max_length=MOST_NAME, description="The input with users' keys, for a model with several that may hold them."

@@ -33,10 +33,7 @@ Most = Annotated[int, Query(gt=0, le=MOST, description="Maximum number of record
 
 class ModelViews:
     def __init__(
-        self,
-        lifecycle: Availability[ModelHost],
-        examples: ExampleRequests,
-        data_address: tuple[str, int] | None = None,
+        self, lifecycle: Availability[ModelHost], examples: ExampleRequests, data_address: tuple[str, int] | None = None
     ) -> None:
         self._lifecycle, self._examples = lifecycle, examples
         self._data_port = data_address[1] if data_address else None

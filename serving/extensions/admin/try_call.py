@@ -75,12 +75,7 @@ class TryCalls:
         app.post("/admin/models/{name}/try", openapi_extra=extra, responses=full)(self.attempt)
 
     async def attempt(
-        self,
-        name: Name,
-        request: Request,
-        version: Loaded = None,
-        label: Labelled = None,
-        top_items: Listed = None,
+        self, name: Name, request: Request, version: Loaded = None, label: Labelled = None, top_items: Listed = None
     ) -> Response:
         """Send one predict request to the data port; reply with its answer and the generation that gave it."""
         if version is not None and label is not None:

@@ -36,8 +36,7 @@ STAGES = (
 def explain(
     model: Annotated[str, typer.Argument(help="The model.")],
     request: Annotated[
-        str,
-        typer.Option(help="File with a :predict request, inputs or instances; - reads stdin."),
+        str, typer.Option(help="File with a :predict request, inputs or instances; - reads stdin.")
     ] = "",
     request_id: Annotated[str, typer.Option(help="x-request-id of a recorded request, instead of --request.")] = "",
     item: Annotated[

@@ -91,10 +91,7 @@ class ExplainRoute:
     """The route of explanations; `bulk` runs them, or the loop's default threads if it is None."""
 
     def __init__(
-        self,
-        lifecycle: Availability[ModelHost],
-        settings: ExplainSettings | None = None,
-        bulk: Executor | None = None,
+        self, lifecycle: Availability[ModelHost], settings: ExplainSettings | None = None, bulk: Executor | None = None
     ) -> None:
         self._lifecycle, self._bulk = lifecycle, bulk
         self._settings = settings = settings or ExplainSettings()

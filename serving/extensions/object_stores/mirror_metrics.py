@@ -16,9 +16,7 @@ def mirror_families(repository: MirroredRepository) -> Iterator[Metric]:
     """Yield the metric families of this process's mirror. With workers, only the supervisor has a mirror."""
     mirror = repository.mirror
     requests = CounterMetricFamily(
-        "freshet_store_requests",
-        "Requests to the object store, by kind and outcome.",
-        labels=("kind", "outcome"),
+        "freshet_store_requests", "Requests to the object store, by kind and outcome.", labels=("kind", "outcome")
     )
     for (kind, answered), count in sorted(mirror.store.requests.copy().items()):
         requests.add_metric((kind, "answered" if answered else "failed"), count)

@@ -45,7 +45,5 @@ def _recordings() -> Any:
 
 REQUIRES = ()
 EXTENSION = ServerExtension(
-    commands={"recordings": _recordings},
-    observers={"record": _recorder},
-    recordings={"read": _read, "find": _find},
+    commands={"recordings": _recordings}, observers={"record": _recorder}, recordings={"read": _read, "find": _find}
 )

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, source_hash
@@ -23,8 +21,6 @@ from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.manifest_entries import Output
 from tests.compiler.building.test_compile import make_graph, rows, score
 from tests.models.zoo.layouts import LAYOUTS
-
-pytestmark = pytest.mark.tensorflow
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorflow": "tensorflow"}
 
@@ -92,17 +88,27 @@ def built(graph, folder, backend, buckets=(1, 8)):
     return [build(lowered, bucket, folder) for bucket in buckets]
 
 
-@pytest.mark.parametrize("build", [deepfm.build, dlrm.build], ids=["deepfm", "dlrm"])
-def test_scores_equal_tensorflow_for_compiled_and_new_weights(build, backend, tmp_path):
-    layout = next(iter(LAYOUTS.values()))
-    graph = make_graph(build, layout, (16, 8))
-    entries = built(graph, tmp_path, backend)
+@pytest.mark.parametrize(("build", "buckets"), [(deepfm.build, (8,)), (dlrm.build, (1, 8))], ids=["deepfm", "dlrm"])
+def test_scores_equal_tensorflow_for_compiled_and_new_weights(build, buckets, backend, tmp_path):
+    graph = make_graph(build, LAYOUTS["embeddings then floats"], (16, 8))
+    entries = built(graph, tmp_path, backend, buckets)
     (program,) = compiling.load(graph, tmp_path, entries).programs
     for scale in (1.0, 1.5):
         weights = {name: array * np.float32(scale) for name, array in graph.weights.items()}
         for bucket, executable in program.with_weights(weights).items():
             x = rows(bucket, graph.width)
             np.testing.assert_allclose(score(executable, x), graph.run({"x": x}, weights)["score"], atol=1e-5)
+    check_requirements(entries[0], backend, tmp_path)
+
+
+def check_requirements(entry, backend, folder):
+    """Machine code records what it needs, and what it is compiled from."""
+    code = backend in ("openvino", "xla")
+    assert bool(entry.sha256) == bool(entry.library) == bool(entry.origin) == code
+    assert entry.features == (sorted(this_machine().features) if code else [])
+    assert bool(entry.frozen) == (backend == "openvino")
+    assert (folder / entry.file).is_file()
+    assert entry.target in entry.file
 
 
 def test_several_outputs_are_returned_by_name(backend, tmp_path):
@@ -132,17 +138,6 @@ def test_inputs_per_row_and_per_request_are_given_by_name(backend, tmp_path):
     program.with_weights(weights)[8].bind_buffers(given, got)()
 
     np.testing.assert_allclose(got["score"], graph.run(given)["score"], atol=1e-5)
-
-
-def test_machine_code_records_its_requirements_and_origin(backend, tmp_path):
-    graph = make_graph(hidden=(16, 8))
-    (entry,) = built(graph, tmp_path, backend, (4,))
-    code = backend in ("openvino", "xla")
-    assert bool(entry.sha256) == bool(entry.library) == bool(entry.origin) == code
-    assert entry.features == (sorted(this_machine().features) if code else [])
-    assert bool(entry.frozen) == (backend == "openvino")
-    assert (tmp_path / entry.file).is_file()
-    assert entry.target in entry.file
 
 
 @pytest.mark.long

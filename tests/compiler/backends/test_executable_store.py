@@ -5,13 +5,10 @@ import os
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="needs the xla extra")
 
 from freshet_serving.compiler.backends import executable_store, xla_function
 from freshet_serving.compiler.backends.xla_function import ArraySpec, XlaFunction, device_put
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

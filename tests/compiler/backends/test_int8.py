@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.backends.int8 import (
     LEVELS,
     QuantParams,
@@ -22,10 +20,7 @@ from freshet_serving.compiler.backends.onnxruntime import to_onnx
 from freshet_serving.processor.machine import this_machine
 from tests.compiler.building.test_compile import make_graph, rows
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
-]
+pytestmark = pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
 
 
 @pytest.fixture(scope="module")

@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("tf2onnx", reason="compiling needs the train extra")
 
 import onnx
 import onnxruntime
 
-from freshet_serving.compiler.backends.onnxruntime import to_onnx, with_values
+from freshet_serving.compiler.backends.onnxruntime import to_onnx
 from freshet_serving.compiler.frameworks import keras, tf
 from tests.compiler.passes.graphs import dense
-
-pytestmark = pytest.mark.tensorflow
+from tests.support.onnx_weights import with_values
 
 UNITS = 6
 ROWS = np.random.default_rng(3).normal(2.0, 3.0, (7, 4 * UNITS)).astype(np.float32)

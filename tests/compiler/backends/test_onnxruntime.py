@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("tf2onnx", reason="compiling needs the train extra")
 
 import tf2onnx
@@ -14,8 +13,6 @@ from freshet_serving.compiler.backends.onnxruntime import IN_PLACE, to_onnx
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.passes.graphs import dense
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

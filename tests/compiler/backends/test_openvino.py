@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends import openvino
 from freshet_serving.compiler.backends.base import Variant
 from freshet_serving.compiler.building.compile import build, source_hash, variants
 from freshet_serving.processor.machine import Machine
 from tests.compiler.building.test_compile import make_graph, rows, score
-
-pytestmark = pytest.mark.tensorflow
 
 
 def test_frozen_weights_belong_to_the_source_hash(tmp_path):

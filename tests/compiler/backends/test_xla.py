@@ -1,14 +1,10 @@
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.backends.xla import AheadGraph, stablehlo
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.backends.test_base import built
-
-pytestmark = pytest.mark.tensorflow
 
 
 def test_graph_that_xla_cannot_compile_gives_a_one_line_error(tmp_path):

@@ -5,14 +5,11 @@ import gc
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 pytest.importorskip("jaxlib", reason="needs the xla extra")
 
 from freshet_serving.compiler.backends.xla_function import ArraySpec, XlaFunction, device_put
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput, FreshetError
-
-pytestmark = pytest.mark.tensorflow
 
 
 def step(x, total, times):

@@ -32,7 +32,7 @@ def expected_cost(rows, buckets, cost):
     return spent
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(samples, st.integers(1, 4), costs())
 def test_chosen_bucket_list_has_the_lowest_cost(rows, most, cost):
     found = bucket_list(rows, most, cost)
@@ -44,14 +44,14 @@ def test_chosen_bucket_list_has_the_lowest_cost(rows, most, cost):
     assert spent == min(expected_cost(rows, o, cost) for o in others if o[-1] >= max(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(samples, costs())
 def test_more_buckets_never_cost_more(rows, cost):
     spent = [expected_cost(rows, bucket_list(rows, most, cost), cost) for most in range(1, 6)]
     assert spent == sorted(spent, reverse=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.integers(1, 4), st.integers(1, 32))
 def test_buckets_respect_the_maximum_and_cover_every_request(rows, most, largest):
     found = bucket_list(rows, most, lambda n: 1.0 + n, max_bucket=largest)
@@ -89,6 +89,7 @@ def test_invalid_sample_is_refused(rows, most, message):
         bucket_list(rows, most, float)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.integers(1, 500), st.floats(0.1, 1e4), min_size=1, max_size=6), st.integers(1, 2000))
 def test_interpolated_cost_is_monotonic_and_meets_the_measurements(measured, rows):
     cost = interpolated(measured)

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.building.calibrate as calibrating
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
@@ -22,8 +20,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from tests.compiler.building.test_compile import make_graph, rows
-
-pytestmark = pytest.mark.tensorflow
 
 SOURCE = "0" * 64
 

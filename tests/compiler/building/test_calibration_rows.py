@@ -1,29 +1,18 @@
 """Rows to measure by: of traffic, of labelled data, and drawn from the tables."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
 
 from freshet_serving.compiler.building.calibration_rows import random_inputs, read_labelled, read_sample
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Feature
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.building.versions import DIM, compiled, parquet, publish, scores
+from tests.compiler.building.versions import DIM, compiled, parquet, scores
 from tests.support.packages import open_version
-
-pytestmark = pytest.mark.tensorflow
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """A repository with version 1 of a small DeepFM, compiled as publishing does."""
-    return publish(tmp_path_factory.mktemp("published"))
 
 
 def noting(folder, labels):
@@ -34,28 +23,17 @@ def noting(folder, labels):
     return VersionReader(folder)
 
 
-@pytest.fixture
-def folder(published, tmp_path):
-    shutil.copytree(published, tmp_path / "repository")
-    return tmp_path / "repository" / "ctr" / "1"
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
+def test_invalid_sample_is_refused(tmp_path):
+    path = tmp_path / "s.parquet"
+    for columns, message in (
         ({"n": [1]}, "expected column 'rows', got n"),
         ({"rows": [1.5]}, "expected whole numbers in column 'rows', got float64"),
-    ],
-)
-def test_invalid_sample_is_refused(columns, message, tmp_path):
-    with pytest.raises(BadInput, match=message):
-        read_sample(parquet(tmp_path / "s.parquet", **columns))
-
-
-def test_file_that_is_not_parquet_is_refused(tmp_path):
-    (tmp_path / "s.parquet").write_bytes(b"PAR1 no")
+    ):
+        with pytest.raises(BadInput, match=message):
+            read_sample(parquet(path, **columns))
+    path.write_bytes(b"PAR1 no")
     with pytest.raises(BadInput, match=r"s\.parquet: expected a Parquet file"):
-        read_sample(tmp_path / "s.parquet")
+        read_sample(path)
 
 
 def test_labelled_rows_become_request_inputs(folder, tmp_path):

@@ -6,13 +6,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.building.calibrate import Calibration
 from freshet_serving.compiler.building.compile_report import print_report
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
-
-pytestmark = pytest.mark.tensorflow
 
 BUCKETS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 VARIANTS = (

@@ -7,8 +7,6 @@ import numpy as np
 import onnx
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 import freshet_serving.compiler.backends.onnxruntime as onnxruntime_half
 from freshet_serving.compiler.building.calibrate import Tolerance
 from freshet_serving.compiler.building.compile import write_rows
@@ -24,10 +22,7 @@ from freshet_serving.processor.repository.warmup import dump_warmup
 from tests.compiler.building.versions import USERS, compiled, parquet, publish, scores
 from tests.support.packages import open_version
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8"),
-]
+pytestmark = pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
 
 LOOSE = Tolerance(0.05, 1.0)
 
@@ -37,10 +32,11 @@ def published(tmp_path_factory):
     return publish(tmp_path_factory.mktemp("published"), hidden=(64, 32))
 
 
-@pytest.fixture
-def folder(published, tmp_path):
-    shutil.copytree(published, tmp_path / "repository")
-    return tmp_path / "repository" / "ctr" / "1"
+@pytest.fixture(scope="module")
+def in_int8(published, tmp_path_factory):
+    """(report, version's folder) of a compile in int8, for which no rows are given."""
+    repository = shutil.copytree(published, tmp_path_factory.mktemp("int8") / "repository")
+    return compiled(repository / "ctr" / "1", precision="int8", bound=LOOSE), repository / "ctr" / "1"
 
 
 @pytest.fixture
@@ -65,13 +61,15 @@ def doubled(folder, scale):
 
 
 def test_precision_auto_without_calibration_rows_is_float32(folder):
-    report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE)
+    report = compiled(folder, ("onnxruntime", "openvino"), bound=LOOSE, buckets=(8,))
     assert {p for listed in precisions(folder).values() for p in listed} == {"float32"}
     assert len(report.notes) == 1
     assert report.notes[0].startswith("precision: only float32, because a lower one cannot be checked: give --data")
-    before = scores(open_version(folder))
 
-    report = compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+
+def test_int8_without_calibration_rows_is_checked_on_generated_ones(folder, in_int8):
+    before = scores(open_version(folder))
+    report, folder = in_int8
     assert precisions(folder) == {1: ["int8", "float32"], 8: ["int8", "float32"]}
     assert report.notes[0].startswith(
         "precision: int8 was calibrated and checked on generated rows: for real ones, give --data"
@@ -83,7 +81,7 @@ def test_precision_auto_without_calibration_rows_is_float32(folder):
 
 
 def test_precision_auto_picks_the_fastest_within_the_error_limits(folder, data):
-    report = compiled(folder, ("onnxruntime",), data=data, bound=LOOSE)
+    report = compiled(folder, data=data, bound=LOOSE)
     notes = report.manifest.notes["compile"]
     assert report.notes == []
     assert {m["variant"] for m in notes["measured"]} == {"onnxruntime", "onnxruntime int8"}
@@ -91,8 +89,8 @@ def test_precision_auto_picks_the_fastest_within_the_error_limits(folder, data):
     best = {b: min((m for m in notes["measured"] if m["bucket"] == b), key=lambda m: m["cost_us"]) for b in (1, 8)}
     wanted = {b: ["int8", "float32"] if "int8" in m["variant"] else ["float32"] for b, m in best.items()}
     assert precisions(folder) == wanted
-    tight = compiled(folder, ("onnxruntime",), data=data, bound=Tolerance(1e-7, 1e-4))
-    assert precisions(folder) == {1: ["float32"], 8: ["float32"]}
+    tight = compiled(folder, data=data, bound=Tolerance(1e-7, 1e-4), buckets=(8,))
+    assert precisions(folder) == {8: ["float32"]}
     assert any("int8: scores change by" in line for line in tight.skipped)
 
 
@@ -108,7 +106,7 @@ def test_precision_auto_is_checked_on_recorded_requests(folder):
     ]
     assert {i.name for i in inputs} == set(requests[0])
     put(folder, "warmup.safetensors", dump_warmup(requests))
-    report = compiled(folder, ("onnxruntime",), bound=LOOSE)
+    report = compiled(folder, bound=LOOSE, buckets=(8,))
     assert {m["variant"] for m in report.manifest.notes["compile"]["measured"]} == {"onnxruntime", "onnxruntime int8"}
 
 
@@ -123,19 +121,19 @@ def put(folder, name, data):
 def test_requested_precision_is_refused_with_its_measured_error(folder):
     before = (folder / "model.json").read_bytes()
     with pytest.raises(BadInput, match=r"precision int8: .*scores change by at least [\d.e-]+, expected at most 1e-07"):
-        compiled(folder, ("onnxruntime",), precision="int8", bound=Tolerance(1e-7, 1e-4))
+        compiled(folder, precision="int8", bound=Tolerance(1e-7, 1e-4), buckets=(8,))
     assert (folder / "model.json").read_bytes() == before
 
 
 def test_precision_unsupported_by_every_backend_is_refused(folder, monkeypatch):
     monkeypatch.setattr(onnxruntime_half, "this_machine", lambda: Machine(frozenset({"avx2"}), "old"))
     with pytest.raises(BadInput, match="precision: no backend here computes in int8; auto uses what is available"):
-        compiled(folder, ("onnxruntime",), precision="int8")
+        compiled(folder, precision="int8")
 
 
 def test_new_weights_exceeding_the_error_limit_fall_back_to_float32(folder, data):
     plain = open_version(folder)
-    compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=Tolerance(0.02, 1.0))
+    compiled(folder, precision="int8", data=data, bound=Tolerance(0.02, 1.0), buckets=(8,))
     version = open_version(folder)
     assert set(version.replicas.computes.values()) == {"onnxruntime int8"}
     told = []
@@ -149,17 +147,16 @@ def test_new_weights_exceeding_the_error_limit_fall_back_to_float32(folder, data
     assert told[1] == {"onnxruntime int8"}
 
 
-def test_processor_without_int8_support_serves_float32(folder, monkeypatch):
-    compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+def test_processor_without_int8_support_serves_float32(in_int8, monkeypatch):
     monkeypatch.setattr(
         "freshet_serving.processor.running.opening.this_machine", lambda: Machine(frozenset({"avx2"}), "old")
     )
-    version = open_version(folder)
+    version = open_version(in_int8[1])
     assert version.replicas.computes == {1: "onnxruntime float32", 8: "onnxruntime float32"}
 
 
-def test_rows_with_a_different_width_are_not_used_for_comparison(folder):
-    compiled(folder, ("onnxruntime",), precision="int8", bound=LOOSE)
+def test_rows_with_a_different_width_are_not_used_for_comparison(in_int8, tmp_path):
+    folder = shutil.copytree(in_int8[1], tmp_path / "ctr" / "1")
     name = write_rows(folder, "other", {"x": np.zeros((3, 2), np.float32)})
     put(folder, name, (folder / name).read_bytes())
     manifest = VersionReader(folder).manifest
@@ -171,7 +168,8 @@ def test_rows_with_a_different_width_are_not_used_for_comparison(folder):
 
 def test_candidate_part_may_be_int8_but_the_user_part_never(tmp_path, data):
     folder = publish(tmp_path / "repository", hidden=(256, 32)) / "ctr" / "1"
-    compiled(folder, ("onnxruntime",), precision="int8", data=data, bound=LOOSE, buckets=(1, 64))
+    expected, _ = served(folder)
+    compiled(folder, precision="int8", data=data, bound=LOOSE, buckets=(1, 64))
     entries = VersionReader(folder).manifest.executables
     first = {(e.subgraph, e.bucket): e.precision for e in reversed(entries)}
     assert first == {
@@ -183,17 +181,19 @@ def test_candidate_part_may_be_int8_but_the_user_part_never(tmp_path, data):
     candidate = next(e for e in entries if (e.subgraph, e.precision) == ("score", "int8"))
     nodes = onnx.load_from_string((folder / candidate.file).read_bytes()).graph.node
     assert sum(node.op_type == "ReduceMax" for node in nodes) == 2, "the part of a weight is one of them"
-    n = 64
+    got, divided = served(folder)
+    assert divided
+    np.testing.assert_allclose(got, expected, atol=0.05)
+    assert (got != expected).any()
+
+
+def served(folder, n=64):
+    """The scores of a user's n candidates, and whether the user has a part of their own."""
     inputs = {
         "user": np.full(n, 3, np.int64),
         "tags": Ragged.of([[i % 5] for i in range(n)]),
         "floats": np.linspace(-1, 1, 2 * n, dtype=np.float32).reshape(n, 2),
     }
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
-        assert processor.predictor.replica("ctr").graphs.user is not None
-    compiled(folder, ("onnxruntime",), precision="float32", buckets=(1, 64))
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), sessions=1)) as processor:
-        wanted = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
-    np.testing.assert_allclose(got, wanted, atol=0.05)
-    assert (got != wanted).any()
+    with Processor.initialize(ProcessorConfig(str(folder.parents[1]), sessions=1)) as processor:
+        scores = processor.process(PredictRequest("ctr", inputs)).outputs["score"]
+        return scores, processor.predictor.replica("ctr").graphs.user is not None

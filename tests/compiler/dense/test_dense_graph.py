@@ -3,8 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.models.zoo.deepfm import build
@@ -12,19 +10,22 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import NAME, Output
 from tests.models.zoo.layouts import make_layout
 
-pytestmark = pytest.mark.tensorflow
 
-
-@pytest.fixture
-def arch():
+def made():
     return build(make_layout(4, 4, 4, 0, 0), (8, 6), seed=1)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return DenseGraph.from_keras(made().scores)
 
 
 def rows(n, width=14, seed=0):
     return np.random.default_rng(seed).standard_normal((n, width), np.float32)
 
 
-def test_graph_computes_model_scores_from_the_given_weights(arch):
+def test_graph_computes_model_scores_from_the_given_weights():
+    arch = made()
     graph = DenseGraph.from_keras(arch.scores)
     x = rows(5)
 
@@ -38,8 +39,7 @@ def test_graph_computes_model_scores_from_the_given_weights(arch):
     np.testing.assert_allclose(graph.run({"x": x}, doubled)["score"], arch.scores(x)["score"].numpy(), atol=1e-6)
 
 
-def test_saved_graph_round_trips_without_weights(arch, tmp_path):
-    graph = DenseGraph.from_keras(arch.scores)
+def test_saved_graph_round_trips_without_weights(graph, tmp_path):
     graph.save(tmp_path / "graph")
     other = {name: array + 0.1 for name, array in graph.weights.items()}
 
@@ -55,8 +55,7 @@ def test_saved_graph_round_trips_without_weights(arch, tmp_path):
     assert all(NAME.fullmatch(part) for part in parts)
 
 
-def test_mismatched_weights_are_refused(arch, tmp_path):
-    graph = DenseGraph.from_keras(arch.scores)
+def test_mismatched_weights_are_refused(graph, tmp_path):
     graph.save(tmp_path / "graph")
     missing = {name: array for name, array in graph.weights.items() if name != "linear/bias"}
 
@@ -102,13 +101,12 @@ def test_models_that_are_not_dense_graphs_are_refused():
         DenseGraph.from_keras(keras.Model(x, keras.layers.Dense(1, dtype="float16")(x)))
 
 
-def test_examples_are_saved_with_the_graph_and_used_for_checks(arch, tmp_path):
-    plain = DenseGraph.from_keras(arch.scores)
-    assert {name: array.shape for name, array in plain.sample(3).items()} == {"x": (3, 14)}
+def test_examples_are_saved_with_the_graph_and_used_for_checks(graph, tmp_path):
+    assert {name: array.shape for name, array in graph.sample(3).items()} == {"x": (3, 14)}
     examples = rows(2, seed=4)
-    replace(plain, examples={"x": examples}).save(tmp_path / "graph")
+    replace(graph, examples={"x": examples}).save(tmp_path / "graph")
 
-    loaded = DenseGraph.load(tmp_path / "graph", plain.weights)
+    loaded = DenseGraph.load(tmp_path / "graph", graph.weights)
 
     np.testing.assert_array_equal(loaded.sample(5)["x"], examples[[0, 1, 0, 1, 0]])
 

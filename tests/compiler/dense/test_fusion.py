@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.building.compile import compile_graph, load
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.dense.fusion import changes, fuse
@@ -10,8 +8,6 @@ from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Feature
 from tests.compiler.passes.graphs import dense, rows
-
-pytestmark = pytest.mark.tensorflow
 
 TEXT = "ctr * cvr ** 0.5 * price"
 PRICE = Feature("price", "float", "price", log1p=True, mean=1.5, scale=0.5, offset=3)

@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.dense.op_allowlist import check_allowed_ops
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.processor.errors import BadInput, Corrupt
 from tests.compiler.imports.foreign import without_deprecations
-
-pytestmark = pytest.mark.tensorflow
 
 WEIGHTS = {"w": np.ones((2, 1), np.float32)}
 

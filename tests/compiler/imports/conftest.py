@@ -1,25 +1,35 @@
-from importlib.util import find_spec
-
 import pytest
 
 from freshet_serving.compiler.imports.importing import import_model
+from tests.support.shared_graphs import store_conversions
 
-# The native importer needs no TensorFlow, and is tested without it (.ci/other-python).
-collect_ignore_glob = [] if find_spec("tensorflow") else ["test_*.py", "onnx_graph"]
+
+@pytest.fixture(scope="module", autouse=True)
+def stored_conversions():
+    with store_conversions():
+        yield
 
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory):
-    """name -> what to import, each written once."""
+    """name -> what to import, each written once, when it is first asked for."""
     from tests.compiler.imports.foreign import MODELS, without_deprecations
 
     folder = tmp_path_factory.mktemp("foreign")
-    with without_deprecations():
-        return {model.name: model.build(folder) for model in MODELS}
+
+    class Written(dict):
+        def __missing__(self, name):
+            with without_deprecations():
+                self[name] = next(model for model in MODELS if model.name == name).build(folder)
+            return self[name]
+
+    return Written()
 
 
 @pytest.fixture(scope="session")
 def imported(foreign, tmp_path_factory):
     """(repository, name -> Imported): every foreign model imported once, as version 1 of its name."""
+    from tests.compiler.imports.foreign import MODELS
+
     repository = tmp_path_factory.mktemp("imported") / "repository"
-    return repository, {name: import_model(path, repository, name) for name, path in foreign.items()}
+    return repository, {model.name: import_model(foreign[model.name], repository, model.name) for model in MODELS}

@@ -19,7 +19,9 @@ import pytest
 
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.foreign import open_source
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.repository.version import VersionReader
 
 layers = keras.layers
 WORDS = [f"w{i}" for i in range(12)]
@@ -127,6 +129,22 @@ def variable(seed: int, *shape: int, name: str) -> Any:
 def saved(module: Any, folder: Path, function: Any) -> Path:
     tf.saved_model.save(module, str(folder), signatures=function)
     return folder
+
+
+class ImportedOnce:
+    """Functions of a model by name -> (repository, manifest, report) of each, imported when it is first asked for."""
+
+    def __init__(self, folder: Path, module: Any) -> None:
+        self._folder, self._module = folder, module
+        self._imported: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        if name not in self._imported:
+            source, repository = self._folder / f"{name}-saved", self._folder / name
+            saved(self._module, source, getattr(self._module, name))
+            done = import_model(source, repository, name, options=ImportOptions(buckets=(1, 2)))
+            self._imported[name] = repository, VersionReader(done.folder).manifest, done.report
+        return self._imported[name]
 
 
 # Keras

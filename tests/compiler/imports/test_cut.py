@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.dense_side import build_dense
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
@@ -12,8 +10,6 @@ from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
 
 IDS = tf.TensorSpec([None], tf.int64, name="ids")
 PAIR = tf.TensorSpec([None, 2], tf.int64, name="ids")

@@ -3,18 +3,14 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import exported, saved, variable, without_deprecations
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import replies
 
 layers = keras.layers
 WORD = tf.TensorSpec([None], tf.string, name="word")
@@ -187,8 +183,7 @@ def test_keras_hash_and_cross_layers_score_like_keras(tmp_path):
     assert [t.name.split(".")[0].split("_")[0] for t in manifest.tables] != []
     assert {"farm", "sip", "mask", "cross", "bucketize", "one_hot", "tally"} <= {t.op for t in manifest.transforms}
     given = request(40, 2)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("crossing", columns_of(given))).outputs
+    got = replies(tmp_path / "repository", "crossing", columns_of(given))
     tensors = {k: tf.constant(v)[:, None] for k, v in given.items()}
     np.testing.assert_allclose(next(iter(got.values())), model(tensors).numpy(), rtol=1e-5, atol=1e-5)
 
@@ -220,8 +215,7 @@ def test_cross_of_user_inputs_alone_is_in_the_user_part(tmp_path):
     assert {hashed[f.input]: f.side for f in manifest.features} == {"user": "user", "join.user": "context"}
     items = ["a", "b", "", "dd"]
     inputs = {"user": Strings.of(["ann"]), "item": Strings.of(items)}
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("joined", inputs)).outputs["score"]
+    got = replies(tmp_path / "repository", "joined", inputs)["score"]
     np.testing.assert_allclose(got, module.score(tf.constant(["ann"] * 4), tf.constant(items))["score"], atol=1e-5)
 
 
@@ -240,6 +234,5 @@ def test_empty_ragged_rows_score_like_tensorflow(tmp_path):
     imported = import_model(source, tmp_path / "repository", "tags", options=ImportOptions(buckets=(8,)))
     rows = [["a", "b"], [], ["", "ccc", "a"], []]
     assert VersionReader(imported.folder).manifest.stage is None
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("tags", {"tags": Ragged.of(rows)})).outputs["score"]
+    got = replies(tmp_path / "repository", "tags", {"tags": Ragged.of(rows)})["score"]
     np.testing.assert_allclose(got, module.score(tf.ragged.constant(rows, tf.string))["score"], atol=1e-5)

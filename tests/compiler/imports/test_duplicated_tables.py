@@ -3,21 +3,17 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.foreign import ImportedOnce, variable
+from tests.compiler.imports.replies import started
 
 ROWS, DIM = 40, 4
-IDS = tf.TensorSpec([None], tf.int64)
+ITEM, PAST = tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")
 A, B, OTHER = 7, 9, 3
 
 
@@ -30,59 +26,45 @@ class Items(tf.Module):
         self.narrow = variable(3, DIM, 1, name="narrow")
         self.every = variable(4, ROWS, 1, name="every")
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
-    )
+    @tf.function(input_signature=[ITEM, PAST])
     def highest_over_a_free_length(self, item, past):
         pooled = tf.reduce_max(tf.gather(self.items, past), 1)
         return {"score": tf.concat([tf.gather(self.items, item), pooled], 1) @ self.wide}
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None, None], tf.int64, "past")]
-    )
+    @tf.function(input_signature=[ITEM, PAST])
     def matched_over_a_free_length(self, item, past):
         matches = tf.matmul(
             tf.gather(self.items, past), tf.tile(self.items[None], [tf.shape(past)[0], 1, 1]), transpose_b=True
         )
         return {"score": tf.gather(self.items, item) @ self.narrow + tf.reduce_max(matches, 1) @ self.every}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    @tf.function(input_signature=[ITEM])
     def tied(self, item):
         return {"score": tf.matmul(tf.gather(self.items, item), self.items, transpose_b=True) @ self.every}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item"), tf.TensorSpec([None], tf.int64, "other")])
+    @tf.function(input_signature=[ITEM, tf.TensorSpec([None], tf.int64, "other")])
     def shared_and_hashed(self, item, other):
         rows = tf.gather(self.items, item), tf.gather(self.items, other % 10) * 2.0 + 1.0
         return {"score": tf.concat(rows, 1) @ self.wide}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    @tf.function(input_signature=[ITEM])
     def with_its_size_in_the_stage(self, item):
         size = tf.cast(tf.shape(self.items)[0], tf.int64)
         return {"score": tf.math.igamma(0.5, tf.abs(tf.gather(self.items, item % size))) @ self.narrow}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "item")])
+    @tf.function(input_signature=[ITEM])
     def stage_alone(self, item):
         return {"score": tf.math.igamma(0.5, tf.abs(tf.gather(self.items, item))) @ self.narrow}
 
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """name of one of the functions -> (repository, manifest, report); each imported once."""
-    folder, module, done = tmp_path_factory.mktemp("items"), Items(), {}
-
-    def get(name):
-        if name not in done:
-            source = saved(module, folder / f"{name}-saved", getattr(module, name))
-            found = import_model(source, folder / "models", name, options=ImportOptions(buckets=(1, 2)))
-            done[name] = folder / "models", VersionReader(found.folder).manifest, found.report
-        return done[name]
-
-    return get
+    return ImportedOnce(tmp_path_factory.mktemp("items"), Items())
 
 
 def scores(repository, name, *requests):
     """The score of each request, each of one row, as of the newest generation."""
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+    with started(repository) as processor:
         asked = [
             PredictRequest(name, {k: Ragged.of(v) if k == "past" else np.array(v, np.int64) for k, v in one.items()})
             for one in requests
@@ -107,16 +89,24 @@ def test_table_that_a_stage_reads_takes_no_deltas(imported):
         copied(repository, "matched_over_a_free_length")
 
 
-def test_delta_reaches_lookups_inside_the_stage(imported):
-    name = "highest_over_a_free_length"
+@pytest.mark.parametrize(
+    ("name", "other", "staged"),
+    [
+        ("highest_over_a_free_length", lambda id: {"past": [[OTHER, id]]}, [("past", "items")]),
+        ("shared_and_hashed", lambda id: {"other": [id]}, []),
+    ],
+    ids=["inside the stage", "with computed ids"],
+)
+def test_delta_reaches_every_use_of_a_shared_table(name, other, staged, imported):
     repository, manifest, _ = imported(name)
-    requests = [{"item": [i], "past": [[OTHER, p]]} for i in (A, B) for p in (A, B)]
+    requests = [{"item": [i], **other(o)} for i in (A, B) for o in (A, B)]
 
     assert manifest.copies == {}
-    assert [(one.input, one.table) for one in manifest.stage.lookups] == [("past", "items")]
+    assert [(one.input, one.table) for one in (manifest.stage.lookups if manifest.stage else [])] == staged
     assert len({round(score, 4) for score in scores(repository, name, *requests)}) == 4
     copied(repository, name)
-    assert len({round(score, 6) for score in scores(repository, name, *requests)}) == 1
+    after = scores(repository, name, *requests)
+    assert after == pytest.approx([after[3]] * 4, abs=1e-6)
 
 
 def test_table_that_is_a_weight_changes_only_with_it(imported):
@@ -132,19 +122,6 @@ def test_table_that_is_a_weight_changes_only_with_it(imported):
     after = scores(repository, "tied", {"item": [A]}, {"item": [B]})
     assert before[0] != pytest.approx(before[1], abs=1e-4)
     assert after[0] == pytest.approx(after[1], abs=1e-6)
-
-
-def test_delta_reaches_every_use_of_a_shared_table(imported):
-    name = "shared_and_hashed"
-    repository, manifest, _ = imported(name)
-    requests = [{"item": [i], "other": [o]} for i in (A, B) for o in (A, B)]
-
-    assert manifest.copies == {}
-    assert len({round(score, 4) for score in scores(repository, name, *requests)}) == 4
-    copied(repository, name)
-    assert scores(repository, name, *requests) == pytest.approx(
-        [scores(repository, name, requests[3])[0]] * 4, abs=1e-6
-    )
 
 
 @pytest.mark.parametrize("name", ["with_its_size_in_the_stage", "stage_alone"])

@@ -3,20 +3,17 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import declared_replies, replies, started
 
 DIM, ROWS, HIDDEN = 8, 12, 32
+SMALL = ImportOptions(buckets=(1, 16))
 
 
 class Ranker(tf.Module):
@@ -58,7 +55,7 @@ def test_user_inputs_are_computed_once_per_request_with_equal_scores(ranker, tmp
     assert {e.subgraph for e in manifest.executables} == {"whole", "user", "score"}
     assert any(line.startswith("user-once: ") for line in imported.passes)
     random = np.random.default_rng(0)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
+    with started(tmp_path) as processor:
         processor.predictor.replica("ranker").graphs.worth_dividing = lambda rows: True
         for rows in (1, 7, 64, 130):
             user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
@@ -69,22 +66,13 @@ def test_user_inputs_are_computed_once_per_request_with_equal_scores(ranker, tmp
         assert processor.host.group_stats()["default"].work.user_once == 4
 
 
-def test_graph_without_user_inputs_is_not_split(ranker, tmp_path):
-    imported = import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(buckets=(1, 64)))
-    manifest = VersionReader(imported.folder).manifest
-
-    assert manifest.graphs == {}
-    assert {e.subgraph for e in manifest.executables} == {"score"}
-    assert not any("user-once" in line for line in imported.passes)
-
-
 def test_unknown_user_input_is_refused(ranker, tmp_path):
     with pytest.raises(BadInput, match="user: expected one of the inputs item, price, user, got 'age'"):
         import_model(ranker[1], tmp_path, "ranker", options=ImportOptions(user=("age",)))
 
 
-def test_passes_change_an_imported_graph_but_not_its_scores(ranker, tmp_path):
-    """Reshapes there and back are left out."""
+def test_passes_change_an_imported_graph_but_not_its_scores(tmp_path):
+    """Reshapes there and back are left out; without inputs of the user's nothing is split."""
 
     class Reshaped(Ranker):
         @tf.function(input_signature=Ranker.score.input_signature)
@@ -95,16 +83,18 @@ def test_passes_change_an_imported_graph_but_not_its_scores(ranker, tmp_path):
 
     module = Reshaped()
     source = saved(module, tmp_path / "model", module.score)
-    imported = import_model(source, tmp_path / "repository", "reshaped", options=ImportOptions(buckets=(1, 16)))
+    imported = import_model(source, tmp_path / "repository", "reshaped", options=SMALL)
     manifest = VersionReader(imported.folder).manifest
 
     assert any("changes" in line for line in manifest.notes["passes"])
+    assert manifest.graphs == {}
+    assert {e.subgraph for e in manifest.executables} == {"score"}
+    assert not any("user-once" in line for line in imported.passes)
     random = np.random.default_rng(1)
     user, item = random.integers(0, ROWS, 9), random.integers(0, ROWS, 9)
     price = random.standard_normal((9, 1)).astype(np.float32)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        reply = processor.process(PredictRequest("reshaped", {"user": user, "item": item, "price": price[:, 0]}))
-    np.testing.assert_allclose(reply.outputs["score"], module.score(user, item, price)["score"], atol=1e-5)
+    outputs = replies(tmp_path / "repository", "reshaped", {"user": user, "item": item, "price": price[:, 0]})
+    np.testing.assert_allclose(outputs["score"], module.score(user, item, price)["score"], atol=1e-5)
 
 
 def test_dense_part_that_cannot_be_run_is_left_to_tensorflow(ranker, tmp_path, monkeypatch):
@@ -137,8 +127,7 @@ class Typed(tf.Module):
 
 def test_types_and_ranks_are_kept_as_declared_by_the_model(tmp_path):
     model = Typed()
-    source = saved(model, tmp_path / "typed", model.serve)
-    imported = import_model(source, tmp_path, "served", options=ImportOptions(buckets=(1, 16)))
+    imported = import_model(saved(model, tmp_path / "typed", model.serve), tmp_path, "served", options=SMALL)
     manifest = VersionReader(imported.folder).manifest
     assert {i.name: (i.dtype, i.declared) for i in manifest.inputs} == {
         "hour": ("int64", "int32"), "flag": ("int64", "bool"), "price": ("float32", "float64"),
@@ -152,31 +141,24 @@ def test_types_and_ranks_are_kept_as_declared_by_the_model(tmp_path):
 
 
 class Halves(tf.Module):
-    """Two outputs of one column: each number by itself, and the columns' sum."""
+    """Three outputs of one column: each number by itself, the columns' sum, and a whole number as it is."""
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, name="x")])
-    def serve(self, x):
-        return {"each": x / 2, "total": tf.reduce_sum(x, 1, keepdims=True)}
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 1], tf.float32, name="x"), tf.TensorSpec([None, 1], tf.int64, name="id"),
+        ]
+    )  # fmt: skip
+    def serve(self, x, id):
+        return {"each": x / 2, "total": tf.reduce_sum(x, 1, keepdims=True), "same": tf.identity(id)}
 
 
 def test_outputs_computed_number_by_number_follow_the_rank(tmp_path):
     model = Halves()
-    imported = import_model(saved(model, tmp_path / "halves", model.serve), tmp_path, "served")
+    imported = import_model(saved(model, tmp_path / "halves", model.serve), tmp_path, "served", options=SMALL)
     kept = VersionReader(imported.folder).manifest
-    assert {o.name: (o.dims, o.flat) for o in kept.outputs} == {"each": (None, True), "total": (None, False)}
-
-
-class Same(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.int64, name="x")])
-    def serve(self, x):
-        return {"same": tf.identity(x)}
-
-
-def test_exact_outputs_follow_the_rank_too(tmp_path):
-    model = Same()
-    imported = import_model(saved(model, tmp_path / "same", model.serve), tmp_path, "served")
-    (output,) = VersionReader(imported.folder).manifest.outputs
-    assert (output.dims, output.exact, output.flat) == ([1], True, True)
+    assert {o.name: (o.dims, o.exact, o.flat) for o in kept.outputs} == {
+        "each": (None, False, True), "total": (None, False, False), "same": ([1], True, True),
+    }  # fmt: skip
 
 
 class Selecting(tf.Module):
@@ -202,12 +184,10 @@ class Selecting(tf.Module):
 
 def test_whole_numbers_that_need_no_arithmetic_keep_type_and_bits(tmp_path):
     module = Selecting()
-    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m")
+    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m", options=SMALL)
     ids = np.array([[2**24 + 1, -(2**24) - 1, 3], [2**63 - 1, -(2**63), 2**62 + 1]])
     inputs = {"ids": ids, "user": np.array([2**31 - 1, -(2**24) - 1]), "price": np.array([[1, 3, 2], [3, 1, 2]], "f")}
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "r"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("m")[0]
-        found = as_declared(processor.process(PredictRequest("m", inputs)).outputs, manifest)
+    found = declared_replies(tmp_path / "r", "m", inputs)
     own = module.score(ids, tf.constant(inputs["user"], tf.int32), inputs["price"])
     for name, tensor in own.items():
         assert (found[name].dtype, found[name].tolist()) == (tensor.numpy().dtype, tensor.numpy().tolist()), name
@@ -222,9 +202,6 @@ class Chosen(tf.Module):
 
 def test_constant_whole_numbers_above_24_bits_are_exact(tmp_path):
     module = Chosen()
-    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m")
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "r"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("m")[0]
-        reply = processor.process(PredictRequest("m", {"price": np.array([0.25, 0.75], np.float32)}))
-        found = as_declared(reply.outputs, manifest)
+    import_model(saved(module, tmp_path / "model", module.score), tmp_path / "r", "m", options=SMALL)
+    found = declared_replies(tmp_path / "r", "m", {"price": np.array([0.25, 0.75], np.float32)})
     assert found["best"].tolist() == [7, 2**40 + 1]

@@ -11,8 +11,6 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import VersionReader
 from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, normal, spelled
 
-pytestmark = pytest.mark.tensorflow
-
 AS_IT_IS = "ONNX Runtime computes the graph as it is"
 WEIGHTS = {"t": normal(20, 4), "w": normal(4, 1)}
 PLAIN = "g (int64[n] i) => (float[n, 1] y) { r = Gather (t, i) y = MatMul (r, w) }"

@@ -1,11 +1,7 @@
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from tests.compiler.imports.foreign import refused, saved, variable
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize(

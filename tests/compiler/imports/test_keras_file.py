@@ -8,14 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.compiler.imports import keras_file
 from freshet_serving.processor.errors import TooLarge
 from tests.compiler.imports.foreign import refused, without_deprecations
-
-pytestmark = pytest.mark.tensorflow
 
 
 def archive(path, files):

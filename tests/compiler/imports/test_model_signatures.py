@@ -3,21 +3,18 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, saved_model_pb2, tf
 from freshet_serving.compiler.imports.feeds import own_names_of
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
-from freshet_serving.compiler.imports.importing import import_model
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.package import CLASSIFY, PREDICT, REGRESS
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable, without_deprecations
+from tests.compiler.imports.replies import replies
 from tests.peers.peer_models import save_half_plus_two
 
-pytestmark = pytest.mark.tensorflow
-
+SMALL = ImportOptions(buckets=(1, 16))
 USER = tf.TensorSpec([None], tf.int64, name="user")
 
 
@@ -44,7 +41,7 @@ class Two(tf.Module):
 def test_signatures_of_one_graph_reply_with_their_own_outputs(tmp_path):
     with without_deprecations():
         save_half_plus_two(tmp_path / "model")
-    imported = import_model(tmp_path / "model", tmp_path / "repository", "half")
+    imported = import_model(tmp_path / "model", tmp_path / "repository", "half", options=SMALL)
     manifest = VersionReader(imported.folder).manifest
     assert {s.name: s.method for s in manifest.signatures} == {
         "serving_default": PREDICT,
@@ -63,7 +60,7 @@ def test_signatures_of_own_bodies_share_one_table_and_lookup(tmp_path):
     signatures = {"serving_default": module.score, "vector": module.vector, "other": module.other}
     with without_deprecations():
         tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
-    imported = import_model(tmp_path / "model", tmp_path / "repository", "two")
+    imported = import_model(tmp_path / "model", tmp_path / "repository", "two", options=SMALL)
     manifest = VersionReader(imported.folder).manifest
     assert [f.name for f in manifest.features] == ["user"]
     assert [t.name for t in manifest.tables] == ["users"]
@@ -72,8 +69,7 @@ def test_signatures_of_own_bodies_share_one_table_and_lookup(tmp_path):
         {"score": "score", "vector": "vector.vector"},
     ]
     user = np.arange(12)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        found = processor.process(PredictRequest("two", {"user": user})).outputs
+    found = replies(tmp_path / "repository", "two", {"user": user})
     np.testing.assert_allclose(found["vector.vector"], module.users.numpy(), rtol=1e-6)
     np.testing.assert_allclose(found["score"], module.users.numpy() @ module.last.numpy(), rtol=1e-5)
 
@@ -84,7 +80,8 @@ def test_model_under_two_names_is_computed_once(tmp_path):
     rows = keras.layers.Embedding(12, 4, mask_zero=True)
     both = keras.layers.Concatenate()([keras.layers.GRU(4)(rows(past)), rows(item)])
     keras.Model([item, past], keras.layers.Dense(1)(both)).export(str(tmp_path / "model"), verbose=False)
-    manifest = VersionReader(import_model(tmp_path / "model", tmp_path / "repository", "gru").folder).manifest
+    imported = import_model(tmp_path / "model", tmp_path / "repository", "gru", options=SMALL)
+    manifest = VersionReader(imported.folder).manifest
     assert len(manifest.outputs) == 1
     assert {s.name: s.outputs for s in manifest.signatures} == {
         name: {"output_0": manifest.outputs[0].name} for name in ("serving_default", "serve")
@@ -99,9 +96,8 @@ def test_signatures_without_rows_are_served_row_by_row(shape, tmp_path):
     )
     with without_deprecations():
         tf.saved_model.save(module, str(tmp_path / "model"), signatures={"serving_default": module.serve})
-    import_model(tmp_path / "model", tmp_path / "repository", "half")
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        found = processor.process(PredictRequest("half", {"x": np.array([2.0, 4.0], np.float32)})).outputs["y"]
+    import_model(tmp_path / "model", tmp_path / "repository", "half", options=SMALL)
+    found = replies(tmp_path / "repository", "half", {"x": np.array([2.0, 4.0], np.float32)})["y"]
     assert found.ravel().tolist() == [4.0, 5.0]
 
 

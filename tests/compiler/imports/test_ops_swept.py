@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.embedding_lookups import Lookup
 from freshet_serving.compiler.imports.foreign import open_source
 from freshet_serving.compiler.imports.importer import Importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
 from tests.compiler.imports.operators import OPERATORS
+from tests.compiler.imports.replies import replies
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 INPUTS = [tf.TensorSpec([None], tf.int64, name="item"), tf.TensorSpec([None, 6], tf.float32, name="values")]
 ROWS = 16
@@ -66,7 +64,6 @@ def test_operators_score_like_tensorflow(first, tmp_path):
 
     assert imported.report["notes"] == []
     assert imported.report["sides"]["stage"] == {}
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("swept", {"item": item, "values": values})).outputs
+    got = replies(tmp_path / "repository", "swept", {"item": item, "values": values})
     for name, wanted in module.score(item, values).items():
         np.testing.assert_allclose(got[name], wanted, rtol=1e-5, atol=1e-5, err_msg=name)

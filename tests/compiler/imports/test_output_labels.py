@@ -3,18 +3,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importing import import_model
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import labelled
 from freshet_serving.processor.repository.version import VersionReader
-from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import declared_replies
 
 DIM, USERS, CANDIDATES, BEST = 8, 20, 30, 4
 
@@ -43,15 +37,13 @@ class Echo(tf.Module):
 def test_identifiers_of_a_retrieval_model_are_served(tmp_path):
     module = BruteForce()
     source = saved(module, tmp_path / "model", module.retrieve)
-    imported = import_model(source, tmp_path / "repository", "retrieve")
+    imported = import_model(source, tmp_path / "repository", "retrieve", options=ImportOptions(buckets=(32,)))
     outputs = {o.name: o for o in VersionReader(imported.folder).manifest.outputs}
     assert (outputs["output_2"].dtype, len(outputs["output_2"].labels)) == ("string", CANDIDATES)
     user = np.arange(USERS)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("retrieve")[0]
-        found = processor.process(PredictRequest("retrieve", {"user": user})).outputs["output_2"]
+    found = declared_replies(tmp_path / "repository", "retrieve", {"user": user})["output_2"]
     own = module.retrieve(tf.constant(user))["output_2"].numpy()
-    assert labelled(found, manifest.texts["output_2"]).tolist() == [[t.decode() for t in row] for row in own]
+    assert found.tolist() == [[t.decode() for t in row] for row in own]
 
 
 def test_strings_that_follow_from_inputs_are_refused_with_the_reason(tmp_path):
@@ -89,11 +81,10 @@ def test_labels_of_lookup_tables_are_served(tmp_path):
     vocabulary = tmp_path / "vocabulary.txt"
     vocabulary.write_text("red\ngreen\n")
     module = Classifier(vocabulary)
-    import_model(saved(module, tmp_path / "model", module.classify), tmp_path / "repository", "m")
+    source = saved(module, tmp_path / "model", module.classify)
+    import_model(source, tmp_path / "repository", "m", options=ImportOptions(buckets=(4,)))
     x, ids = np.array([[1, 2, 3], [3, 2, 1]], np.float32), np.array([2**40 + 2, 5])
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("m")[0]
-        found = as_declared(processor.process(PredictRequest("m", {"x": x, "id": ids})).outputs, manifest)
+    found = declared_replies(tmp_path / "repository", "m", {"x": x, "id": ids})
     assert found["classes"].tolist() == [["other", "green"], ["red", "green"]]
     assert found["best"].tolist() == [["other"], ["red"]]
     assert found["name"].tolist() == ["none", "five"]

@@ -11,7 +11,7 @@ from tests.compiler.imports.foreign import MODELS, variable
 from tests.e2e.servers import ALONE, LiveServer
 from tests.support.plugins import environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.long]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SIZES = (1, 7, 64, 300)
 

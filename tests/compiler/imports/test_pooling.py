@@ -3,17 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
-from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.repository.version import VersionReader
-from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.foreign import ImportedOnce, variable
+from tests.compiler.imports.replies import replies
 
 ROWS, DIM, PADDING = 30, 4, 0
 A, B, OTHER = 7, 9, 3
@@ -58,40 +52,34 @@ class Pools(tf.Module):
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory):
-    """name of one of the functions -> (repository, manifest, function); each imported once."""
-    folder, module, done = tmp_path_factory.mktemp("pools"), Pools(), {}
+def pools():
+    return Pools()
 
-    def get(name):
-        if name not in done:
-            source = saved(module, folder / f"{name}-saved", getattr(module, name))
-            found = import_model(source, folder / "models", name, options=ImportOptions(buckets=(1, 2)))
-            done[name] = folder / "models", VersionReader(found.folder).manifest, getattr(module, name)
-        return done[name]
 
-    return get
+@pytest.fixture(scope="module")
+def imported(pools, tmp_path_factory):
+    return ImportedOnce(tmp_path_factory.mktemp("pools"), pools)
 
 
 def scores(repository, name, items, pasts):
-    inputs = {
-        "item": np.array(items, np.int64),
-        "past": Ragged(np.concatenate([np.array(p, np.int64) for p in pasts]), np.cumsum([0, *map(len, pasts)])),
-    }
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        return processor.process(PredictRequest(name, inputs)).outputs["score"].ravel()
+    inputs = {"item": np.array(items, np.int64), "past": Ragged.of([np.array(past).tolist() for past in pasts])}
+    return replies(repository, name, inputs)["score"].ravel()
 
 
 PASTS = [[1, 2, 3, 4, 5], [A, PADDING, B, PADDING, PADDING], [OTHER, 2, PADDING, PADDING, 6]]
 
 
 @pytest.mark.parametrize("name", ["mean", "total", "masked_mean"])
-def test_pooled_history_needs_no_stage_and_scores_as_the_model(imported, name):
-    repository, manifest, function = imported(name)
+def test_pooled_history_needs_no_stage_and_scores_as_the_model(pools, imported, name):
+    repository, manifest, _ = imported(name)
 
     assert (manifest.stage, manifest.copies) == (None, {})
     items = np.array([1, A, OTHER])
-    expected = function(item=items, past=np.array(PASTS))["score"].numpy().ravel()
+    expected = getattr(pools, name)(item=items, past=np.array(PASTS))["score"].numpy().ravel()
     assert scores(repository, name, items, PASTS) == pytest.approx(expected, abs=1e-6)
+    if name == "masked_mean":
+        shorter = [[1, 2, 3, 4, 5], [A, B], [OTHER, 2, 6]]
+        assert scores(repository, name, items, shorter) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mean", "total", "masked_mean"])
@@ -118,18 +106,10 @@ def test_masked_padding_row_counts_nowhere(imported):
     assert scores(repository, "masked_mean", [1, A, OTHER], PASTS) == pytest.approx(before, abs=1e-6)
 
 
-def test_rows_of_a_request_may_have_different_lengths(imported):
-    repository, _, _ = imported("masked_mean")
-    short = [[1, 2, 3, 4, 5], [A, B], [OTHER, 2, 6]]
-    assert scores(repository, "masked_mean", [1, A, OTHER], short) == pytest.approx(
-        scores(repository, "masked_mean", [1, A, OTHER], PASTS), abs=1e-6
-    )
-
-
 @pytest.mark.parametrize("name", ["mean_of_two", "weighted"])
-def test_reduction_that_is_no_pooling_keeps_its_stage(imported, name):
-    repository, manifest, function = imported(name)
+def test_reduction_that_is_no_pooling_keeps_its_stage(pools, imported, name):
+    repository, manifest, _ = imported(name)
 
     assert manifest.stage is not None
-    expected = function(item=np.array([1, 2, 3]), past=np.array(PASTS))["score"].numpy().ravel()
+    expected = getattr(pools, name)(item=np.array([1, 2, 3]), past=np.array(PASTS))["score"].numpy().ravel()
     assert scores(repository, name, [1, 2, 3], PASTS) == pytest.approx(expected, abs=1e-5)

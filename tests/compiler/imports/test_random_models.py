@@ -3,17 +3,14 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.foreign import without_deprecations
 from tests.compiler.imports.random_models import RandomModel
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import started
 
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20)]
 MORE = [pytest.param(seed, marks=(pytest.mark.long, pytest.mark.campaign)) for seed in range(20, 60)]
@@ -30,7 +27,7 @@ def test_random_model_scores_like_tensorflow_or_is_refused(seed, tmp_path):
         except BadInput:
             return
     dtype = tf.string if drawn.words else drawn.dtype
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+    with started(tmp_path / "models") as processor:
         for ids in drawn.requests(random):
             expected = module.score(tf.constant(ids, dtype))["score"].numpy()
             column = Strings.of(ids.ravel().tolist()) if drawn.words else ids

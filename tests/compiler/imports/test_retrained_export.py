@@ -2,15 +2,12 @@
 
 import shutil
 
+import keras
 import numpy as np
 import pytest
-
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
-import keras
 from keras import layers
 
-from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.retrained_export import read_export
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.errors import BadInput
@@ -19,8 +16,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from tests.compiler.imports.foreign import without_deprecations
 from tests.serving.commands.running import run
 
-pytestmark = pytest.mark.tensorflow
-
+SMALL = ImportOptions(buckets=(1, 16))
 WORDS = [f"w{i}" for i in range(9)]
 
 
@@ -55,7 +51,7 @@ def saved(folder, name, **options):
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reexport")
-    import_model(saved(folder, "first"), folder / "repository", "ctr")
+    import_model(saved(folder, "first"), folder / "repository", "ctr", options=SMALL)
     return folder / "repository"
 
 
@@ -85,7 +81,7 @@ def test_published_export_equals_its_import_bitwise(repository, tmp_path):
     said = make(repository, source)
 
     assert said.startswith("ctr 1.1: 29 rows, 0 removed, 4 dense weights, ")
-    import_model(source, tmp_path / "twin", "ctr")
+    import_model(source, tmp_path / "twin", "ctr", options=SMALL)
     assert parts(repository) == parts(tmp_path / "twin")
     assert make(repository, source) == "ctr 1.1: no differences\n"
     assert make(repository, exported) == "ctr 1.1: no differences\n"

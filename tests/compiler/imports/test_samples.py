@@ -1,19 +1,16 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports import importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.package_proof import prove
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import replies, started
 
 WORDS = tf.TensorSpec([None], tf.string, name="words")
 
@@ -90,8 +87,7 @@ def test_model_that_gives_nan_for_empty_lists_is_imported(tmp_path, monkeypatch)
     assert all(seen[-1])
     assert any("the model gives NaN for them" in note for note in imported.report["notes"])
     values, splits = np.arange(9), np.array([0, 1, 4, 9])
-    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
-        got = processor.process(PredictRequest("mean", {"history": Ragged(values, splits)})).outputs["score"]
+    got = replies(repository, "mean", {"history": Ragged(values, splits)})["score"]
     np.testing.assert_allclose(got.reshape(-1), module.score(values, splits)["score"], atol=1e-5)
 
 
@@ -113,7 +109,7 @@ def test_assertion_inside_a_branch_is_kept_in_the_stage(tmp_path):
     source, repository = saved(module, tmp_path / "model", module.score), tmp_path / "repository"
     import_model(source, repository, "checked", options=ImportOptions(buckets=(1, 16)))
     words = [b"ax", b"b", b"cx"]
-    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
+    with started(repository) as processor:
         got = processor.process(PredictRequest("checked", {"words": Strings.of(words)})).outputs["score"]
         np.testing.assert_allclose(got.reshape(-1), module.score(tf.constant(words))["score"], atol=1e-5)
         with pytest.raises(BadInput, match="the model refuses these inputs"):

@@ -3,23 +3,21 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.retrained import read_retrained
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.foreign import saved, variable, without_deprecations
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import replies, started
 
 layers = keras.layers
 ITEMS, DIM = 40, 4
 A, B, OTHER = 7, 9, 3
+SMALL = ImportOptions(buckets=(1, 16))
 
 
 def attention(target, rows, mask):
@@ -63,22 +61,6 @@ def ranker(summary):
     return keras.Model([item, past], layers.Dense(1, name="out")(layers.Dense(8, activation="relu")(both)))
 
 
-@pytest.fixture(scope="module", params=SUMMARIES)
-def imported(request, tmp_path_factory):
-    """(name, model, repository)."""
-    folder, name = tmp_path_factory.mktemp(request.param), request.param
-    with without_deprecations():
-        model = ranker(SUMMARIES[name])
-        model.get_layer("items").embeddings.assign(np.random.default_rng(5).standard_normal((ITEMS, DIM)))
-        model.save(folder / "model.keras")
-    import_model(folder / "model.keras", folder / "models", name, options=ImportOptions(buckets=(1, 64)))
-    return name, model, folder / "models"
-
-
-def started(repository):
-    return Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1))
-
-
 def asked(processor, name, item, past):
     lists = Ragged(past.ravel(), np.arange(len(past) + 1) * past.shape[1])
     (scores,) = processor.process(PredictRequest(name, {"item": item, "past": lists})).outputs.values()
@@ -86,27 +68,27 @@ def asked(processor, name, item, past):
 
 
 @pytest.mark.filterwarnings("ignore:[\\s\\S]*softmax over axis:UserWarning")
-def test_free_lengths_score_as_in_keras(imported):
-    name, model, repository = imported
-    random = np.random.default_rng(0)
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_free_lengths_score_as_in_keras_and_a_copied_row_alike_in_every_use(name, tmp_path):
+    repository, random = tmp_path / "models", np.random.default_rng(0)
+    with without_deprecations():
+        model = ranker(SUMMARIES[name])
+        model.get_layer("items").embeddings.assign(np.random.default_rng(5).standard_normal((ITEMS, DIM)))
+        model.save(tmp_path / "model.keras")
+    import_model(tmp_path / "model.keras", repository, name, options=SMALL)
+    manifest = VersionReader(repository / name / "1").manifest
+    assert manifest.copies == {}
+    assert [t.rows for t in manifest.embeddings] == [ITEMS]
     with started(repository) as processor:
         # TensorFlow refuses loops over no events, and no events have neither a last place nor a highest row.
-        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 100):
+        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 40):
             item, past = random.integers(1, ITEMS, 5), random.integers(1, ITEMS, (5, length))
             past[1, length // 2 + 1 :] = 0
             got = asked(processor, name, item, past)
             with without_deprecations():
                 wanted = model([item, past]).numpy().ravel()
             np.testing.assert_allclose(got.ravel(), wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_copied_row_scores_alike_in_item_and_history(imported):
-    name, _, repository = imported
-    manifest = VersionReader(repository / name / "1").manifest
-    assert manifest.copies == {}
-    assert [t.rows for t in manifest.embeddings] == [ITEMS]
-    pairs = [(np.array([item]), np.array([[OTHER, last]])) for item in (A, B) for last in (A, B)]
-    with started(repository) as processor:
+        pairs = [(np.array([item]), np.array([[OTHER, last]])) for item in (A, B) for last in (A, B)]
         before = [asked(processor, name, *pair).item() for pair in pairs]
         publisher = Publisher(repository, name)
         (table,) = (t.name for t in manifest.embeddings)
@@ -135,15 +117,14 @@ class Tags(tf.Module):
 
 def test_strings_of_ragged_rows_are_looked_up(tmp_path):
     model = Tags()
-    import_model(saved(model, tmp_path / "tags", model.serve), tmp_path / "models", "tags")
+    import_model(saved(model, tmp_path / "tags", model.serve), tmp_path / "models", "tags", options=SMALL)
     manifest = VersionReader(tmp_path / "models" / "tags" / "1").manifest
     assert [(one.input, one.table) for one in manifest.stage.lookups] == [("tags", "tags")]
     lists = [["w0"], ["w3", "?", "w8"], ["w1"] * 7, []]
     wanted = model.serve(tf.ragged.constant(lists, row_splits_dtype=tf.int64))["score"].numpy()
     flat = Strings.of([word for one in lists for word in one])
     ragged = Ragged(flat, np.cumsum([0, *map(len, lists)]))
-    with started(tmp_path / "models") as processor:
-        got = processor.process(PredictRequest("tags", {"tags": ragged})).outputs["score"]
+    got = replies(tmp_path / "models", "tags", {"tags": ragged})["score"]
     np.testing.assert_allclose(got.ravel(), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -162,26 +143,23 @@ class Loop(tf.Module):
         return {"score": tf.while_loop(lambda i, state: i < 5, step, [0, first])[1]}
 
 
-def test_loop_may_take_a_weight_as_a_value(tmp_path):
+def test_loop_may_take_a_weight_as_a_value_and_follows_its_retrained_model(tmp_path):
     model = Loop()
-    import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop")
+    import_model(saved(model, tmp_path / "loop", model.serve), tmp_path / "models", "loop", options=SMALL)
     manifest = VersionReader(tmp_path / "models" / "loop" / "1").manifest
     assert [(one.table, one.whole) for one in manifest.stage.lookups] == [("items", False), ("kernel", True)]
-    past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
-    with started(tmp_path / "models") as processor:
-        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
-    np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)
+    check_loop(model, tmp_path / "models")
 
-
-def test_retrained_rows_and_weights_of_a_stage_are_published(tmp_path):
-    model = Loop()
-    import_model(saved(model, tmp_path / "first", model.serve), tmp_path / "models", "loop")
+    # Retrained rows and weights of the stage are published.
     model.items.assign(model.items * 2)
     model.kernel.assign(model.kernel * 2)
     version = Repository(tmp_path / "models").version("loop")
     export = read_retrained(saved(model, tmp_path / "second", model.serve), version, ImportOptions())
     Publisher(tmp_path / "models", "loop").publish_difference(export.tables, export.dense, hashed=True)
+    check_loop(model, tmp_path / "models")
+
+
+def check_loop(model, repository):
     past = np.random.default_rng(1).integers(0, ITEMS, (9, 5))
-    with started(tmp_path / "models") as processor:
-        got = processor.process(PredictRequest("loop", {"past": past})).outputs["score"]
+    got = replies(repository, "loop", {"past": past})["score"]
     np.testing.assert_allclose(got, model.serve(past)["score"].numpy(), rtol=1e-5, atol=1e-5)

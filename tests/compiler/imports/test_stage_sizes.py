@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.feeds import DENSE, PADDED, FeedSpec
 from freshet_serving.compiler.imports.importing import import_model
 from freshet_serving.compiler.imports.stage_sizes import sizing_inputs
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_native.hostile_models import HOSTILE
-
-pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize("name", ["constant_of_shape_by_value", "expand_by_value"])

@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="stages need the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports.tensorflow_stage import load
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.manifest_entries import Input
-
-pytestmark = pytest.mark.tensorflow
 
 IDS = [Input("ids", "int64")]
 

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import keras
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.two_vectors import TwoVectors, hint, two_vectors
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items.section import NOTE
+from tests.compiler.imports.replies import replies, started
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 READ = {"a": frozenset({"item", "price"}), "b": frozenset({"user"})}
 USERS, ITEMS = 30, 50
@@ -61,18 +60,17 @@ def test_imported_towers_rank_their_items(saved, tmp_path):
     vectors = saved[1].predict({"user_id": np.zeros(ITEMS, np.int64), "item_id": items}, verbose=0)["product"]
     queries = saved[1].predict({"user_id": users, "item_id": np.zeros(3, np.int64)}, verbose=0)["query"]
     scores = queries @ vectors.T
-    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        reply = processor.process(PredictRequest("pair", {"user_id": users}, top_items=7))
+    outputs = replies(tmp_path, "pair", {"user_id": users}, top_items=7)
     for row in range(3):
         best = np.sort(scores[row])[::-1][:7]
-        np.testing.assert_allclose(reply.outputs["scores"][row], best, atol=1e-5)
-        np.testing.assert_allclose(scores[row][reply.outputs["item_ids"][row]], best, atol=1e-5)
+        np.testing.assert_allclose(outputs["scores"][row], best, atol=1e-5)
+        np.testing.assert_allclose(scores[row][outputs["item_ids"][row]], best, atol=1e-5)
 
 
 def test_import_without_the_users_inputs_says_what_to_name(saved, tmp_path):
     made = imported(saved, tmp_path)
     assert any("name the user's inputs by --user" in note for note in made.report["notes"])
-    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
+    with started(tmp_path) as processor:
         assert NOTE not in processor.host.catalogue["pair"].pick().manifest.notes
         with pytest.raises(BadInput, match="cannot rank all items"):
             processor.process(PredictRequest("pair", {"user_id": np.array([1])}, top_items=7))

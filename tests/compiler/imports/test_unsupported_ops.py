@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="importing needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.imports import importer
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from tests.compiler.imports.foreign import saved, variable
-
-pytestmark = pytest.mark.tensorflow
+from tests.compiler.imports.replies import replies
 
 
 class Spread(tf.Module):
@@ -50,9 +46,8 @@ def test_uncompilable_node_becomes_a_stage_without_its_neighbours(spread, tmp_pa
     assert report["reasons"]["MatrixDiag"] == "no backend has an operator for it"
     assert [pair["sender"] for pair in report["boundary"]].count("table rows") == 1
     item, values = np.array([1, 7, 9, 2]), np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path), sessions=1)) as processor:
-        reply = processor.process(PredictRequest("spread", {"item": item, "values": values}))
-    np.testing.assert_allclose(reply.outputs["score"], module.score(item, values)["score"], rtol=1e-5, atol=1e-5)
+    outputs = replies(tmp_path, "spread", {"item": item, "values": values})
+    np.testing.assert_allclose(outputs["score"], module.score(item, values)["score"], rtol=1e-5, atol=1e-5)
 
 
 def test_graph_failing_as_a_whole_runs_in_tensorflow(spread, tmp_path, monkeypatch):

@@ -1,16 +1,12 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import keras, tf
 from freshet_serving.compiler.passes import batchnorm
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import optimise
 from tests.compiler.passes.graphs import assert_same, dense, ops, passed
-
-pytestmark = pytest.mark.tensorflow
 
 
 def normalised(order):

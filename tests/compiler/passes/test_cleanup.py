@@ -1,12 +1,8 @@
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes import cleanup
 from tests.compiler.passes.graphs import dense, ops, passed
-
-pytestmark = pytest.mark.tensorflow
 
 
 def cleaned(function, width=6, **shapes):

@@ -1,13 +1,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes import constant_folding
 from tests.compiler.passes.graphs import dense, ops, passed
-
-pytestmark = pytest.mark.tensorflow
 
 
 def test_constant_expressions_are_folded():

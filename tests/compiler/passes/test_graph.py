@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Edit, Graph
@@ -16,8 +14,6 @@ from freshet_serving.models.zoo import dlrm
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.passes.graphs import assert_same, dense, ops, rows
 from tests.models.zoo.layouts import make_layout
-
-pytestmark = pytest.mark.tensorflow
 
 
 def network(seed=1):

@@ -1,14 +1,10 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.graph import Graph
 from freshet_serving.compiler.passes.optimise import optimise
 from tests.compiler.passes.graphs import assert_same, dense, ops
-
-pytestmark = pytest.mark.tensorflow
 
 F, D = 7, 4
 MACHINE = ["Mul", "Mul", "Mul", "Sub", "Sum", "Sum", "Sum"]
@@ -105,23 +101,6 @@ def test_cheap_factorisation_machine_never_gains_work():
     assert 0 < found.flops < D * D
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: column(tf.reduce_sum(gram(x) * (UPPER + UPPER.T), (1, 2))),
-        lambda x: column(tf.reduce_sum(gram(x) * np.eye(F, dtype=np.float32), (1, 2))),
-        lambda x: tf.reduce_sum(tf.gather(tf.reshape(gram(x), (-1, F * F)), PAIRS[:-1], axis=1), 1, keepdims=True),
-        lambda x: tf.reduce_sum(
-            tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(-x) + 1.0), 1), 1, keepdims=True
-        ),
-    ],
-)
-def test_non_factorisation_machine_computes_the_same(function):
-    graph = dense(lambda x, w: function(x), F * D)
-
-    assert_same(graph, optimise(graph).graph, atol=1e-4)
-
-
 def cross_layer(x0, x, w, b, style):
     if style == "outer":
         outer = tf.matmul(tf.expand_dims(x0, 2), tf.expand_dims(x, 1))
@@ -179,9 +158,18 @@ def test_non_cross_layer_chain_computes_the_same(function):
     assert effect(done, "cross layers") is None
 
 
+MASKED = ("both triangles", "the diagonal", "a pair less", "other squares")
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        lambda x: column(tf.reduce_sum(gram(x) * (UPPER + UPPER.T), (1, 2))),
+        lambda x: column(tf.reduce_sum(gram(x) * np.eye(F, dtype=np.float32), (1, 2))),
+        lambda x: tf.reduce_sum(tf.gather(tf.reshape(gram(x), (-1, F * F)), PAIRS[:-1], axis=1), 1, keepdims=True),
+        lambda x: tf.reduce_sum(
+            tf.square(tf.reduce_sum(vectors(x), 1)) - tf.reduce_sum(tf.square(vectors(-x) + 1.0), 1), 1, keepdims=True
+        ),
         lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), other(x), transpose_b=True) * UPPER, (1, 2))),
         lambda x: column(tf.reduce_sum(tf.matmul(vectors(x), tf.transpose(other(x), (0, 2, 1))) * UPPER, (1, 2))),
         lambda x: column(
@@ -195,7 +183,7 @@ def test_non_cross_layer_chain_computes_the_same(function):
             tf.reduce_sum(tf.square(tf.reduce_sum(square(x), 2)) - tf.reduce_sum(tf.square(square(x)), 2), 1)
         ),
     ],
-    ids=["another side", "another side, turned", "squares summed up whole", "the other axis"],
+    ids=[*MASKED, "another side", "another side, turned", "squares summed up whole", "the other axis"],
 )
 def test_near_factorisation_machine_computes_the_same(function):
     graph = dense(lambda x, w: function(x), F * D)

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.graph import Graph
@@ -11,8 +9,6 @@ from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.pairs import factorise, scale_weights
 from freshet_serving.compiler.passes.user_candidate_split import BROADCAST_COLUMNS, split_user_candidate
 from tests.compiler.passes.graphs import assert_same, dense, ops
-
-pytestmark = pytest.mark.tensorflow
 
 LENGTH, DIM, UNITS = 5, 8, 6
 

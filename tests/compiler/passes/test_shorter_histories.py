@@ -5,28 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.compiler.passes.shorter_histories import kept_columns, shortened, shortened_rows
-from freshet_serving.processor.package import Output, SequenceEntry
+from freshet_serving.processor.package import Output
 from freshet_serving.processor.package.sequences import SequenceColumn
-from tests.models.zoo.sequence_models import make_trainer
+from tests.compiler.passes.histories import NETWORK_LENGTH, history, optimised
 
-pytestmark = pytest.mark.tensorflow
-
-LENGTH, DIM = 9, 3
-HISTORY = SequenceEntry(
-    "history",
-    [SequenceColumn("history.item", "ids", "history.item", "item", 0, (DIM + 1) * LENGTH)],
-    LENGTH,
-    (DIM + 2) * LENGTH,
-    ["history.item", "history.time"],
-    time="history.time",
-)
+LENGTH, DIM = NETWORK_LENGTH, 3
+HISTORY = history(LENGTH, DIM)
 
 
 def test_first_places_of_every_column_are_kept():
@@ -42,17 +31,11 @@ def test_first_floats_are_kept_too():
     assert kept_columns(entry, 2) == [0, 1, 2, 3, 4, 5, 27, 28, 36, 37, 45, 46]
 
 
-def optimised(arch):
-    options = {} if arch == "din" else {"units": 8, "layers": 2}
-    trainer = make_trainer(arch, LENGTH, arch == "hstu", True, **options)
-    dense = decompose(trainer.dense.published())
-    return replace(optimise(dense).graph, examples=dense.examples), trainer.manifest.sequences
-
-
 @pytest.mark.parametrize("arch", ["din", "stca", "sasrec", "hstu"])
 def test_networks_score_short_histories_alike_at_every_length(arch):
-    graph, sequences = optimised(arch)
-    for length in (2, 4, LENGTH - 1):
+    graph, manifest = optimised(arch)
+    sequences = manifest.sequences
+    for length in (2, LENGTH - 1):
         kept = {"history": kept_columns(sequences[0], length)}
         found = shortened(graph, sequences, length)
         assert found.inputs["history"] == (None, len(kept["history"]))
@@ -121,8 +104,8 @@ def test_networks_that_need_all_places_are_not_shortened(function):
 
 
 def test_divisor_of_hstu_is_that_of_the_longest_history():
-    graph, sequences = optimised("hstu")
-    found = shortened(graph, sequences, 2)
+    graph, manifest = optimised("hstu")
+    found = shortened(graph, manifest.sequences, 2)
     constants = [n.attr["value"].tensor for n in found.concrete.graph.as_graph_def().node if n.op == "Const"]
     scalars = {
         float(tf.make_ndarray(c))

@@ -5,9 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="compiling needs the train extra")
-
-from freshet_serving.compiler.building.parts import parts
 from freshet_serving.compiler.dense.dense_graph import DenseGraph, signature
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.compiler.passes.state_classes import (
@@ -18,29 +15,13 @@ from freshet_serving.compiler.passes.state_classes import (
     WHOLE_STATE,
     state_class,
 )
-from freshet_serving.processor.package import Output, SequenceEntry
-from freshet_serving.processor.package.sequences import SequenceColumn
-from tests.models.zoo.sequence_models import make_trainer
-
-pytestmark = pytest.mark.tensorflow
+from freshet_serving.compiler.passes.user_candidate_split import split_user_candidate
+from freshet_serving.processor.package import Output, columns, user_features
+from tests.compiler.passes.histories import history, optimised
 
 LENGTH, DIM = 6, 3
-HISTORY = SequenceEntry(
-    "history",
-    [SequenceColumn("history.item", "ids", "history.item", "item", 0, (DIM + 1) * LENGTH)],
-    LENGTH,
-    (DIM + 2) * LENGTH,
-    ["history.item", "history.time"],
-    time="history.time",
-)
+HISTORY = history(LENGTH, DIM)
 WIDTH = HISTORY.width
-
-
-def of_network(arch, length=9, layers=2):
-    options = {} if arch == "din" else {"units": 8, "layers": layers}
-    trainer = make_trainer(arch, length, arch == "hstu", True, **options)
-    found = parts(trainer.dense.published(), trainer.manifest.features, (1, 64), trainer.manifest.sequences)
-    return state_class(found.user_split.user, trainer.manifest.sequences)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +34,9 @@ def of_network(arch, length=9, layers=2):
     ],
 )
 def test_networks_have_their_classes_whatever_they_have_learned(arch, name, append):
-    found = of_network(arch)
+    network, manifest = optimised(arch)
+    split = split_user_candidate(network, columns(user_features(manifest.features)), ["history"])
+    found = state_class(split.user, manifest.sequences)
     assert (found.name, found.append) == (name, append), found
     if arch == "sasrec":
         # The candidates read the newest event alone.

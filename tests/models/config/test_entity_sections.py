@@ -32,25 +32,6 @@ def test_columns_are_those_that_the_features_derive_from():
     assert (entity.data.path, entity.data.format, entity.data.label) == ("items.parquet", "parquet", ())
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"key": "tags"}, r"entities\.item\.key: expected a feature of kind id or string, got 'tags'"),
-        ({"key": "x"}, r"entities\.item: expected one of item, price, dear, tags of the features, got 'x'"),
-        ({"columns": ["x"]}, r"entities\.item: expected one of .*, got 'x'"),
-        ({"columns": []}, r"entities\.item\.columns: expected features of the file"),
-        ({"columns": ["item"]}, r"entities\.item\.columns: expected features of other columns than the key"),
-        ({"time": "at"}, r"entities\.item\.time: expected data\.time as well"),
-        ({"path": "ratings.dat", "format": "movielens"}, r"entities\.item\.path: expected a table"),
-        ({"unknown": "keep"}, r"entities\.item\.unknown: expected one of default, drop, mark, got 'keep'"),
-        ({"colour": 1}, r"entities\.item\.colour: unknown key"),
-    ],
-)
-def test_section_that_does_not_fit_is_refused(change, message):
-    with pytest.raises(BadInput, match=message):
-        entities(change)
-
-
 @pytest.fixture
 def table(tmp_path):
     columns = {
@@ -77,6 +58,15 @@ def test_columns_for_filters_have_the_kinds_that_the_table_suggests(table):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"key": "tags"}, r"entities\.item\.key: expected a feature of kind id or string, got 'tags'"),
+        ({"key": "x"}, r"entities\.item: expected one of item, price, dear, tags of the features, got 'x'"),
+        ({"columns": ["x"]}, r"entities\.item: expected one of .*, got 'x'"),
+        ({"columns": []}, r"entities\.item\.columns: expected features of the file"),
+        ({"columns": ["item"]}, r"entities\.item\.columns: expected features of other columns than the key"),
+        ({"time": "at"}, r"entities\.item\.time: expected data\.time as well"),
+        ({"path": "ratings.dat", "format": "movielens"}, r"entities\.item\.path: expected a table"),
+        ({"unknown": "keep"}, r"entities\.item\.unknown: expected one of default, drop, mark, got 'keep'"),
+        ({"colour": 1}, r"entities\.item\.colour: unknown key"),
         ({"filters": ["colour"]}, r"entities\.item\.filters: .*colour"),
         (
             {"filters": ["item"]},
@@ -100,7 +90,7 @@ def test_columns_for_filters_have_the_kinds_that_the_table_suggests(table):
         ({"filters": ["stock"], "path": "absent.parquet"}, r"entities\.item\.filters: .*absent"),
     ],
 )
-def test_filters_that_do_not_fit_are_refused(table, change, message):
+def test_section_that_does_not_fit_is_refused(table, change, message):
     with pytest.raises(BadInput, match=message):
         entities({"path": table} | change)
 

@@ -170,6 +170,10 @@ def test_request_may_have_times_that_the_network_does_not_read(times):
     assert (bound.rows, bound.ids) == (2, 5)
 
 
+EVENTS = {"columns": {"i": "item_id"}, "from_events": "user_id"}
+LISTS = {"columns": {"i": "hist_items"}, "tables": {"i": "item_id"}}
+
+
 def test_file_without_sequences_has_none():
     assert draft(parse_config(FILE | {"model": {"name": "m"}}), {}).sequences == []
 
@@ -188,24 +192,27 @@ def test_file_without_sequences_has_none():
         ({"columns": {"i": "a"}, "floats": {"f": "ts"}}, "floats: expected columns of numbers other than data.time"),
         ({"columns": {"i": "a"}, "floats": ["b"]}, "sequences.history.floats: expected a table of strings, got"),
         ({"columns": {}, "floats": {"f": "b"}}, "sequences.history.columns: expected at least one column"),
-        (
-            {"columns": {"i": "item_id"}, "from_events": "user_id", "floats": {"f": "user_id"}},
-            "history.floats: expected a column of kind 'float', got 'user_id'",
-        ),
         ({"columns": {"i": "a"}, "max_length": 0}, "max_length: expected 1 to 65536, got 0"),
         ({"columns": {"i": "a"}, "keep": "new"}, "keep: expected one of newest, oldest"),
         ({"columns": {"i": "a"}, "time_unit": "h"}, "time_unit: expected one of s, ms"),
         ({"columns": {"i": "a"}, "where": "clicked"}, "where: only with from_events"),
         ({"columns": {"i": "a"}, "ties": "file"}, "ties: only with from_events"),
+        ({"columns": {"i": "a"}, "ttl_s": 60.0}, "ttl_s: only with from_events"),
+        (EVENTS | {"ttl_s": -1.0}, "ttl_s: expected 0 or more seconds"),
+        (EVENTS | {"ttl_s": 5.0, "keep": "oldest"}, "ttl_s: expected keep = 'newest' with it"),
+        (EVENTS | {"memory_mb": 0}, "memory_mb: expected"),
+        (EVENTS | {"floats": {"f": "user_id"}}, "history.floats: expected a column of kind 'float', got 'user_id'"),
+        (EVENTS | {"where": "x"}, "where: expected one of clicked, price"),
+        (EVENTS | {"time": "t"}, "time: expected data.time, 'ts', got 't'"),
+        (EVENTS | {"guest": "0"}, "history.guest: expected an integer"),
+        (EVENTS | {"padding": ""}, "padding: only for list columns"),
+        (LISTS | {"guest": 0}, "history.guest: only with from_events"),
+        (LISTS | {"padding": 1.5}, "history.padding: expected an integer or a string, got a number"),
+        (
+            LISTS | {"padding": 0},
+            "history.padding: expected a string of at most 256 characters, as the column has, got '0'",
+        ),
         ({"columns": {"i": "item_id"}, "from_events": "user"}, "from_events: expected one of item_id, user_id"),
-        (
-            {"columns": {"i": "item_id"}, "from_events": "user_id", "where": "x"},
-            "where: expected one of clicked, price",
-        ),
-        (
-            {"columns": {"i": "item_id"}, "from_events": "user_id", "time": "t"},
-            "time: expected data.time, 'ts', got 't'",
-        ),
         ({"columns": {"i": "a"}, "sise": 3}, "sise: unknown key; expected one of columns, tables"),
     ],
 )
@@ -222,20 +229,6 @@ def test_followed_data_may_have_sequences():
     assert list(config.sequences) == ["history"]
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"ttl_s": 60.0}, r"sequences\.h\.ttl_s: only with from_events"),
-        ({"from_events": "user_id", "ttl_s": -1.0}, r"sequences\.h\.ttl_s: expected 0 or more seconds"),
-        ({"from_events": "user_id", "ttl_s": 5.0, "keep": "oldest"}, r"ttl_s: expected keep = 'newest' with it"),
-        ({"from_events": "user_id", "memory_mb": 0}, r"sequences\.h\.memory_mb: expected"),
-    ],
-)
-def test_limits_of_events_are_checked(section, message):
-    with pytest.raises(BadInput, match=message):
-        parse_config(FILE | {"sequences": {"h": {"columns": {"item": "item_id"}} | section}})
-
-
 def test_name_with_a_dot_is_refused():
     with pytest.raises(BadInput, match=r"expected a name of letters, digits, '_', '-' other than x, got 'a.b'"):
         parse_config(FILE | {"sequences": {"a.b": {"columns": {"item": "hist"}}}})
@@ -248,27 +241,6 @@ def test_padding_reaches_the_manifest(padding, column):
     config = parse(columns=columns, tables={"item": "item_id"} | {next(iter(columns)): table}, padding=padding)
     (entry,) = draft(config, {}).sequences
     assert (entry.padding, entry.inputs[0]) == (padding, f"history.{next(iter(columns))}")
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            {"padding": 0},
-            "sequences.history.padding: expected a string of at most 256 characters, as the column has, got '0'",
-        ),
-        (
-            {"guest": "0", "from_events": "user_id", "columns": {"item": "item_id"}},
-            "sequences.history.guest: expected an integer",
-        ),
-        ({"guest": 0}, "sequences.history.guest: only with from_events"),
-        ({"padding": 1.5}, "sequences.history.padding: expected an integer or a string, got a number"),
-        ({"padding": "", "from_events": "user_id", "columns": {"item": "item_id"}}, "only for list columns"),
-    ],
-)
-def test_padding_that_does_not_fit_is_refused(section, message):
-    with pytest.raises(BadInput, match=message.replace(".", r"\.")):
-        parse(**{"columns": {"item": "hist_items"}, "tables": {"item": "item_id"}} | section)
 
 
 def sides(**features):

@@ -23,6 +23,15 @@ def test_every_integer_type_is_accepted_as_id(t):
     assert convert(pa.array([1, 0, 7], t), "id") == [1, 0, 7]
 
 
+BOOL8 = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8()))
+
+
+@pytest.mark.parametrize("array", [pa.array([True, False]), BOOL8], ids=["bool", "bool8"])
+@pytest.mark.parametrize("kind", ["id", "float", "label"])
+def test_booleans_are_numbers(array, kind):
+    assert convert(array, kind) == [1, 0]
+
+
 UNSIGNED = [1, 2**63 - 1, 2**63, 2**64 - 1]
 CARRIED = [1, 2**63 - 1, -(2**63), -1]
 
@@ -59,69 +68,46 @@ def test_floats_without_a_fraction_are_ids(t):
     assert convert(pa.array([[0, 7], None], pa.list_(t)), "ids") == [[0, 7], []]
 
 
-def test_booleans_and_extension_types_are_ids():
-    assert convert(pa.array([True, False]), "id") == [1, 0]
-    assert convert(pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), "id") == [1, 0]
+def decimals(*values):
+    return pa.array([decimal.Decimal(value) for value in values])
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("kind", "array", "message"),
     [
-        (pa.array([1, 2.5]), "expected an id, a whole number .* got 2.5 at row 1"),
-        (pa.array([1, 2.0**53]), "expected an id that floats hold, below 9007199254740992, got 9007199254740992.0"),
-        (pa.array([2.0**24], pa.float32()), "below 16777216, got 16777216.0 at row 0"),
-        (pa.array([float("nan")]), "got nan at row 0"),
+        ("id", pa.array([1, 2.5]), "expected an id, a whole number .* got 2.5 at row 1"),
         (
-            pa.array([decimal.Decimal("1"), decimal.Decimal("1.5")]),
-            "expected an id, a whole number .* got 1.5 at row 1",
+            "id",
+            pa.array([1, 2.0**53]),
+            "expected an id that floats hold, below 9007199254740992, got 9007199254740992.0",
         ),
-        (
-            pa.array([decimal.Decimal(2**64)]),
-            "from -9223372036854775808 to 18446744073709551615, got 18446744073709551616",
-        ),
-        (
-            pa.array([decimal.Decimal(-1), decimal.Decimal(2**63)]),
-            "below 2.*63, as others are negative, got 9223372036854775808",
-        ),
+        ("id", pa.array([2.0**24], pa.float32()), "below 16777216, got 16777216.0 at row 0"),
+        ("id", pa.array([float("nan")]), "got nan at row 0"),
+        ("id", decimals("1", "1.5"), "expected an id, a whole number .* got 1.5 at row 1"),
+        ("id", decimals(2**64), "from -9223372036854775808 to 18446744073709551615, got 18446744073709551616"),
+        ("id", decimals(-1, 2**63), "below 2.*63, as others are negative, got 9223372036854775808"),
+        ("id", pa.array([1, 2, None, 4]), "expected an id, got a null at row 2"),
+        ("id", pa.array([1, 2, 3, None]).slice(2), "a null at row 1"),
+        ("id", pa.nulls(2), "a null at row 0"),
+        ("ids", pa.array([[1], [], [2, 3], [4, None]]), "expected an id, got a null at row 3"),
+        ("float", pa.array([1.0, 1e300]), r"expected a number within float32, got 1e\+300 at row 1"),
+        ("floats", pa.array([[1.5], [], [2, float("inf")]]), "expected a number within float32, got inf at row 2"),
+        ("label", pa.array([1.0, -0.5]), "expected a label from 0 to 1, got -0.5 at row 1"),
+        ("label", pa.array([1.0, 2.0]), "expected a label from 0 to 1, got 2.0 at row 1"),
+        ("label", pa.array([1.0, float("nan")]), "expected a label from 0 to 1, got nan at row 1"),
+        ("label", pa.array([None, 1.0]), "expected a label, got a null at row 0"),
+        ("time", pa.array([1.0, None]), "expected a time, got a null at row 1"),
+        ("time", pa.array([1.0, float("nan")]), "expected a time, got nan at row 1"),
     ],
 )
-def test_numbers_that_are_no_ids_are_refused_by_row(array, message):
-    with pytest.raises(BadInput, match=message):
-        convert(array, "id")
-
-
-@pytest.mark.parametrize(
-    ("kind", "t", "hint"),
-    [
-        ("ids", pa.decimal128(38, 0), "id"),
-        ("ids", pa.float64(), "id"),
-        ("string", pa.decimal128(38, 0), "id"),
-        ("id", pa.list_(pa.decimal128(38, 0)), "ids"),
-        ("string", pa.float64(), "float"),
-    ],
-)
-def test_hints_name_a_kind_that_keeps_ids(kind, t, hint):
-    with pytest.raises(BadInput, match=rf"\(kind = '{hint}' fits\)"):
-        arrow.check_type(t, kind, "c")
+def test_invalid_values_are_refused_by_column_and_row(kind, array, message):
+    with pytest.raises(BadInput, match=f"column 'c': .*{message}"):
+        convert(array, kind)
 
 
 def test_labels_are_whole_numbers_of_any_type():
-    for array in (
-        pa.array([decimal.Decimal(1), decimal.Decimal(0)], pa.decimal128(38, 0)),
-        pa.array([1, 0], pa.int8()).dictionary_encode(),
-        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())),
-    ):
-        assert convert(array, "label") == [1, 0]
-
-
-def test_null_id_is_refused_by_column_and_row():
-    with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 2 of x"):
-        convert(pa.array([1, 2, None, 4]), "id")
-
-
-def test_nulls_of_a_slice_are_counted_from_its_first_row():
-    with pytest.raises(BadInput, match="a null at row 1 of x"):
-        convert(pa.array([1, 2, 3, None]).slice(2), "id")
+    assert convert(decimals(1, 0), "label") == [1, 0]
+    assert convert(pa.array([1, 0], pa.int8()).dictionary_encode(), "label") == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -135,20 +121,7 @@ def test_nulls_of_a_slice_are_counted_from_its_first_row():
 )
 def test_every_number_is_accepted_as_float_and_null_is_nan(array):
     assert convert(array, "float") == [1.0, None, 2.0]
-
-
-def test_bools_are_accepted_as_floats_and_labels():
-    assert convert(pa.array([True, False]), "float") == [1.0, 0.0]
-    assert convert(pa.array([True, False]), "label") == [1.0, 0.0]
-
-
-def test_large_integers_round_to_float32():
     assert convert(pa.array([2**24 + 1]), "float") == [float(2**24)]
-
-
-def test_numbers_beyond_float32_are_refused():
-    with pytest.raises(BadInput, match=r"column 'c': expected a number within float32, got 1e\+300 at row 1 of x"):
-        convert(pa.array([1.0, 1e300]), "float")
 
 
 @pytest.mark.parametrize(
@@ -191,21 +164,19 @@ def test_canonical_string_column_shares_the_arrow_buffer():
 
 
 LISTS = [[1, 2], None, [], [3], [4, 5, 6]]
+PAIRS = [[1, 2], None, [3, 4], [5, 6]]
 
 
-@pytest.mark.parametrize("layout", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
-@pytest.mark.parametrize("first", range(6))
-def test_every_list_layout_is_accepted_from_any_row(layout, first):
-    array = pa.array(LISTS, layout(pa.int32())).slice(first)
-
-    assert convert(array, "ids") == [row or [] for row in LISTS[first:]]
-
-
-def test_fixed_size_lists_are_accepted():
-    array = pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2))
-
-    assert convert(array, "ids") == [[1, 2], [], [3, 4], [5, 6]]
-    assert convert(array.slice(1), "ids") == [[], [3, 4], [5, 6]]
+@pytest.mark.parametrize(
+    ("lists", "layout"),
+    [
+        *((LISTS, layout(pa.int32())) for layout in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)),
+        (PAIRS, pa.list_(pa.int64(), 2)),
+    ],
+)
+def test_every_list_layout_is_accepted_from_any_row(lists, layout):
+    for first in range(len(lists) + 1):
+        assert convert(pa.array(lists, layout).slice(first), "ids") == [row or [] for row in lists[first:]]
 
 
 def test_values_under_a_null_list_are_not_read():
@@ -231,16 +202,6 @@ def test_lists_of_any_numbers_are_floats_and_null_is_nan():
     assert made.values.dtype == np.float32
 
 
-def test_infinite_number_in_a_list_is_refused_by_row():
-    with pytest.raises(BadInput, match="column 'c': expected a number within float32, got inf at row 2 of x"):
-        convert(pa.array([[1.5], [], [2.5, float("inf")]]), "floats")
-
-
-def test_null_id_in_a_list_is_refused_by_row():
-    with pytest.raises(BadInput, match="column 'c': expected an id, got a null at row 3 of x"):
-        convert(pa.array([[1], [], [2, 3], [4, None]]), "ids")
-
-
 def test_all_null_columns_are_accepted_where_null_is():
     nothing = pa.nulls(2)
 
@@ -248,19 +209,6 @@ def test_all_null_columns_are_accepted_where_null_is():
     assert convert(nothing, "float") == [None, None]
     assert convert(nothing, "ids") == [[], []]
     assert convert(nothing, "strings") == [[], []]
-    with pytest.raises(BadInput, match="a null at row 0"):
-        convert(nothing, "id")
-
-
-@pytest.mark.parametrize("bad", [-0.5, 2.0, float("nan")])
-def test_labels_outside_0_to_1_are_refused(bad):
-    with pytest.raises(BadInput, match=f"column 'c': expected a label from 0 to 1, got {bad} at row 1 of x"):
-        convert(pa.array([1.0, bad]), "label")
-
-
-def test_null_label_is_refused():
-    with pytest.raises(BadInput, match="column 'c': expected a label, got a null at row 0 of x"):
-        convert(pa.array([None, 1.0]), "label")
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -280,66 +228,53 @@ def test_dates_and_numbers_are_accepted_as_times():
     assert convert(pa.array([0.25]), "time") == [0.25]
 
 
-@pytest.mark.parametrize("time", [1.7e12, -1e12, 1e300])
-def test_time_in_milliseconds_is_refused_with_an_explanation(time):
+@pytest.mark.parametrize(
+    ("time", "remedy"),
+    [
+        (1.7e12, "milliseconds? Divide by 1,000, or"),
+        (-1e12, "milliseconds? Divide by 1,000, or"),
+        (1.7e15, "microseconds? Divide by 1,000,000, or"),
+        (1.7e18, "nanoseconds? Divide by 1,000,000,000, or"),
+        (1e300, "nanoseconds?"),
+    ],
+)
+def test_times_of_finer_units_are_refused_with_the_remedy(time, remedy):
     with pytest.raises(
-        BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1.*; (milli|nano)"
-    ):
+        BadInput, match=r"column 'c': expected a time in seconds since 1970, got .* at row 1"
+    ) as refused:
         convert(pa.array([1.7e9, time]), "time")
+    assert remedy in str(refused.value)
     assert convert(pa.array([1e12 - 1]), "time") == [1e12 - 1]
 
 
 @pytest.mark.parametrize(
-    ("time", "remedy"),
-    [
-        (1_700_000_000_000, "milliseconds? Divide by 1,000, or"),
-        (1_700_000_000_000_000, "microseconds? Divide by 1,000,000, or"),
-        (1_700_000_000_000_000_000, "nanoseconds? Divide by 1,000,000,000, or"),
-    ],
-)
-def test_times_of_finer_units_are_named_with_the_remedy(time, remedy):
-    with pytest.raises(BadInput) as refused:
-        convert(pa.array([1_700_000_000, time]), "time")
-    assert remedy in str(refused.value)
-
-
-def test_missing_time_is_refused():
-    with pytest.raises(BadInput, match="column 'c': expected a time, got a null at row 1"):
-        convert(pa.array([1.0, None]), "time")
-    with pytest.raises(BadInput, match="column 'c': expected a time, got nan at row 1"):
-        convert(pa.array([1.0, float("nan")]), "time")
-
-
-@pytest.mark.parametrize(
-    ("kind", "array", "message"),
+    ("kind", "t", "message"),
     [
         (
             "id",
-            pa.array(["a"]),
+            pa.string(),
             r"features\.c: expected integers for kind 'id', got .* string \(kind = 'string' fits\)",
         ),
-        ("string", pa.array([1]), r"expected strings for kind 'string', got .* int64 \(kind = 'id' fits\)"),
-        ("float", pa.array(["a"]), r"expected numbers for kind 'float'"),
-        ("id", pa.array([[1]]), r"\(kind = 'ids' fits\)"),
-        ("ids", pa.array([["a"]]), r"expected lists of integers.*\(kind = 'strings' fits\)"),
-        ("strings", pa.array(["a"]), r"expected lists of strings.*\(kind = 'string' fits\)"),
-        ("id", pa.array([{"a": 1}]), r"got a column of type struct<a: int64>$"),
+        ("string", pa.int64(), r"expected strings for kind 'string', got .* int64 \(kind = 'id' fits\)"),
+        ("string", pa.decimal128(38, 0), r"\(kind = 'id' fits\)"),
+        ("string", pa.float64(), r"\(kind = 'float' fits\)"),
+        ("float", pa.string(), r"expected numbers for kind 'float'"),
+        ("id", pa.list_(pa.int64()), r"\(kind = 'ids' fits\)"),
+        ("id", pa.list_(pa.decimal128(38, 0)), r"\(kind = 'ids' fits\)"),
+        ("ids", pa.list_(pa.string()), r"expected lists of integers.*\(kind = 'strings' fits\)"),
+        ("ids", pa.decimal128(38, 0), r"\(kind = 'id' fits\)"),
+        ("ids", pa.float64(), r"\(kind = 'id' fits\)"),
+        ("ids", pa.string(), r"expected lists of .*fits\); text such as 'a\|b' is a list in CSV alone"),
         (
-            "label",
-            pa.array(["a"]),
-            r"data\.label: expected a column of numbers from 0 to 1, got 'c' of type string",
+            "strings",
+            pa.string(),
+            r"expected lists of strings.*\(kind = 'string' fits\); text such as 'a\|b' is a list in CSV alone",
         ),
-        ("time", pa.array(["a"]), r"data\.time: expected a column of timestamps or numbers"),
+        ("id", pa.struct({"a": pa.int64()}), r"got a column of type struct<a: int64>$"),
+        ("label", pa.string(), r"data\.label: expected a column of numbers from 0 to 1, got 'c' of type string"),
+        ("time", pa.string(), r"data\.time: expected a column of timestamps or numbers"),
     ],
 )
-def test_wrong_type_is_refused_with_the_matching_kind(kind, array, message):
+def test_wrong_type_is_refused_with_the_matching_kind(kind, t, message):
     with pytest.raises(BadInput, match=message):
-        convert(array, kind)
-
-
-@pytest.mark.parametrize("kind", ["ids", "strings"])
-def test_text_for_a_list_is_refused_with_the_way_to_split_it(kind):
-    with pytest.raises(
-        BadInput, match=r"features.tags: expected lists of .*fits\); text such as 'a\|b' is a list in CSV alone"
-    ):
-        arrow.check_type(pa.string(), kind, "tags")
+        arrow.check_type(t, kind, "c")

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.data import files as module
@@ -61,6 +61,7 @@ def recordings(draw):
     return sent, read
 
 
+@settings(max_examples=40)
 @given(recordings(), st.integers(1, 5), st.sampled_from((1, 40, 1 << 20)))
 def test_every_row_gets_its_request_values_for_any_batching(made, batch_rows, nbytes):
     sent, read = made
@@ -70,6 +71,7 @@ def test_every_row_gets_its_request_values_for_any_batching(made, batch_rows, nb
     assert {batch.schema for batch in found} == {SCHEMA}
 
 
+@settings(max_examples=40)
 @given(recordings(), st.integers(1, 5), st.data())
 def test_any_rows_in_any_order_keep_their_values_once(made, batch_rows, data):
     sent, read = made

@@ -186,31 +186,7 @@ def test_unstartable_process_is_retryable_and_not_blamed_on_the_file(sound, monk
         list(DecoderPool().piece(sound, ["id"], 0))
 
 
-def test_shutdown_signals_do_not_end_decoding_processes(sound):
-    decoders = DecoderPool()
-    try:
-        list(decoders.rows(sound, [0]))
-        (process,) = decoders._idle
-        assert os.getsid(process.pid) == process.pid
-        for number in (signal.SIGINT, signal.SIGTERM):
-            process.send_signal(number)
-        assert len(list(decoders.rows(sound, [1]))) == 1
-        assert decoders._idle == [process]
-    finally:
-        decoders.close()
-
-
-def test_decoding_processes_end_with_their_parent(sound):
-    decoders = DecoderPool()
-    list(decoders.rows(sound, [0]))
-    (process,) = decoders._idle
-    process.stdin.close()
-    until(lambda: process.poll() is not None)
-    decoders.close()
-    process.stdout.close()
-
-
-def test_decoding_process_inherits_no_secrets(monkeypatch, sound):
+def test_process_has_no_secrets_outlasts_shutdown_signals_and_ends_with_its_parent(monkeypatch, sound):
     monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "secret")
     decoders = DecoderPool()
     try:
@@ -219,6 +195,14 @@ def test_decoding_process_inherits_no_secrets(monkeypatch, sound):
         with open(f"/proc/{process.pid}/environ", "rb") as file:
             assert b"secret" not in file.read()
         assert os.environ["FRESHET_ADMIN_TOKEN"] == "secret"
+        assert os.getsid(process.pid) == process.pid
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+        assert len(list(decoders.rows(sound, [1]))) == 1
+        assert decoders._idle == [process]
+        # All that a parent's end does to it.
+        process.stdin.close()
+        until(lambda: process.poll() is not None)
     finally:
         decoders.close()
 

@@ -120,6 +120,7 @@ def test_unknown_users_and_movies_have_empty_features(folder):
         ("movies.dat", "x::Toy Story (1995)::Comedy\n", r"movies\.dat: expected fields between '::'"),
         ("events.csv", "", r"events\.csv: expected rows, got an empty file"),
         ("events.csv", "timestamp,user_id,movie_id,label\n", r"events\.csv: expected rows, got an empty file"),
+        ("ratings.dat", "1::1::5::30\n1::7::3\n", r"ratings\.dat: expected 4 columns, got 3 at row 1"),
         (
             "events.csv",
             "timestamp,user_id,label\n1,2,1\n",
@@ -143,15 +144,10 @@ def test_unknown_users_and_movies_have_empty_features(folder):
     ],
 )
 def test_malformed_files_are_refused_in_one_line(folder, name, text, message):
+    if name == "ratings.dat":
+        (folder / "events.csv").unlink()
     (folder / name).write_text(text)
     with pytest.raises(BadInput, match=message):
-        MovieLensSource(str(folder))
-
-
-def test_malformed_original_rating_is_refused(folder):
-    (folder / "events.csv").unlink()
-    (folder / "ratings.dat").write_text("1::1::5::30\n1::7::3\n")
-    with pytest.raises(BadInput, match=r"ratings\.dat: expected 4 columns, got 3 at row 1"):
         MovieLensSource(str(folder))
 
 

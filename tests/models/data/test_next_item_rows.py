@@ -47,7 +47,7 @@ def log_of(events):
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1)), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(EVENTS, st.data())
 def test_histories_are_those_of_a_plain_loop(events, data):
     log, most = log_of(events), data.draw(st.integers(1, 5))
@@ -82,7 +82,7 @@ def test_pass_is_resumed_at_the_end_of_any_batch(seed):
 LATE = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(0, 12)), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(LATE, st.integers(1, 9), st.sampled_from([0.0, 6.0]), st.booleans())
 def test_each_streamed_event_is_a_target_once_after_what_its_row_sees(events, rows, ttl_s, in_order):
     users, clicked, times = zip(*sorted(events, key=lambda e: e[2]) if in_order else events)
@@ -120,7 +120,7 @@ def test_each_streamed_event_is_a_target_once_after_what_its_row_sees(events, ro
         assert histories == sum(len(set(users[a : a + rows])) for a in range(0, len(events), rows))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(LATE, st.data())
 def test_pass_has_events_in_the_order_of_their_times(events, data):
     users, clicked, times = zip(*events)

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.data import numbered_texts
@@ -9,6 +9,7 @@ from freshet_serving.processor.columns import Strings
 PARTS = st.lists(st.lists(st.text(max_size=9)), max_size=6)
 
 
+@settings(max_examples=30)
 @given(PARTS)
 def test_texts_have_numbers_in_their_order(parts):
     texts, numbers, every = NumberedTexts(), [], []
@@ -21,6 +22,7 @@ def test_texts_have_numbers_in_their_order(parts):
         assert texts.since(first).tolist() == every[first:]
 
 
+@settings(max_examples=30)
 @given(PARTS)
 def test_a_text_has_one_number_in_a_copy_too(parts):
     texts, copy, saved = DistinctTexts(), DistinctTexts(), 0

@@ -2,7 +2,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from freshet_serving import Dataset
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.movielens import FIELDS, MovieLensSource
@@ -49,9 +48,3 @@ def test_refusal_names_the_section_that_reads_a_column(tmp_path, sections, messa
     config = parse_config({"model": {"name": "m"}, "data": {"path": str(tmp_path), "label": "y"}} | sections)
     with pytest.raises(BadInput, match=message):
         open_source(config.data, config.features)
-
-
-def test_refusal_of_a_dataset_names_its_argument(tmp_path):
-    pq.write_table(pa.table({"city": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(BadInput, match=r"^columns\['city'\]: expected integers for kind 'id'"):
-        Dataset(tmp_path, {"city": "id"})

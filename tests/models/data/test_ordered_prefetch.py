@@ -40,7 +40,7 @@ def readers():
     return [t for t in threading.enumerate() if t.name == "freshet-reading"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     tasks=st.lists(st.lists(st.none() | st.integers(0, 9), max_size=6), max_size=8),
     threads=st.integers(1, 5),

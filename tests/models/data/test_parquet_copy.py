@@ -1,5 +1,6 @@
 """A copy trains to the very same batches as what it was made of."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -26,15 +27,11 @@ class Told:
         pass
 
 
-def opened(data, fields):
-    return open_source(data, fields)
-
-
 def check_copy(folder, data, fields, text=True):
-    source, told = opened(data, fields), Told()
+    source, told = open_source(data, fields), Told()
     rows = copy_to_parquet(source, folder / "copy.parquet", told, text=text)
     schema = source.schema
-    copied = opened(
+    copied = open_source(
         DataConfig(str(folder / "copy.parquet"), "parquet", schema.label, schema.time, schema.weight), fields
     )
 
@@ -51,26 +48,13 @@ def test_text_with_lists_weights_and_several_labels_is_copied(tmp_path):
         f"{i},city {i % 3},a|b{'|ö' * (i % 2)},{i}|{-i},{i / 3},{i % 2},{i % 3 / 2},{i},{i * 1.5}" for i in range(40)
     ]
     (tmp_path / "x.csv").write_text("\n".join(["user,city,tags,seen,price,click,buy,w,ts", *lines]))
-    fields = [
-        Field(n, k)
-        for n, k in zip(
-            ["user", "city", "tags", "seen", "price", "ts"], ["id", "string", "strings", "ids", "float", "seconds"]
-        )
-    ]
+    kinds = {"user": "id", "city": "string", "tags": "strings", "seen": "ids", "price": "float", "ts": "seconds"}
+    fields = [Field(name, kind) for name, kind in kinds.items()]
     metadata = check_copy(tmp_path, DataConfig(str(tmp_path / "x.csv"), "csv", ("click", "buy"), "ts", "w"), fields)
 
     assert metadata.num_row_groups == 1
-    assert pq.read_schema(tmp_path / "copy.parquet").names == [
-        "user",
-        "city",
-        "tags",
-        "seen",
-        "price",
-        "click",
-        "buy",
-        "w",
-        "ts",
-    ]
+    names = pq.read_schema(tmp_path / "copy.parquet").names
+    assert names == ["user", "city", "tags", "seen", "price", "click", "buy", "w", "ts"]
 
 
 def test_criteo_logs_with_missing_values_are_copied(tmp_path):
@@ -89,8 +73,6 @@ def test_movielens_is_copied_in_time_order(tmp_path):
 
 
 def test_strings_that_are_not_utf8_are_copied_as_bytes(tmp_path):
-    import pyarrow as pa
-
     pq.write_table(pa.table({"s": pa.array([b"\xff\x00", b"ok", None]), "y": [0.0, 1.0, 0.0]}), tmp_path / "x.parquet")
     check_copy(tmp_path, DataConfig(str(tmp_path / "x.parquet"), "parquet", "y"), [Field("s", "string")], text=False)
 
@@ -119,7 +101,7 @@ def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
 
 def test_failing_source_leaves_nothing_behind(tmp_path):
     (tmp_path / "x.csv").write_text("user,click\n" + "1,0\n" * 100 + "x,0\n")
-    source = opened(DataConfig(str(tmp_path / "x.csv"), "csv", "click"), [Field("user", "id")])
+    source = open_source(DataConfig(str(tmp_path / "x.csv"), "csv", "click"), [Field("user", "id")])
     (tmp_path / "out").mkdir()
     with pytest.raises(BadInput, match="expected an integer, got 'x' at row 100"):
         copy_to_parquet(source, tmp_path / "out" / "a.parquet", Told())
@@ -127,30 +109,26 @@ def test_failing_source_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "rows", "message"),
     [
-        ("a.csv", r"expected a file that ends in \.parquet or \.pq"),
-        ("none/a.parquet", "output directory does not exist"),
-        ("d.pq", "expected a file, got the folder"),
+        ("a.csv", 9, r"expected a file that ends in \.parquet or \.pq"),
+        ("none/a.parquet", 9, "output directory does not exist"),
+        ("d.pq", 9, "expected a file, got the folder"),
+        ("a.parquet", None, "the stream has no end"),
     ],
 )
-def test_invalid_file_name_is_refused(tmp_path, name, message):
+def test_invalid_file_name_or_endless_stream_is_refused(tmp_path, name, rows, message):
     (tmp_path / "d.pq").mkdir()
     with pytest.raises(BadInput, match=message):
-        copy_to_parquet(SyntheticSource(rows=9), tmp_path / name, Told())
-
-
-def test_endless_stream_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="the stream has no end"):
-        copy_to_parquet(SyntheticSource(), tmp_path / "a.parquet", Told())
+        copy_to_parquet(SyntheticSource(rows=rows), tmp_path / name, Told())
 
 
 def test_real_criteo_logs_are_copied(tmp_path):
     data = DataConfig(real_data("criteo/train_head10k.tsv.gz"), "criteo")
     fields = [Field(name, section["kind"]) for name, section in default_features("criteo", data.path).items()]
-    source = opened(data, fields)
+    source = open_source(data, fields)
     copy_to_parquet(source, tmp_path / "copy.parquet", Told())
-    copied = opened(DataConfig(str(tmp_path / "copy.parquet"), "parquet", source.schema.label), fields)
+    copied = open_source(DataConfig(str(tmp_path / "copy.parquet"), "parquet", source.schema.label), fields)
 
     for a, b in zip(copied.batches(512), source.batches(512), strict=True):
         assert a.label.tobytes() == b.label.tobytes()

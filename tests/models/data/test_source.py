@@ -28,17 +28,9 @@ def test_slice_of_a_batch_keeps_its_rows_and_position():
     )
     assert part.end == 103
     assert part.columns["seen"].row_splits[0] == 0
-
-
-def test_slice_of_a_slice_is_a_slice():
     assert everything(batch().slice(1, 4).slice(1, 2)) == everything(batch().slice(2, 3))
-
-
-def test_slice_may_be_empty():
-    part = batch().slice(2, 2)
-
-    assert len(part) == 0
-    assert plain(part.columns["tags"]) == []
+    empty = batch().slice(2, 2)
+    assert (len(empty), plain(empty.columns["tags"])) == (0, [])
 
 
 def test_schema_knows_its_names_and_kinds():
@@ -61,14 +53,12 @@ def test_all_fields_are_chosen_when_no_feature_is_named():
     assert choose(fields, [Field("b", "float")]) == (Field("b", "float"),)
 
 
-def test_unknown_feature_is_refused_with_the_nearest_name():
+def test_unknown_feature_and_wrong_kind_are_refused_with_what_fits():
+    columns = [Field("gendre", "string"), Field("age", "id")]
     with pytest.raises(BadInput, match=r"features\.gender: expected .*: gendre, age \(did you mean 'gendre'\?\)"):
-        choose([Field("gendre", "string"), Field("age", "id")], [Field("gender", "string")])
-
-
-def test_feature_with_a_wrong_kind_is_refused():
+        choose(columns, [Field("gender", "string")])
     with pytest.raises(BadInput, match=r"features\.age\.kind: expected 'id' for this column, got 'float'"):
-        choose([Field("age", "id")], [Field("age", "float")])
+        choose(columns, [Field("age", "float")])
 
 
 @pytest.mark.parametrize(("rows", "start"), [(0, 0), (-1, 0), (1, -1)])

@@ -144,21 +144,28 @@ def test_unneeded_csv_columns_are_not_decoded(tmp_path):
     assert joined(list(source.batches(10))) == {"user": [1, 2], "label": [0.0, 1.0]}
 
 
-def test_parquet_is_streamed_and_not_loaded_whole(tmp_path):
-    path, rows = tmp_path / "large.parquet", 400_000
+@pytest.mark.parametrize(
+    ("rows", "group", "threads", "share"),
+    [
+        pytest.param(400_000, 20_000, 0, 0.5, id="small groups"),
+        pytest.param(1_200_000, 1_200_000, 4, 1.0, id="one group"),
+    ],
+)
+def test_parquet_is_streamed_and_not_loaded_whole(tmp_path, rows, group, threads, share):
+    path = tmp_path / "large.parquet"
     # Random numbers, so that no encoding shrinks them.
     wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
     table = pa.table({f"c{i}": c for i, c in enumerate(wide)} | {"click": np.zeros(rows)})
-    pq.write_table(table, path, row_group_size=20_000, compression="none", use_dictionary=False)
+    pq.write_table(table, path, row_group_size=group, compression="none", use_dictionary=False)
     del table
-    source = open_table(str(path), "parquet", "click", "", [Field(f"c{i}", "id") for i in range(8)])
+    source = open_table(str(path), "parquet", "click", "", [Field(f"c{i}", "id") for i in range(8)], threads)
     before = pa.total_allocated_bytes()
     most = 0
     for i, batch in enumerate(source.batches(4096)):
         most = max(most, pa.total_allocated_bytes() - before)
         assert batch.columns["c3"][0] == wide[3, i * 4096]
 
-    assert most < wide.nbytes / 2
+    assert most < share * wide.nbytes
 
 
 def test_dictionary_and_large_parquet_columns_are_read(tmp_path):
@@ -255,26 +262,12 @@ def test_csv_times_may_be_dates_or_numbers(tmp_path):
         assert batch.label.tolist() == [1.0, 0.0]
 
 
-def refusal(path: Path, form: str, fields: list[Field] = FIELDS[:1], time: str = "") -> str:
+def refusal(path: Path, form: str, fields: list[Field] = FIELDS[:1], time: str = "", weight: str = "") -> str:
     """The one line by which a table is refused, at opening or while reading."""
     with pytest.raises(BadInput) as caught:
-        list(open_table(str(path), form, "click", time, fields).batches(10))
+        list(open_table(str(path), form, "click", time, fields, weight=weight).batches(10))
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def test_missing_column_is_refused_with_the_nearest_name(tmp_path):
-    form = save(tmp_path / "c.parquet", clicks(3))
-
-    assert refusal(tmp_path / "c.parquet", form, [Field("usr", "id")]) == (
-        "column 'usr': expected exactly one in c.parquet, got 0 (did you mean 'user'?)"
-    )
-
-
-def test_column_that_occurs_twice_is_refused(tmp_path):
-    (tmp_path / "c.csv").write_text("user,user,click\n1,2,0\n")
-
-    assert refusal(tmp_path / "c.csv", "csv") == "column 'user': expected exactly one in c.csv, got 2"
 
 
 def test_column_with_a_wrong_type_is_refused_before_any_batch(tmp_path):
@@ -300,6 +293,8 @@ def test_error_rows_count_from_the_file_start_after_a_resume(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("usr,click\n1,0\n", "column 'user': expected exactly one in c.csv, got 0 (did you mean 'usr'?)"),
+        ("user,user,click\n1,2,0\n", "column 'user': expected exactly one in c.csv, got 2"),
         ("user,click\n1,0\nx,1\n", "column 'user': expected an integer, got 'x' at row 1 of c.csv"),
         ("user,click\n1,0\n,1\n", "column 'user': expected an id, got a null at row 1 of c.csv"),
         ("user,click\n1,0\n2,\n", "column 'click': expected a label, got a null at row 1 of c.csv"),
@@ -307,6 +302,7 @@ def test_error_rows_count_from_the_file_start_after_a_resume(tmp_path):
         ("user,click\n1,0\n2\n", "c.csv: expected 2 columns, got 1 at row 1"),
         ("user,click\n", "c.csv: expected rows, got an empty table"),
         ("", "c.csv: expected rows, got an empty file"),
+        ("user;click\n1;0\n", "c.csv: expected columns separated by ',', got a header with ';'"),
     ],
 )
 def test_malformed_csv_is_refused_in_one_line(tmp_path, text, message):
@@ -315,30 +311,24 @@ def test_malformed_csv_is_refused_in_one_line(tmp_path, text, message):
     assert refusal(tmp_path / "c.csv", "csv") == message
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    (tmp_path / "c.csv").write_bytes(b"city,click\nParis,0\nK\xf6ln,1\n")
+@pytest.mark.parametrize(
+    ("kind", "cells", "message"),
+    [
+        ("string", b"Paris K\xf6ln", "expected text, got bytes that are not UTF-8 at row 1"),
+        ("ids", b"1|2 3||4", "expected integers between '|', got '3||4' at row 1"),
+        ("floats", b"1.5|2 1.5|x", "expected numbers between '|', got '1.5|x' at row 1"),
+    ],
+)
+def test_malformed_cell_of_csv_is_refused_by_its_row(tmp_path, kind, cells, message):
+    (tmp_path / "c.csv").write_bytes(b"cell,click\n%s,0\n%s,1\n" % tuple(cells.split()))
 
-    assert refusal(tmp_path / "c.csv", "csv", [Field("city", "string")]) == (
-        "column 'city': expected text, got bytes that are not UTF-8 at row 1 of c.csv"
-    )
-
-
-def test_csv_list_with_anything_but_integers_is_refused(tmp_path):
-    (tmp_path / "c.csv").write_text("seen,click\n1|2,0\n3||4,1\n")
-
-    assert refusal(tmp_path / "c.csv", "csv", [Field("seen", "ids")]) == (
-        "column 'seen': expected integers between '|', got '3||4' at row 1 of c.csv"
-    )
+    assert refusal(tmp_path / "c.csv", "csv", [Field("cell", kind)]) == f"column 'cell': {message} of c.csv"
 
 
-def test_csv_lists_of_numbers_are_read_or_refused_by_row(tmp_path):
+def test_csv_lists_of_numbers_are_read(tmp_path):
     (tmp_path / "c.csv").write_text("spent,click\n1.5|2,0\n,1\n-3e2,1\n")
-    source = tabular.open_table(DataConfig(str(tmp_path / "c.csv"), "csv", "click"), [Field("spent", "floats")])
+    source = open_table(str(tmp_path / "c.csv"), "csv", "click", "", [Field("spent", "floats")])
     assert joined(list(source.batches(2)))["spent"] == [[1.5, 2.0], [], [-300.0]]
-    (tmp_path / "d.csv").write_text("spent,click\n1.5|x,0\n")
-    assert refusal(tmp_path / "d.csv", "csv", [Field("spent", "floats")]) == (
-        "column 'spent': expected numbers between '|', got '1.5|x' at row 0 of d.csv"
-    )
 
 
 def test_truncated_gzip_is_refused(tmp_path):
@@ -361,9 +351,7 @@ def test_file_that_is_not_parquet_is_refused(tmp_path):
     assert refusal(tmp_path / "c.parquet", "parquet").startswith("c.parquet: cannot be read as a Parquet file")
 
 
-def test_wrong_separator_and_missing_header_are_reported(tmp_path):
-    (tmp_path / "c.csv").write_text("user;click\n1;0\n")
-    assert refusal(tmp_path / "c.csv", "csv") == "c.csv: expected columns separated by ',', got a header with ';'"
+def test_missing_header_is_reported(tmp_path):
     (tmp_path / "c.csv").write_text("1,0\n2,1\n")
     assert refusal(tmp_path / "c.csv", "csv").endswith("is not a header: expected column names")
 
@@ -388,19 +376,16 @@ def test_path_without_a_file_is_refused(tmp_path):
     assert refusal(tmp_path / "empty", "csv").startswith("data.path: expected at least one .csv or")
 
 
-def test_unsorted_rows_are_refused_with_the_column_to_sort_by(tmp_path):
-    pq.write_table(pa.table({"user": [1, 2, 3], "click": [0] * 3, "ts": [1, 3, 2]}), tmp_path / "c.parquet")
+@pytest.mark.parametrize(
+    ("files", "place"), [([[1, 3, 2]], "row 2 of 0.parquet"), ([[3, 4, 4], [1, 2, 5]], "row 0 of 1.parquet")]
+)
+def test_unsorted_rows_are_refused_with_the_column_to_sort_by(tmp_path, files, place):
+    for n, times in enumerate(files):
+        pq.write_table(pa.table({"user": [1, 2, 3], "click": [0] * 3, "ts": times}), tmp_path / f"{n}.parquet")
 
-    assert refusal(tmp_path / "c.parquet", "parquet", time="ts") == (
-        "column 'ts': expected rows sorted by time, got an earlier time at row 2 of c.parquet; sort the data by 'ts'"
+    assert refusal(tmp_path, "parquet", time="ts") == (
+        f"column 'ts': expected rows sorted by time, got an earlier time at {place}; sort the data by 'ts'"
     )
-
-
-def test_unsorted_files_are_refused(tmp_path):
-    for name, ts in {"a": [3, 4], "b": [1, 2]}.items():
-        pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "ts": ts}), tmp_path / f"{name}.parquet")
-
-    assert "an earlier time at row 0 of b.parquet" in refusal(tmp_path, "parquet", time="ts")
 
 
 def test_rows_with_equal_times_count_as_sorted(tmp_path):
@@ -408,7 +393,7 @@ def test_rows_with_equal_times_count_as_sorted(tmp_path):
     (batch,) = open_table(str(tmp_path / "c.parquet"), "parquet", "click", "ts", FIELDS[:1]).batches(9)
 
     assert batch.time.tolist() == [5.0, 5.0]
-    assert math.isclose(float(batch.label.sum()), 1.0)
+    assert batch.label.tolist() == [0, 1]
 
 
 @quick
@@ -454,22 +439,6 @@ def test_error_follows_the_batches_before_it_for_any_threads(tmp_path, threads, 
     assert [len(next(batches)) for _ in range(10)] == [10] * 10
     with pytest.raises(BadInput, match=r"a null at row 100 of c\.parquet"):
         next(batches)
-
-
-def test_large_row_group_is_not_held_whole(tmp_path):
-    path, rows = tmp_path / "large.parquet", 1_200_000
-    wide = np.random.default_rng(0).integers(0, 2**62, (8, rows))
-    table = pa.table({f"c{i}": c for i, c in enumerate(wide)} | {"click": np.zeros(rows)})
-    pq.write_table(table, path, row_group_size=rows, compression="none", use_dictionary=False)
-    del table
-    source = open_table(str(path), "parquet", "click", "", [Field(f"c{i}", "id") for i in range(8)], 4)
-    before = pa.total_allocated_bytes()
-    most = 0
-    for i, batch in enumerate(source.batches(4096)):
-        most = max(most, pa.total_allocated_bytes() - before)
-        assert batch.columns["c3"][0] == wide[3, i * 4096]
-
-    assert most < wide.nbytes
 
 
 def test_row_groups_before_the_start_are_not_read(tmp_path, monkeypatch):
@@ -520,10 +489,8 @@ def test_weights_and_several_labels_stay_with_their_rows(tmp_path, name):
 )
 def test_invalid_weight_is_refused_by_its_row(tmp_path, weight, wanted):
     (tmp_path / "c.csv").write_text(f"user,click,w\n1,0,1\n2,1,{weight}\n")
-    with pytest.raises(BadInput) as caught:
-        list(open_table(str(tmp_path / "c.csv"), "csv", "click", "", FIELDS[:1], weight="w").batches(9))
 
-    assert str(caught.value) == f"column 'w': {wanted} at row 1 of c.csv"
+    assert refusal(tmp_path / "c.csv", "csv", weight="w") == f"column 'w': {wanted} at row 1 of c.csv"
 
 
 @pytest.mark.parametrize("name", ["c.parquet", "c.csv"])
@@ -545,8 +512,10 @@ def test_seconds_before_1970_are_rounded_down(tmp_path):
 
 def test_weight_that_is_nan_is_refused(tmp_path):
     pq.write_table(pa.table({"user": [1, 2], "click": [0, 1], "w": [1.0, math.nan]}), tmp_path / "c.parquet")
-    with pytest.raises(BadInput, match=r"column 'w': expected a weight of 0 or more, got nan at row 1 of c\.parquet"):
-        list(open_table(str(tmp_path / "c.parquet"), "parquet", "click", "", FIELDS[:1], weight="w").batches(9))
+
+    assert refusal(tmp_path / "c.parquet", "parquet", weight="w") == (
+        "column 'w': expected a weight of 0 or more, got nan at row 1 of c.parquet"
+    )
 
 
 def test_damaged_parquet_file_is_read_or_refused_in_one_line(tmp_path):

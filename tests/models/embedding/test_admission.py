@@ -23,6 +23,7 @@ def make_table(admission):
     return EmbeddingVariable("t", 4, row_optimizer("adagrad"), admission=admission)
 
 
+@settings(max_examples=50)
 @given(batches, st.integers(1, 4))
 def test_exact_counts_equal_a_dictionary(batches, after):
     admission, wanted = ExactCounts(after), {}
@@ -37,7 +38,7 @@ def test_exact_counts_equal_a_dictionary(batches, after):
         assert len(admission) == len(wanted)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(batches, st.integers(1, 4))
 def test_shared_counters_never_admit_an_id_late(batches, after):
     admission, seen = CountingBloom(after, 10, 0.5), {}

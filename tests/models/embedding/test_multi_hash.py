@@ -40,7 +40,7 @@ def test_table_is_hashed_only_with_fewer_rows_than_ids(ids, rows, how):
     assert choice(ids, rows) == how
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(rows=st.integers(32, 2**31 - 1), how=st.sampled_from(HASHES), keys=st.just(0) | st.integers(1, MOST_CODES))
 def test_hashed_table_never_exceeds_its_row_limit(rows, how, keys):
     transform = key_transform("t", "x", 0, how, rows, 0 if how == "quotient_remainder" else keys)
@@ -84,7 +84,7 @@ def pooled(transform, combiner, most, lists):
     return out, dict(zip(held.keys.tolist(), held.rows))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(
     lists=st.lists(st.lists(INT64, max_size=6), min_size=1, max_size=4),
     how=st.sampled_from(HASHES),

@@ -112,7 +112,7 @@ batches = st.lists(st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(touched=batches, seed=st.integers(0, 2**32 - 1), rate=st.sampled_from([0.001, 0.05, 0.3]), plain=st.booleans())
 def test_rows_move_as_the_formula_moves_each_separately(name, touched, seed, rate, plain):
     options = RowOptions() if plain else OPTIONS
@@ -126,6 +126,9 @@ def test_rows_move_as_the_formula_moves_each_separately(name, touched, seed, rat
             before = wanted[row].row.copy()
             wanted[row].step(g, rate, step)
             path[row] += np.abs(wanted[row].row - before) + rate * np.abs(g)
+        still = [row for row in range(ROWS) if row not in set().union(*touched[:step])]
+        assert rows[still].tobytes() == make_rows()[still].tobytes()
+        assert slots[still].tobytes() == make_slots(optimizer)[still].tobytes()
     exact = np.array([row.row for row in wanted])
     assert (np.abs(rows - exact) <= 2e-6 * path).all()
 
@@ -169,44 +172,6 @@ def test_ftrl_with_l1_makes_irrelevant_rows_exactly_zero():
     for step, gradient in enumerate(gradients(20), 1):
         optimizer.update(np.arange(ROWS), gradient * np.float32(0.01), rows, slots, RATE, step)
     assert not rows.any()
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_untouched_rows_never_move(name):
-    optimizer, rows = row_optimizer(name), make_rows()
-    slots = make_slots(optimizer)
-    still = np.array([0, 3, 11])
-    moving = np.setdiff1d(np.arange(ROWS), still)
-    before = rows[still].tobytes(), slots[still].tobytes()
-    for step, gradient in enumerate(gradients(10), 1):
-        optimizer.update(moving, np.ascontiguousarray(gradient[moving]), rows, slots, RATE, step)
-    assert (rows[still].tobytes(), slots[still].tobytes()) == before
-    assert (rows[moving] != make_rows()[moving]).all()
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_row_movement_depends_only_on_its_own_history(name):
-    """A row touched at steps 1, 4 and 9 ends where one touched at steps 1, 2 and 3 does: nothing decays unseen."""
-    optimizer = row_optimizer(name)
-    ends = []
-    for others in (0, 3):
-        rows = make_rows()
-        slots = make_slots(optimizer)
-        step = 0
-        for gradient in gradients(3):
-            optimizer.update(np.array([4]), gradient[4:5].copy(), rows, slots, RATE, step := step + 1)
-            for _ in range(others):
-                optimizer.update(np.array([5]), gradient[5:6].copy(), rows, slots, RATE, step := step + 1)
-        ends.append(rows[4].tobytes() + slots[4].tobytes())
-    assert ends[0] == ends[1]
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_empty_rows_do_no_work(name):
-    optimizer, rows = row_optimizer(name), make_rows()
-    slots = make_slots(optimizer)
-    optimizer.update(np.empty(0, np.int64), np.empty((0, DIM), np.float32), rows, slots, RATE, 1)
-    assert rows.tobytes() == make_rows().tobytes()
 
 
 def test_unknown_optimizer_is_refused_by_name():

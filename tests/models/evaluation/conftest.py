@@ -71,7 +71,7 @@ def evaluated(tmp_path_factory):
     from freshet_serving.models.training.loop import TrainingRun
     from freshet_serving.processor.repository.log.change_log import ChangeLog
     from freshet_serving.processor.repository.model_repository import Repository
-    from tests.models.training.test_loop import Notes
+    from tests.models.training.streams import Notes
     from tests.models.training.trainers import CompiledOnce
 
     folder = tmp_path_factory.mktemp("evaluated")

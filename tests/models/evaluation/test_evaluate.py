@@ -19,7 +19,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Feature, Input
 from freshet_serving.processor.package.transforms import Transform
 from tests.models.evaluation.conftest import ROWS
-from tests.models.training.test_loop import Notes
+from tests.models.training.streams import Notes
 
 pytestmark = pytest.mark.tensorflow
 

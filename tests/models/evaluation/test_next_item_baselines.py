@@ -61,7 +61,7 @@ def share(pairs, before, item):
     return pairs[before, item] / total if total else 0.0
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=40), st.data())
 def test_ranks_are_those_of_a_plain_loop(events, data):
     before, most = data.draw(st.integers(1, len(events) - 1)), data.draw(st.integers(1, 4))

@@ -15,7 +15,7 @@ from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.errors import BadInput
 from tests.models.training.next_item_logs import ITEMS, next_config, raw_config, write_log
-from tests.models.training.test_loop import Notes
+from tests.models.training.streams import Notes
 from tests.serving.commands.running import run as run_command
 
 pytestmark = pytest.mark.tensorflow
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.tensorflow
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("next")
     write_log(folder / "log.csv")
-    run = NextItemRun(next_config(folder, train={"epochs": 8}, publish={"delta_rows": 0}))
+    run = NextItemRun(next_config(folder, train={"epochs": 2}, publish={"delta_rows": 0}))
     run.run()
     return run.config
 

@@ -2,30 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from freshet_serving.compiler.building.auc import auc
 from freshet_serving.models.evaluation.quality import ScoredRows, next_step
 from freshet_serving.models.evaluation.tally import CLIP
-
-labelled = st.lists(
-    st.tuples(st.booleans(), st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1, width=32))),
-    min_size=1,
-    max_size=40,
-)
-
-
-def arrays(rows):
-    return np.array([a for a, _ in rows], np.float32), np.array([b for _, b in rows], np.float32)
-
-
-@given(labelled)
-def test_log_loss_is_the_mean_negative_log_likelihood(rows):
-    labels, scores = arrays(rows)
-    clipped = [min(max(float(s), CLIP), 1 - CLIP) for s in scores]
-    wanted = -sum(math.log(p) if y else math.log(1 - p) for (y, _), p in zip(rows, clipped)) / len(rows)
-    assert scored(labels, scores).log_loss() == pytest.approx(wanted, rel=1e-9)
 
 
 def test_confident_wrong_score_costs_much_but_not_infinity():

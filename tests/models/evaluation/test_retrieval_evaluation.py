@@ -25,7 +25,7 @@ pytestmark = pytest.mark.tensorflow
 def story(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     write_log(folder / "log.csv")
-    config = pairs_config(folder, publish={"delta_rows": 0, "gate": {"mode": "off"}}, train={"epochs": 2})
+    config = pairs_config(folder, publish={"delta_rows": 0, "gate": {"mode": "off"}}, train={"epochs": 1})
     RetrievalRun(config).full()
     return config, folder
 

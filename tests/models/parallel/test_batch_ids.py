@@ -10,7 +10,7 @@ from freshet_serving.models.parallel.batch_ids import FIRST_IDS, BatchIds
 some_ids = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 9), max_size=40)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(some_ids, min_size=1, max_size=4), st.integers(1, 5))
 def test_ids_are_distinct_ordered_by_owner_and_counted(batches, processes):
     ids = BatchIds("t", 2, processes)

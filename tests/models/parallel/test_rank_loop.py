@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.models.parallel.batch_slices import encoded
-from freshet_serving.models.parallel.lead_trainer import NO_MORE, unnumbered
+from freshet_serving.models.parallel.lead_trainer import NO_MORE
 from freshet_serving.models.parallel.rank_loop import KEPT, ArrivingBatches, serve
 from freshet_serving.models.parallel.ranks import RankFailed
 from freshet_serving.models.runs.step_profile import StepProfile
@@ -68,12 +68,6 @@ def test_lead_failure_reaches_a_rank_waiting_for_a_batch():
     ranks[0].fail("gone")
     with pytest.raises(RankFailed, match="gone"):
         batches.take(1)
-
-
-def test_slice_is_prefixed_with_its_batch_number():
-    number, message = unnumbered(numbered(3, 1))
-    assert number == 3
-    assert message.view(np.int64)[0] > 0
 
 
 def test_error_of_a_rank_reaches_all_ranks():

@@ -75,7 +75,7 @@ def test_several_processes_learn_like_one(optimizer, processes):
     given = arguments(optimizer=optimizer, clip_norm=0.5)
     one = Trainer(*given)
     with Together(processes, *given) as many:
-        for n, batch in enumerate(batches(100, weighed=True)):
+        for n, batch in enumerate(batches(50, weighed=True)):
             assert one.learn(batch) == pytest.approx(many.learn(many.transform(batch)), abs=1e-5)
             if n % 10 == 9:
                 assert one.evict() == many.evict()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
@@ -22,6 +22,7 @@ def same(given, got):
         assert a.tobytes() == b.tobytes()
 
 
+@settings(max_examples=40)
 @given(some_arrays)
 def test_packed_arrays_round_trip(arrays):
     same(arrays, unpacked(packed(arrays)))
@@ -31,6 +32,7 @@ def test_vectors_in_a_list_are_concatenated():
     same([np.arange(5), np.empty(0, np.uint8)], unpacked(packed([[np.arange(3), np.arange(3, 5)], []])))
 
 
+@settings(max_examples=40)
 @given(some_arrays)
 def test_arrays_reach_another_rank_bitwise(arrays):
     ranks = thread_ranks(2)

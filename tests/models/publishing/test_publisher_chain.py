@@ -129,5 +129,5 @@ class Trainer(RuleBasedStateMachine):
             assert len(steps) == len(set(steps))
 
 
-Trainer.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+Trainer.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
 test_what_is_served_is_what_the_trainer_has_whatever_happened = Trainer.TestCase

@@ -35,32 +35,11 @@ def test_served_weights_equal_the_model_for_every_optimizer(said):
     assert told == {"SGD", "Adagrad", "SparseAdam and Adam"}
 
 
-def test_rows_moving_without_a_sparse_gradient_are_compared(said):
-    said("lookups")
-
-
-def test_served_and_trained_weights_agree_after_rollbacks_and_restarts(said):
-    said("rollback")
-
-
-def test_model_that_does_not_match_the_package_is_refused(said):
-    said("names")
-
-
-def test_weights_changed_between_steps_are_published(said):
-    said("changed_by_hand")
-
-
-def test_a_replaced_embedding_is_refused_before_anything_is_published(said):
-    said("replaced")
-
-
-def test_an_optimizer_whose_class_runs_no_step_hooks_publishes(said):
-    said("wrapped_steps")
-
-
-def test_left_out_parameters_are_skipped_and_merged_statistics_refused(said):
-    said("unused")
+@pytest.mark.parametrize(
+    "case", ["lookups", "rollback", "names", "changed_by_hand", "replaced", "wrapped_steps", "unused"]
+)
+def test_case_holds_in_a_loop_of_pytorch(said, case):
+    said(case)
 
 
 class Tensor:

@@ -2,7 +2,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.models.runs.curves import MOST_POINTS, Curve, curves_svg, key_html
@@ -10,6 +10,7 @@ from freshet_serving.models.runs.curves import MOST_POINTS, Curve, curves_svg, k
 numbers = st.floats(-1e12, 1e12) | st.sampled_from([0.0, 1e-12, math.nan, math.inf, 0.7123])
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(numbers, numbers), max_size=20), max_size=8), st.booleans())
 def test_picture_contains_all_finite_points(series, diagonal):
     svg = curves_svg([Curve("<a> & b", points) for points in series], "rows", diagonal)

@@ -1,5 +1,6 @@
 """Features are published as their rows arrive: the newest row of a key is served, after any crash."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,11 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.sessions.request import PredictRequest
+from tests.models.streams.servers import KafkaRows, RedisRows
+from tests.processor.extensions.remote_rows.fakes import needs_redis
 from tests.support import entities, packages
 
-ENTITY = replace(entities.ENTITY, inputs=["tags"])
+ENTITY = replace(entities.ENTITY, inputs=["tags"], text_nbytes=64)
 
 
 @pytest.fixture
@@ -32,9 +35,31 @@ def arrive(folder, name, rows):
     pq.write_table(pa.table(columns), folder / "rows" / f"{name}.parquet")
 
 
-def feed_of(folder, notes=None, **options):
+class FolderRows:
+    def __init__(self, folder):
+        self.url, self._folder, self._files = str(folder / "rows"), folder, 0
+
+    def send(self, *messages):
+        """A file of the messages that are rows: a folder of Parquet files has no others."""
+        self._files += 1
+        rows = [json.loads(message) for message in messages if message.startswith('{"user": ')]
+        arrive(self._folder, str(self._files), [(row["user"], row["tags"]) for row in rows if row["user"] != "x"])
+
+    def close(self): ...
+
+
+@pytest.fixture(
+    params=[FolderRows, pytest.param(RedisRows, marks=needs_redis), KafkaRows], ids=["folder", "redis", "kafka"]
+)
+def stream(request, folder):
+    made = request.param(folder) if request.param is FolderRows else request.param()
+    yield made
+    made.close()
+
+
+def feed_of(folder, notes=None, url=None, **options):
     note = (lambda line: None) if notes is None else notes.append
-    repository, source = str(folder / "repository"), str(folder / "rows")
+    repository, source = str(folder / "repository"), url or str(folder / "rows")
     return FeatureFeed(repository, "small", "profile", source, folder / "state", note=note, **options)
 
 
@@ -55,14 +80,24 @@ def tags_served(folder, users):
         return np.array_equal(one.outputs["score"], other.outputs["score"])
 
 
-def test_newest_row_of_a_key_is_served(folder):
-    arrive(folder, "a", [(1, ["a"]), (2, ["b"]), (1, ["c"])])
-    assert run(folder) == ["small 1.1: 2 rows of profile"]
-    assert tags_served(folder, {1: ["c"], 2: ["b"]})
-    arrive(folder, "b", [(2, ["a", "b"]), (99, [])])
-    assert run(folder) == ["small 1.2: 2 rows of profile"]
-    assert tags_served(folder, {1: ["c"], 2: ["a", "b"], 99: []})
-    assert run(folder) == []
+def message(user, tags):
+    return json.dumps({"user": user, "tags": tags})
+
+
+def test_newest_row_of_a_key_is_served_once_whatever_else_comes(folder, stream):
+    # Strings that a record has no room to keep are served all the same.
+    long = ["tag " + "x" * 40, "tag " + "y" * 40]
+    bad = "{", message("x", ["a"]), json.dumps({"tags": ["b"]})
+    stream.send(message(1, ["a"]), bad[0], message(2, ["b"]), *bad[1:], message(3, long), message(1, ["c"]))
+    notes = run(folder, url=stream.url)
+    assert notes[-1] == "small 1.1: 3 rows of profile"
+    skipped = sum(int(note.split()[0]) for note in notes if "invalid rows were skipped" in note)
+    assert skipped == (0 if isinstance(stream, FolderRows) else 3)
+    assert tags_served(folder, {1: ["c"], 2: ["b"], 3: long})
+    assert run(folder, url=stream.url) == []
+    stream.send(message(2, ["a", "b"]), message(99, []))
+    assert run(folder, url=stream.url) == ["small 1.2: 2 rows of profile"]
+    assert tags_served(folder, {1: ["c"], 2: ["a", "b"], 3: long, 99: []})
 
 
 def test_rows_after_the_position_are_published_again(folder):
@@ -78,7 +113,7 @@ def test_trainer_publishes_to_the_same_version(folder):
     trainer = Publisher(folder / "repository", "small")
     for step in (1, 3):
         arrive(folder, f"file-{step}", [(step, ["a"])])
-        run(folder)
+        assert run(folder) == [f"small 1.{step}: 1 rows of profile"]
         rows = packages.rows_of([0], step)
         # The trainer was not told of the features: they share no table.
         assert trainer.publish(rows={"user": ([0], rows)}).step == step + 1

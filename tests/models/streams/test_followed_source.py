@@ -23,7 +23,7 @@ def opened(tmp_path, stream, endless=False, clock=None):
     return FollowedSource(stream, journal, SCHEMA, endless, (clock or FakeClock()).now_s)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(COUNTS, st.integers(1, 40), st.integers(0, 100))
 def test_batches_equal_those_of_a_table_for_any_segments(tmp_path_factory, counts, rows, start):
     stream = ListStream()
@@ -37,7 +37,7 @@ def test_batches_equal_those_of_a_table_for_any_segments(tmp_path_factory, count
     assert all(len(batch) == rows for batch in batches[:-1])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(COUNTS, st.integers(1, 40), st.sets(st.integers(0, 120)), st.data())
 def test_rejected_rows_keep_their_numbers_but_are_not_returned(tmp_path_factory, counts, rows, bad, data):
     stream = ListStream(bad)

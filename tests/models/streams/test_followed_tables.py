@@ -20,11 +20,12 @@ from freshet_serving.models.streams.followed_tables import KEEP_S, LOOK_S, POLL_
 from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.models.streams.table_copy import read_copy
 from freshet_serving.processor.errors import BadInput, NotReady
-from tests.models.streams.test_feature_feed_streams import KafkaRows, RedisRows
+from tests.models.streams.servers import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
 from tests.support.failing_calls import FailingCalls
 from tests.support.waiting import until
 
+COPY = "run/tables/entities.item/table.safetensors"
 KEY, PRICE, TAGS = Field("item", "string"), Field("price", "float"), Field("tags", "strings")
 
 
@@ -47,9 +48,6 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    # Folders are listed whenever asked.
-    monkeypatch.setattr("freshet_serving.models.streams.growing_folder.LOOK_S", 0.0)
-    monkeypatch.setattr("freshet_serving.models.streams.growing_folder.LOOK_SHARE", 0)
     return Clock(monkeypatch)
 
 
@@ -232,12 +230,11 @@ def dying(when):
 DEATHS = st.sampled_from(["", "", "before", "after"])
 
 
-@pytest.mark.parametrize("timed", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_no_change_of_a_file_is_lost_by_kills(timed, data, tmp_path_factory):
+def test_no_change_of_a_file_is_lost_by_kills(data, tmp_path_factory):
     """What a reader is told since a mark of any earlier process leads to the newest content."""
-    folder = tmp_path_factory.mktemp("file")
+    folder, timed = tmp_path_factory.mktemp("file"), data.draw(st.booleans())
     contents = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3), min_size=1)
     with pytest.MonkeyPatch.context() as patches:
         clock = Clock(patches)
@@ -287,7 +284,18 @@ class RedisRecords(RedisRows):
                 client.xadd("items", {"item": item, "price": price, "tags": "|".join(["a"] * int(price))})
 
 
-@pytest.fixture(params=[FolderRecords, pytest.param(RedisRecords, marks=needs_redis)], ids=["folder", "redis"])
+class KafkaRecords(KafkaRows):
+    def __init__(self, folder):
+        super().__init__()
+
+    def send(self, prices):
+        super().send(*(json.dumps({"item": item, "price": p, "tags": ["a"] * p}) for item, p in prices.items()))
+
+
+@pytest.fixture(
+    params=[FolderRecords, pytest.param(RedisRecords, marks=needs_redis), KafkaRecords],
+    ids=["folder", "redis", "kafka"],
+)
 def stream(request, tmp_path):
     made = request.param(tmp_path)
     yield made
@@ -300,8 +308,8 @@ def test_records_of_a_stream_count_by_key_and_remove_none(tmp_path, clock, strea
     assert (table.mark, prices_of(table.newest())) == (2, {"a": 1, "b": 2})
     stream.send({"b": 3, "c": 4})
     stream.send({"c": 5})
-    clock.look(table, 1)
-    assert (table.mark, prices_of(table.changed(2))) == (5, {"b": 3, "c": 5})
+    until(lambda: clock.look(table, 1).mark == 5)
+    assert prices_of(table.changed(2)) == {"b": 3, "c": 5}
     assert prices_of(table.changed(4)) == {"c": 5}
     again = opened(stream.url, tmp_path / "run")
     assert (again.identity, again.mark) == (table.identity, 5)
@@ -316,39 +324,20 @@ def test_copy_is_at_most_some_minutes_old(tmp_path, clock, monkeypatch):
     table = opened(stream.url, tmp_path / "run")
     stream.send({"a": 9})
     clock.look(table)
-    folder = tmp_path / "run"
-    assert read_copy_of(folder) == 8
+    assert mark_of_copy(tmp_path) == 8
     clock.now_s += KEEP_S
     clock.look(table, 1)
-    assert read_copy_of(folder) == 9
+    assert mark_of_copy(tmp_path) == 9
     for file in stream.url.iterdir():
         file.unlink()
     stream.send({"z": 1})
-    again = opened(stream.url, folder)
+    again = opened(stream.url, tmp_path / "run")
     assert prices_of(again.changed(8)) == {"a": 9, "z": 1}
 
 
-def read_copy_of(folder):
+def mark_of_copy(folder):
     """The mark of a table's copy."""
-    path = folder / "tables" / "entities.item" / "table.safetensors"
-    return read_copy(path, KEY, (PRICE, TAGS), timed=False).mark
-
-
-def test_records_of_a_topic_are_followed(tmp_path, clock):
-    topic = KafkaRows()
-
-    def send(item, price):
-        topic.send(json.dumps({"item": item, "price": price, "tags": ["a"] * price}))
-
-    send("a", 1)
-    table = opened(topic.url, tmp_path / "run")
-    send("b", 2)
-    send("a", 3)
-    until(lambda: clock.look(table, 1).mark == 3)
-    again = opened(topic.url, tmp_path / "run")
-    for one in (table, again):
-        assert (one.identity, prices_of(one.changed(1))) == (table.identity, {"a": 3, "b": 2})
-    topic.close()
+    return read_copy(folder / COPY, KEY, (PRICE, TAGS), timed=False).mark
 
 
 def test_records_before_the_copy_are_never_read_again(tmp_path, clock, monkeypatch):
@@ -399,7 +388,7 @@ def test_damaged_copy_of_a_stream_is_read_again_from_it(tmp_path, clock):
     stream = FolderRecords(tmp_path)
     stream.send({"a": 1})
     first = opened(stream.url, tmp_path / "run")
-    copy = tmp_path / "run" / "tables" / "entities.item" / "table.safetensors"
+    copy = tmp_path / COPY
     copy.write_bytes(copy.read_bytes()[:-1] + b"x")
     table = opened(stream.url, tmp_path / "run")
     assert table.identity != first.identity
@@ -436,14 +425,12 @@ def test_what_cannot_be_followed_is_refused_in_one_line(tmp_path, path, got):
         open_table(section, tmp_path / "run", open_stream)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_no_record_is_lost_by_kills(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream")
     stream = FolderRecords(folder)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_S", 0.0)
-        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_SHARE", 0)
         patches.setattr(table_state, "RECENT_ROWS", data.draw(st.sampled_from([0, 2, 1024])))
         clock = Clock(patches)
         table, sent, served, told = None, {}, {}, None
@@ -474,8 +461,6 @@ def test_no_record_is_lost_by_full_disks(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stream")
     stream = FolderRecords(folder)
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_S", 0.0)
-        patches.setattr("freshet_serving.models.streams.growing_folder.LOOK_SHARE", 0)
         patches.setattr(table_state, "RECENT_ROWS", data.draw(st.sampled_from([0, 2, 1024])))
         clock, calls = Clock(patches), FailingCalls(folder / "run", patches)
         table, sent = None, {}

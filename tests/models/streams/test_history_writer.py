@@ -145,7 +145,7 @@ def logs(draw):
     return [(user, float(time), int(click > 0)) for (user, _, click), time in zip(drawn, times.tolist())]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(
     logs(),
     st.booleans(),

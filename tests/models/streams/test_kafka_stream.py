@@ -6,29 +6,14 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the kafka extra is not installed")
 
-import confluent_kafka as ck
-
 from freshet_serving.models.streams import kafka_stream
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.kafka_stream import KafkaStream
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.errors import BadInput
 from tests.models.streams.made import SCHEMA, rows_of, said
+from tests.models.streams.servers import MockCluster
 from tests.support.waiting import until
-
-
-class MockCluster:
-    """Brokers in this process, with topics of four partitions."""
-
-    def __init__(self):
-        self.producer = ck.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
-        brokers = self.producer.list_topics(timeout=10).brokers.values()
-        self.url = "kafka://" + ",".join(f"{broker.host}:{broker.port}" for broker in brokers) + "/clicks"
-
-    def send(self, values, partition=None):
-        for n, value in enumerate(values):
-            self.producer.produce("clicks", value, partition=n % 4 if partition is None else partition)
-        assert self.producer.flush(10) == 0
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +90,7 @@ def test_topic_that_lost_its_read_messages_is_refused_as_different(cluster, tmp_
 
 
 def test_replay_from_a_topic_that_lost_rows_is_an_error(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 0.3)
     cluster.send(messages(0, 8))
     source = opened(cluster, tmp_path, endless=True)
     take(source, 8)
@@ -118,7 +103,7 @@ def test_replay_from_a_topic_that_lost_rows_is_an_error(cluster, tmp_path, monke
 
 
 def test_missing_broker_gives_a_one_line_error(monkeypatch):
-    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kafka_stream, "TIMEOUT_S", 0.1)
     stream = KafkaStream("kafka://127.0.0.1:1/clicks", SCHEMA)
     with pytest.raises(BadInput, match=r"data.path: expected Kafka's topic 'clicks', got "):
         stream.begin([])

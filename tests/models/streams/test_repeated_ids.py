@@ -13,7 +13,7 @@ from freshet_serving.models.streams.join_run import NOTED_S, JoinRun
 from freshet_serving.models.streams.repeated_ids import _digests
 from freshet_serving.processor.repository.warmup import METADATA
 from tests.models.streams.recordings import BEGAN_S, Place, outcomes, put, recorded_as, recording
-from tests.models.streams.test_join_run import Killed, killed_after
+from tests.models.streams.test_join_run import Killed, killed_after, turns
 
 FATES = ("positives", "late", "unmatched", "duplicates", "too_late", "ambiguous")
 COUNTED = ("rows", "positives", "late", "retried", "disowned", "ambiguous")
@@ -107,13 +107,10 @@ def test_missing_recording_leaves_a_repeated_request_ambiguous(place):
         record(place, number, [("r17", 0, time_s, 0.25)], [1.0])
     place.clock.now_s = BEGAN_S + 60.0
     run = JoinRun(place.settings(follow=True), place.clock)
-    for _ in range(9):
-        run.run_once()
-    assert run.status().waiting == 2
+    turns(run, lambda: run.status().waiting == 2)
     next(place.recordings.glob("*-1.parquet")).unlink()
     place.clock.now_s = BEGAN_S + 300.0
-    for _ in range(9):
-        run.run_once()
+    turns(run, lambda: run.status().waiting == 0)
     assert (counts(run), run.status().counts.lost) == ({"disowned": 1}, 1)
 
 
@@ -137,7 +134,7 @@ def crowds(draw):
     return rows, sorted(((f"r{n}", float(time_s)) for n, time_s in hits), key=lambda hit: hit[1])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=crowds(), kills=st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=3))
 def test_kill_never_gives_a_row_a_foreign_label(crowd, kills, tmp_path_factory):
     rows, hits = crowd

@@ -20,7 +20,7 @@ def opened(tmp_path, identity="a folder"):
     return StreamJournal(tmp_path / "stream.journal", identity)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(COUNTS, COUNTS, st.integers(0, 60))
 def test_rows_keep_their_numbers_when_reopened(tmp_path_factory, before, after, row):
     tmp_path = tmp_path_factory.mktemp("journal")
@@ -40,7 +40,7 @@ def test_rows_keep_their_numbers_when_reopened(tmp_path_factory, before, after, 
     assert list(again.since(row)) == wanted
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(COUNTS.filter(bool), st.data())
 def test_partial_line_after_a_crash_is_removed(tmp_path_factory, counts, data):
     tmp_path = tmp_path_factory.mktemp("journal")

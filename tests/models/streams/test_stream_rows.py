@@ -120,7 +120,7 @@ def test_arrow_stream_with_missing_or_mistyped_column_is_reported():
     assert "expected integers for kind 'id', got a column of type string" in part.why
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_corrupted_arrow_stream_never_gives_more_rows(data):
     whole = bytearray(arrow_of(table_of(0, 8)))
@@ -131,7 +131,7 @@ def test_corrupted_arrow_stream_never_gives_more_rows(data):
     assert len(refused) <= 8
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 40)), st.integers(1, 41))
 def test_every_row_is_returned_or_rejected_once_in_order(bad, count):
     rows = [row | ({"clicked": 9} if row["user"] in bad else {}) for row in rows_of(0, count)]

@@ -3,7 +3,6 @@
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,9 +48,8 @@ def said(changed):
     return dict(zip(names, prices)) | {int(key.split()[1]): None for key in changed.removed.tolist()}
 
 
-@pytest.mark.parametrize("timed", [False, True])
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+@given(timed=st.booleans(), data=st.data())
 def test_records_are_found_and_told_as_a_list_of_them_says(timed, data):
     """With and without times, whatever parts the rows are in."""
     state, told, since = empty(timed), [], 0
@@ -83,7 +81,7 @@ def test_records_are_found_and_told_as_a_list_of_them_says(timed, data):
                 since = state.mark
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.dictionaries(ITEMS, st.integers(0, 3), min_size=1), min_size=2, max_size=6), st.booleans())
 def test_replaced_contents_differ_by_what_is_told(contents, timed):
     state, states = empty(timed), []

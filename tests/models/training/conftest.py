@@ -1,21 +1,56 @@
+import os
+import sys
+
 import pytest
 
 
-@pytest.fixture(scope="session")
-def _stand_ins(tmp_path_factory):
-    pytest.importorskip("tensorflow", reason="training needs the train extra")
-    from tests.models.training.trainers import CompiledOnce, Trainers
+@pytest.fixture(autouse=True)
+def decoded_here(monkeypatch):
+    """Decode the files that a test writes in its own process: one beside it takes half a second to start.
 
-    return Trainers(), CompiledOnce(tmp_path_factory.mktemp("compiled"))
+    Nothing is flushed to the disk meanwhile: no power fails here.
+    """
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    decoding = sys.modules.get("freshet_serving.models.data.decoding")
+    if decoding is not None:
+        from freshet_serving.models.data.decoding_child import answer, plain
+
+        monkeypatch.setattr(
+            decoding.DecoderPool, "_answer", lambda pool, request: (plain(batch) for batch in answer(request, {}))
+        )
+
+
+@pytest.fixture(scope="session")
+def _compiled(tmp_path_factory):
+    pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from tests.models.training.trainers import CompiledOnce
+
+    return CompiledOnce(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture
-def quick(_stand_ins, monkeypatch):
-    """Runs that trace and compile each model once: trainers renewed, what holds no weights copied."""
-    trainers, compiled = _stand_ins
-    monkeypatch.setattr("freshet_serving.models.training.loop.Trainer", trainers)
+def quick(_compiled, monkeypatch):
+    """Publish what holds no weights of a network once, and copies of it after that."""
+    stand_in(_compiled, monkeypatch)
+
+
+def stand_in(compiled, monkeypatch):
     monkeypatch.setattr("freshet_serving.compiler.building.packaging.parts", compiled.parts)
     monkeypatch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
     monkeypatch.setattr(
         "freshet_serving.compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path)
     )
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A redis-server for histories, which a run that cannot reach it tries again at once."""
+    from freshet_serving.models.runs import outages
+    from freshet_serving.models.streams import history_writer
+    from tests.processor.extensions.remote_rows.fakes import RedisServer
+
+    monkeypatch.setattr(outages, "FIRST_S", 0.02)
+    monkeypatch.setattr(history_writer, "MOST_S", 0.02)
+    server = RedisServer(options=["--appendonly", "no"]).start()
+    yield server
+    server.close()

@@ -85,6 +85,22 @@ def make_batch(rows, seed=0, users=60, items=40, start=0):
     return Batch(columns, label, 1_700_000_000.0 + start + np.arange(rows) / 2, start)
 
 
+class Notes:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self):
+        self.notes, self.begun, self.done = [], [], 0
+
+    def begin(self, what, total):
+        self.begun.append((what, total))
+
+    def advance(self, done):
+        self.done += done
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 BEGINNING = 584
 
 

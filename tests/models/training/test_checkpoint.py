@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.training.checkpoint import Checkpoints, RunState, changes_of
-from freshet_serving.models.training.spec import draft
 from freshet_serving.processor.errors import Corrupt
 from tests.models.training.streams import PARTS, MixedSource, differing, make_batch, make_config, snapshot, untouched
-from tests.models.training.trainers import Trainers
+from tests.models.training.trainers import make_trainer
 
 pytestmark = pytest.mark.tensorflow
 
@@ -20,25 +19,13 @@ STATE = RunState(
 )
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    """Two trainers of one configuration, made once."""
-    return [(Trainers(), make_config(tmp_path_factory.mktemp("r"), optimizer="adam")) for _ in range(2)]
-
-
 @pytest.fixture
-def trainer(pair):
-    return fresh(pair[0])
+def trainer(tmp_path):
+    return make_trainer(make_config(tmp_path, optimizer="adam"))
 
 
-@pytest.fixture
-def other(pair):
-    return fresh(pair[1])
-
-
-def fresh(made):
-    trainers, config = made
-    return trainers(draft(config, {}), config.train, config.network)
+other = trainer
+"""Another one of the same configuration."""
 
 
 def learn(trainer, *numbers, rows=32, users=60):
@@ -185,9 +172,10 @@ def test_requested_checkpoints_stay_restorable_and_others_are_removed(trainer, o
 
 
 @pytest.fixture(scope="module")
-def sound(pair, tmp_path_factory):
+def sound(tmp_path_factory):
     """A full checkpoint and an increment of a small model, as bytes by name."""
-    folder, trainer = tmp_path_factory.mktemp("sound"), fresh(pair[0])
+    folder = tmp_path_factory.mktemp("sound")
+    trainer = make_trainer(make_config(folder, optimizer="adam"))
     checkpoints = Checkpoints(folder)
     for n in range(2):
         learn(trainer, n, rows=3)
@@ -195,9 +183,9 @@ def sound(pair, tmp_path_factory):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp_path_factory, data):
+def test_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, other, tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("broken")
     chosen = data.draw(st.sampled_from(sorted(sound)))
     raw = bytearray(sound[chosen])
@@ -211,7 +199,7 @@ def test_truncated_or_bit_flipped_file_is_refused_in_one_line(sound, pair, tmp_p
     for name, whole in sound.items():
         (folder / name).write_bytes(raw if name == chosen else whole)
     with pytest.raises(Corrupt) as refused:
-        Checkpoints(folder).restore(pair[1][0](draft(pair[1][1], {}), pair[1][1].train, pair[1][1].network))
+        Checkpoints(folder).restore(other)
     assert "\n" not in str(refused.value)
     assert str(folder) not in str(refused.value)
 
@@ -260,11 +248,6 @@ def test_empty_folder_has_nothing_to_restore(trainer, tmp_path):
     checkpoints = Checkpoints(tmp_path / "new")
     assert checkpoints.restore(trainer) is None
     assert checkpoints.newest() is None
-
-
-def test_scaling_is_restored_without_a_trainer(trainer, tmp_path):
-    Checkpoints(tmp_path).save(trainer, STATE)
-    assert Checkpoints(tmp_path).newest().scaling == {"price": (0.1, 1 / 3)}
 
 
 @pytest.mark.parametrize("cut", [64, 192, 256])

@@ -9,8 +9,8 @@ from freshet_serving.models.training import loop as running
 from freshet_serving.models.training.early_stopping import best_epoch
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.generation import Generation
-from tests.models.training.streams import MixedSource, differing, make_config, snapshot
-from tests.models.training.test_loop import Disk, Killed, Notes
+from tests.models.training.streams import MixedSource, Notes, differing, make_config, snapshot
+from tests.models.training.test_loop import Disk, Killed
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -55,18 +55,6 @@ def test_early_stopped_run_equals_one_of_the_best_epochs_bitwise(tmp_path):
     assert differing(snapshot(run.trainer), snapshot(plain.trainer)) == []
     assert run.held_out.auc() == plain.held_out.auc()
     assert len(run.held_out) == 64
-
-
-def test_held_out_rows_are_learned_once_at_the_end(tmp_path):
-    run = TrainingRun(config(tmp_path, epochs=2, patience=1), MixedSource(ROWS))
-    learned, learn = [], run.trainer.learn
-    run.trainer.learn = lambda work: learned.append((work.batch.start, work.batch.end)) or learn(work)
-    try:
-        run.full()
-    finally:
-        del run.trainer.learn
-    epoch = [(first, first + 32) for first in range(0, 192, 32)]
-    assert learned == epoch * 2 + [(192, 224), (224, 256)]
 
 
 def test_rows_with_equal_labels_end_at_the_last_epoch(tmp_path):

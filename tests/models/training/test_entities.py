@@ -17,9 +17,9 @@ from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from tests.models.training.test_loop import Notes
+from tests.models.training.streams import Notes
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 ITEMS, EVENTS = 60, 3000
 

@@ -5,8 +5,6 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
@@ -14,33 +12,17 @@ from freshet_serving.models.config.train_config import StartOptions
 from freshet_serving.models.training import checkpoint as saving
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.errors import Conflict, NotReady
-from freshet_serving.processor.generation import UNDO_DEPTH, Generation
+from freshet_serving.processor.generation import UNDO_DEPTH
 from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents, stored
 from freshet_serving.processor.repository.log.damage import repair
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.streams import MixedSource, differing, make_config, snapshot, spread
+from tests.models.training.streams import MixedSource, Notes, differing, make_config, snapshot, spread
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 FULL_ROWS, DELTA_ROWS, ROWS = 128, 32, 1600
-
-
-class Heard:
-    """A reporter that keeps its notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def begin(self, what, total):
-        pass
-
-    def advance(self, done):
-        pass
-
-    def note(self, text):
-        self.notes.append(text)
 
 
 def config(repository, snapshot_after=0, **options):
@@ -50,7 +32,7 @@ def config(repository, snapshot_after=0, **options):
 
 def start(repository, replay=False, rows=ROWS, **options):
     """A run that has published its version, or has resumed -> (the run, its stream, its notes)."""
-    heard = Heard()
+    heard = Notes()
     run = TrainingRun(
         config(repository, **options), MixedSource(rows), reporter=heard, start_options=StartOptions(replay)
     )
@@ -397,48 +379,6 @@ def test_unwritable_snapshot_does_not_stop_the_trainer(tmp_path, monkeypatch):
     assert advance(stream, 2) == ["1.1", "1.2"]
     assert notes[-1] == "could not write a snapshot: snapshot: full"
     assert_at_head(run)
-
-
-ACTIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("publish"), st.integers(1, 4)),
-        st.tuples(st.just("back"), st.integers(1, 6)),
-        st.tuples(st.just("resume"), st.booleans()),
-        st.tuples(st.just("foreign"), st.booleans()),
-    ),
-    min_size=3,
-    max_size=12,
-)
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=ACTIONS, optimizer=st.sampled_from(["adagrad", "adam"]), snapshot_after=st.sampled_from([0, 2]))
-def test_trainer_equals_the_head_after_any_publications_and_rollbacks(
-    tmp_path_factory, actions, optimizer, snapshot_after
-):
-    repository = tmp_path_factory.mktemp("any")
-    options = {"optimizer": optimizer, "snapshot_after": snapshot_after}
-    run, stream, _ = start(repository, **options)
-    published = []
-    for action, value in actions:
-        history = chain(repository).history
-        if action == "publish":
-            for _ in range(value):
-                generation = next(stream)
-                published.append(generation)
-                assert_at_head(run)
-        elif action == "back":
-            line = history.line()
-            roll_back(repository, line[max(0, len(line) - 1 - value)].step)
-        elif action == "foreign":
-            foreign(repository, value)
-        else:
-            run, stream, _ = start(repository, replay=value, **options)
-            assert_at_head(run)
-    assert len(published) == len(set(published))
-    generation = next(stream)
-    assert_at_head(run)
-    assert generation == Generation(1, chain(repository).history.top)
 
 
 @pytest.mark.parametrize("lost", [False, True])

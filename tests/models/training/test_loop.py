@@ -17,8 +17,7 @@ pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.evaluate_section import EvaluateConfig
 from freshet_serving.models.config.feature_sections import FeatureConfig
-from freshet_serving.models.config.publish_section import PublishConfig
-from freshet_serving.models.data.synthetic import SyntheticSource, default_features
+from freshet_serving.models.data.synthetic import SyntheticSource
 from freshet_serving.models.training import loop as running
 from freshet_serving.models.training import resolved_config, run_start, run_summary
 from freshet_serving.models.training.defaults import BEFORE
@@ -31,9 +30,11 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import VersionReader, table_file
 from freshet_serving.processor.versions.served_version import ServedVersion
+from tests.models.training.conftest import stand_in
 from tests.models.training.streams import (
     FEATURES,
     MixedSource,
+    Notes,
     differing,
     exported,
     make_config,
@@ -67,31 +68,10 @@ def finish(config, source=None):
     return run
 
 
-class Notes:
-    """A reporter that keeps what it is told."""
-
-    def __init__(self):
-        self.notes, self.begun, self.done = [], [], 0
-
-    def begin(self, what, total):
-        self.begun.append((what, total))
-
-    def advance(self, done):
-        self.done += done
-
-    def note(self, text):
-        self.notes.append(text)
-
-
 def test_run_publishes_a_version_and_its_deltas(tmp_path):
-    features = [
-        FeatureConfig(name, table="" if f["kind"] == "float" else name, **f) for name, f in default_features().items()
-    ]
-    config = make_config(tmp_path, features, full_rows=1000, delta_rows=300)
+    config = make_config(tmp_path, full_rows=1000, delta_rows=300)
     notes, seconds = Notes(), iter(range(1_000, 2_000))
-    run = TrainingRun(
-        config, SyntheticSource(rows=2000, users=100, items=50), reporter=notes, unix_s=lambda: float(next(seconds))
-    )
+    run = TrainingRun(config, MixedSource(2000), reporter=notes, unix_s=lambda: float(next(seconds)))
 
     summary = run.run()
 
@@ -102,11 +82,9 @@ def test_run_publishes_a_version_and_its_deltas(tmp_path):
     assert 0.5 < summary.streamed.auc() < 1
     reader = VersionReader(tmp_path / "mixed" / "1")
     reader.verify()
-    assert {t.name: t.dim for t in reader.manifest.tables} == dict.fromkeys(
-        ["user_id", "item_id", "category", "tags", "hour"], 16
-    )
+    assert {t.name: t.dim for t in reader.manifest.tables} == {"user": 4, "item": 8, "city": 4, "tag": 4}
     assert reader.manifest.created_at == 1000.0
-    met = reader.tensors(table_file("hour"))["frequencies"]
+    met = reader.tensors(table_file("city"))["frequencies"]
     assert met.dtype == np.uint32
     assert met.sum() >= 1000 // 64
     deltas = [read_delta(tmp_path / "mixed" / "1" / "deltas" / f"{n}.safetensors") for n in (1, 2, 3, 4)]
@@ -164,23 +142,36 @@ def test_resumed_run_continues_at_the_exact_row(tmp_path):
     assert finish(make_config(tmp_path), source).state.position == ROWS
 
 
-def test_repeating_a_finished_run_does_nothing(tmp_path):
-    finish(make_config(tmp_path))
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    again = finish(make_config(tmp_path))
-    assert again.state.position == ROWS
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+def test_finished_run_is_left_alone_until_there_are_new_rows(tmp_path):
+    def files(folder=tmp_path):
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
+    config = make_config(tmp_path)
+    finish(config)
+    before = files()
+    assert finish(config).state.position == ROWS
+    assert files() == before
 
-def test_appended_rows_are_learned_by_the_next_run(tmp_path):
-    finish(make_config(tmp_path))
-    longer = finish(make_config(tmp_path), MixedSource(ROWS + 96))
+    before = files(tmp_path / "mixed")
+    finish(replace(config, model=replace(config.model, name="other")))
+    assert files(tmp_path / "mixed") == before
+    assert Repository(tmp_path).models() == ["mixed", "other"]
+
+    longer = finish(config, MixedSource(ROWS + 96))
     assert longer.state.position == ROWS + 96
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(longer.trainer))
 
+    # Without its checkpoints it publishes the next version.
+    shutil.rmtree(tmp_path / ".checkpoints")
+    run = finish(config)
+    assert Repository(tmp_path).versions("mixed") == [1, 2]
+    assert run.state.version == 2
+    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
 
-def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
-    config = make_config(tmp_path, epochs=3, holdout=0.25)
+
+@pytest.mark.parametrize("settings", [{"epochs": 3}, {"epochs": 2, "patience": 1}], ids=["epochs", "early stopping"])
+def test_only_the_last_epoch_learns_the_held_out_rows(settings, tmp_path):
+    config = make_config(tmp_path, holdout=0.25, **settings)
     run = TrainingRun(config, MixedSource(ROWS))
     learned = []
     learn = run.trainer.learn
@@ -189,48 +180,21 @@ def test_only_the_last_epoch_learns_the_held_out_rows(tmp_path):
         run.full()
     finally:
         del run.trainer.learn
-    assert learned == [(0, 64), (64, 128), (128, 192)] * 3 + [(192, 256)]
+    assert learned == [(0, 64), (64, 128), (128, 192)] * settings["epochs"] + [(192, 256)]
     assert len(run.held_out) == 64
 
 
-def test_run_without_deltas_publishes_one_version_of_all_rows(tmp_path):
-    run = finish(make_config(tmp_path, full_rows=0, delta_rows=0))
-    assert run.state.position == ROWS
-    assert list((tmp_path / "mixed" / "1" / "deltas").iterdir()) == []
-    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_time_only_deltas_follow_each_due_batch(tmp_path):
+@pytest.mark.parametrize(
+    ("publish", "deltas"),
+    [({"full_rows": 0, "delta_rows": 0}, 0), ({"delta_rows": 0, "delta_seconds": 1e-9}, -(-(ROWS - FULL_ROWS) // 64))],
+    ids=["none", "by time after each batch"],
+)
+def test_deltas_are_those_that_are_due(tmp_path, publish, deltas):
     config = make_config(tmp_path)
-    config = replace(config, publish=PublishConfig(str(tmp_path), FULL_ROWS, 0, 1e-9))
-    run = finish(config)
-    assert run.state.step == -(-(ROWS - FULL_ROWS) // 64)
+    run = finish(replace(config, publish=replace(config.publish, **publish)))
+    assert (run.state.position, run.state.step) == (ROWS, deltas)
+    assert len(list((tmp_path / "mixed" / "1" / "deltas").iterdir())) == deltas
     assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_second_model_in_the_repository_is_left_unchanged(tmp_path):
-    config = make_config(tmp_path)
-    finish(config)
-    before = {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()}
-    finish(replace(config, model=replace(config.model, name="other")))
-    assert {path: path.read_bytes() for path in (tmp_path / "mixed").rglob("*") if path.is_file()} == before
-    assert Repository(tmp_path).models() == ["mixed", "other"]
-
-
-def test_training_without_its_checkpoints_publishes_the_next_version(tmp_path):
-    finish(make_config(tmp_path))
-    shutil.rmtree(tmp_path / ".checkpoints")
-    run = finish(make_config(tmp_path))
-    assert Repository(tmp_path).versions("mixed") == [1, 2]
-    assert run.state.version == 2
-    assert served_as_bytes(replayed(tmp_path).export()) == served_as_bytes(exported(run.trainer))
-
-
-def test_changed_model_configuration_is_refused_until_checkpoints_are_removed(tmp_path):
-    finish(make_config(tmp_path))
-    changed = make_config(tmp_path, optimizer="ftrl")
-    with pytest.raises(BadInput, match=r"train\.optimizer was 'adagrad' and is 'ftrl'"):
-        TrainingRun(changed, MixedSource(ROWS))
 
 
 LEFT_OUT = {"optimizer": "", "batch_rows": 0, "learning_rate": 0, "dense_learning_rate": 0, "initial_accumulator": 0}
@@ -364,17 +328,12 @@ class Whole:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, _stand_ins):
+def whole(tmp_path_factory, _compiled):
     folder = tmp_path_factory.mktemp("whole")
     repository, disks = folder / "repository", folder / "disks"
     generations = {}
     with pytest.MonkeyPatch.context() as patch:
-        trainers, compiled = _stand_ins
-        patch.setattr("freshet_serving.models.training.loop.Trainer", trainers)
-        patch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
-        patch.setattr(
-            "freshet_serving.compiler.dense.dense_graph.DenseGraph.save", lambda graph, path: compiled.save(graph, path)
-        )
+        stand_in(_compiled, patch)
         patch.setattr(running, "CHECKPOINT_SECONDS", 0.0)
         disk = Disk(patch, lambda n: shutil.copytree(repository, disks / f"{n:03d}"))
         run = TrainingRun(make_config(repository), MixedSource(ROWS))
@@ -467,13 +426,6 @@ def test_fused_outputs_are_published_and_served_with_their_constants(tmp_path):
     deltas = list((tmp_path / "mixed" / "1" / "deltas").iterdir())
     assert len(deltas) == DELTAS
     assert all("fusion/final" not in read_delta(path).dense for path in deltas)
-
-
-def test_different_fusion_does_not_continue_a_checkpoint(tmp_path):
-    finish(make_config(tmp_path))
-
-    with pytest.raises(BadInput):
-        finish(replace(make_config(tmp_path), fusion={"final": "score * 2"}))
 
 
 def test_run_leaves_configuration_metrics_and_report_next_to_the_repository(tmp_path):

@@ -5,7 +5,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,38 +19,10 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.support.waiting import until
+from tests.models.training.event_files import Clicks, stop_when
+from tests.models.training.streams import Notes
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
-
-
-class Clicks:
-    """Files of clicks that come into a folder; every id's share of ones is its own."""
-
-    def __init__(self, folder, seed=0):
-        self.folder, self.random, self.files = folder, np.random.default_rng(seed), 0
-        folder.mkdir()
-
-    def send(self, rows, shuffled=False, flipped=False):
-        user, item = self.random.integers(0, 40, rows), self.random.integers(0, 30, rows)
-        logit = 1.5 * np.sin(user * 2.4) + 1.5 * np.cos(item * 1.7)
-        label = (self.random.random(rows) < 1 / (1 + np.exp(-logit))).astype(np.float64)
-        if shuffled:
-            self.random.shuffle(label)
-        if flipped:
-            label = 1 - label
-        table = pa.table(
-            {"user": user, "item": item, "clicked": label, "ts": 1.7e9 + self.files + np.arange(rows) / rows}
-        )
-        path = self.folder / f"{self.files:05}.parquet"
-        pq.write_table(table, path.with_name("." + path.name))
-        path.with_name("." + path.name).rename(path)
-        self.files += 1
-
-
-def stop_when(run, condition):
-    """Stop a run, from another thread, once the condition holds."""
-    threading.Thread(target=lambda: (until(condition), run.stop()), daemon=True).start()
 
 
 def config_of(tmp_path, **publish):
@@ -66,16 +37,6 @@ def config_of(tmp_path, **publish):
     )
 
 
-class Notes:
-    def __init__(self):
-        self.lines = []
-
-    def begin(self, what, total): ...
-    def advance(self, done): ...
-    def note(self, text):
-        self.lines.append(text)
-
-
 @pytest.fixture
 def clicks(tmp_path):
     return Clicks(tmp_path / "clicks")
@@ -83,6 +44,14 @@ def clicks(tmp_path):
 
 def begin(config, notes=None):
     return TrainingRun(config, reporter=notes if notes is not None else Notes())
+
+
+def started(tmp_path, clicks, notes=None, **publish):
+    """A run that has published a version of 300 rows."""
+    clicks.send(300)
+    run = begin(config_of(tmp_path, **publish), notes)
+    run.full()
+    return run
 
 
 def ledger_of(tmp_path):
@@ -119,9 +88,7 @@ def test_existing_rows_make_the_version_and_new_ones_deltas(tmp_path, clicks):
 
 
 def test_delta_is_published_by_time_even_without_new_rows(tmp_path, clicks, monkeypatch):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_seconds=0.2))
-    run.full()
+    run = started(tmp_path, clicks, delta_seconds=0.2)
     clicks.send(40)
     stream = run.stream()
     assert str(next(stream)) == "1.1"
@@ -153,9 +120,7 @@ def test_resumed_run_reads_each_row_once_after_its_checkpoint(tmp_path, clicks):
 
 
 def test_new_version_is_published_on_schedule_while_the_stream_continues(tmp_path, clicks):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=250))
-    run.full()
+    run = started(tmp_path, clicks, delta_rows=100, version_rows=250)
     clicks.send(600)
     stream = run.stream()
     found = []
@@ -168,11 +133,9 @@ def test_new_version_is_published_on_schedule_while_the_stream_continues(tmp_pat
     assert begin(run.config).state.version_row == run.state.version_row == 900
 
 
-def test_old_versions_are_removed_after_a_new_one(tmp_path, clicks):
-    clicks.send(300)
+def test_old_versions_are_removed_after_a_new_one_unless_the_policy_is_unreadable(tmp_path, clicks):
     notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
-    run.full()
+    run = started(tmp_path, clicks, notes, delta_rows=100, version_rows=100, keep_versions=2)
     repository = Repository(tmp_path / "repository")
     repository.keep_labels("ctr", {"stable": 2})
     clicks.send(500)
@@ -180,35 +143,23 @@ def test_old_versions_are_removed_after_a_new_one(tmp_path, clicks):
     while run.state.version < 5:
         next(stream)
     assert repository.versions("ctr") == [2, 4, 5]
-    assert [line for line in notes.lines if line.startswith("removed")] == [
+    assert [line for line in notes.notes if line.startswith("removed")] == [
         "removed ctr 1: publish.keep_versions is 2",
         "removed ctr 3: publish.keep_versions is 2",
     ]
-    # The rest of the stream is learned upon the newest.
-    assert str(next(stream)).startswith("5.")
-
-
-def test_unreadable_policy_removes_no_version_and_training_continues(tmp_path, clicks):
-    clicks.send(300)
-    notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100, keep_versions=2), notes)
-    run.full()
-    repository = Repository(tmp_path / "repository")
+    # The rest of the stream is learned upon the newest; an unreadable policy removes nothing.
     repository.keep_traffic("ctr", {"policy": {"versions": 7}})
-    clicks.send(300)
-    stream = run.stream()
-    while run.state.version < 3:
-        next(stream)
-    assert repository.versions("ctr") == [1, 2, 3]
-    assert notes.lines[-1].startswith(
+    clicks.send(100)
+    while run.state.version < 6:
+        assert str(next(stream)).startswith(("5.", "6."))
+    assert repository.versions("ctr") == [2, 4, 5, 6]
+    assert notes.notes[-1].startswith(
         "publish.keep_versions: could not remove older versions of ctr: policy.versions: "
     )
 
 
 def test_no_version_is_published_past_a_hold(tmp_path, clicks):
-    clicks.send(300)
-    run = begin(config_of(tmp_path, delta_rows=100, version_rows=100))
-    run.full()
+    run = started(tmp_path, clicks, delta_rows=100, version_rows=100)
     ledger_of(tmp_path).hold("a server's guard")
     clicks.send(200)
     stream = run.stream()
@@ -260,7 +211,7 @@ def judged_run(tmp_path, clicks, **guard):
     stream = run.stream()
     for _ in range(8):
         next(stream)
-    assert run.guard.held_windows == 0, notes.lines
+    assert run.guard.held_windows == 0, notes.notes
     assert not ledger_of(tmp_path).history.gate
     return run, stream, notes
 
@@ -286,7 +237,7 @@ def test_window_with_shuffled_labels_is_held_and_later_released(tmp_path, clicks
     history = ledger_of(tmp_path).history
     assert (history.target.step, history.gate, run.status().held) == (11, None, "")
     assert (len(records(tmp_path, HOLD)), len(records(tmp_path, RELEASE))) == (1, 1)
-    assert notes.lines[-1] == "released: windows are normal again"
+    assert notes.notes[-1] == "released: windows are normal again"
 
 
 def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, clicks):
@@ -298,7 +249,7 @@ def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, cl
     change_log.rollback(change_log.history.gate.step, "rejected")
     clicks.send(900)
     assert str(next(stream)) == "1.10"
-    assert any("1.9 was rolled back to 1.8" in note for note in notes.lines)
+    assert any("1.9 was rolled back to 1.8" in note for note in notes.notes)
     assert run.status().held == ""
     clicks.send(900, flipped=True)
     next(stream)
@@ -309,8 +260,15 @@ def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, cl
     assert run.status().held == ""
 
 
-def test_foreign_hold_stays_for_any_windows(tmp_path, clicks):
+def test_status_is_reported_and_a_foreign_hold_stays_for_any_windows(tmp_path, clicks):
     run, stream, _ = judged_run(tmp_path, clicks)
+    status = run.status()
+    assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
+    assert (status.deltas, status.versions, status.waiting_rows) == (8, 1, 0)
+    assert status.table_rows == {"user": 40, "item": 30}
+    assert status.window_auc > 0.7
+    assert 0.5 < status.window_calibration < 2
+    assert status.published_at <= time.time()
     ledger_of(tmp_path).hold("a holiday")
     for _ in range(3):
         clicks.send(900)
@@ -326,20 +284,19 @@ def test_disabled_guard_holds_nothing(tmp_path, clicks):
     assert ledger_of(tmp_path).history.gate is None
 
 
-@pytest.mark.parametrize("deltas", [1, 3])
-def test_bad_rows_in_the_first_delta_are_held(tmp_path, clicks, deltas):
+def test_bad_rows_in_the_first_deltas_are_held(tmp_path, clicks):
     """The full version's held-out rows say what is usual before there are windows."""
     clicks.send(3000)
     notes = Notes()
     run = begin(config_of(tmp_path, delta_rows=900), notes)
     run.full()
     stream = run.stream()
-    for _ in range(deltas):
+    for deltas in (1, 2, 3):
         clicks.send(900, flipped=True)
         next(stream)
-    assert run.guard.held_windows == deltas, notes.lines
-    history = ledger_of(tmp_path).history
-    assert (history.target.step, history.head.step) == (0, deltas)
+        assert run.guard.held_windows == deltas, notes.notes
+        history = ledger_of(tmp_path).history
+        assert (history.target.step, history.head.step) == (0, deltas)
 
 
 def test_held_out_baseline_survives_a_kill(tmp_path, clicks):
@@ -367,26 +324,13 @@ def test_excessive_learning_rate_is_held_before_it_is_served(tmp_path, clicks):
     assert history.held.startswith("window: ")
 
 
-def test_run_status_is_reported(tmp_path, clicks):
-    run, _, _ = judged_run(tmp_path, clicks)
-    status = run.status()
-    assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
-    assert (status.deltas, status.versions, status.waiting_rows) == (8, 1, 0)
-    assert status.table_rows == {"user": 40, "item": 30}
-    assert status.window_auc > 0.7
-    assert 0.5 < status.window_calibration < 2
-    assert status.published_at <= time.time()
-
-
 def test_idle_run_follows_a_rollback_while_rows_wait(tmp_path, clicks, monkeypatch):
-    clicks.send(300)
     notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=50), notes)
-    run.full()
+    run = started(tmp_path, clicks, notes, delta_rows=50)
     clicks.send(100)
     stream = run.stream()
     next(stream), next(stream)
     ledger_of(tmp_path).rollback(1)
-    stop_when(run, lambda: any("was rolled back" in note for note in notes.lines))
+    stop_when(run, lambda: any("was rolled back" in note for note in notes.notes))
     assert list(stream) == []
-    assert any("1.2 was rolled back to 1.1" in note for note in notes.lines)
+    assert any("1.2 was rolled back to 1.1" in note for note in notes.notes)

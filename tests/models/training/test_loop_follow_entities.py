@@ -3,8 +3,6 @@
 import threading
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
@@ -18,7 +16,9 @@ from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, NotReady
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from tests.models.training.test_loop_follow import Clicks, Notes, ledger_of, stop_when
+from tests.models.training.event_files import Clicks, put, stop_when
+from tests.models.training.streams import Notes
+from tests.models.training.test_loop_follow import ledger_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -43,10 +43,8 @@ def write_items(path, prices):
     """A file with a price for each item; its kind follows from the price."""
     prices = dict(prices)
     kinds = [f"k{int(price) % 5}" for price in prices.values()]
-    table = pa.table({"item": list(prices), "price": [float(price) for price in prices.values()], "kind": kinds})
-    hidden = path.with_name("." + path.name)
-    pq.write_table(table, hidden)
-    hidden.rename(path)
+    table = {"item": list(prices), "price": [float(price) for price in prices.values()], "kind": kinds}
+    put(path, table)
 
 
 def config_of(tmp_path, path="items.parquet", user_table=False, **publish):
@@ -73,6 +71,15 @@ def begin(config, **options):
     return TrainingRun(config, reporter=Notes(), start_options=StartOptions(**options))
 
 
+def started(tmp_path, clicks, **publish):
+    """A run that has published a version in which all prices are 1."""
+    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
+    clicks.send(300)
+    run = begin(config_of(tmp_path, **publish))
+    run.full()
+    return run
+
+
 def served(tmp_path):
     """Price by item, as the newest generation has it."""
     publisher = Publisher(tmp_path / "repository", "ctr")
@@ -93,10 +100,7 @@ def stream_until(run, condition):
 
 
 def test_changed_file_becomes_a_delta_of_its_own(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     assert served(tmp_path) == dict.fromkeys(ITEMS, 1)
     write_items(tmp_path / "items.parquet", dict.fromkeys(range(1, 30), 1) | {3: 7, 99: 8})
     assert stream_until(run, lambda: run.status().deltas == 1) == ["1.1"]
@@ -112,10 +116,7 @@ def test_changed_file_becomes_a_delta_of_its_own(tmp_path, clicks):
 
 
 def test_change_without_rows_brings_withheld_weights(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path, dense_every=1000))
-    run.full()
+    run = started(tmp_path, clicks, dense_every=1000)
     clicks.send(100)
     stream = run.stream()
     while run.state.position < 400:
@@ -155,10 +156,7 @@ def test_new_item_is_scored_by_its_columns(tmp_path, clicks):
 
 
 def test_training_joins_what_is_known_when_events_arrive(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     seen = []
     (table,) = run._tables
 
@@ -194,10 +192,7 @@ def kill_at(monkeypatch, method, when):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("rows", [0, 100])
 def test_no_change_is_lost_between_checkpoint_and_publication(tmp_path, clicks, monkeypatch, when, rows):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
     if rows:
         clicks.send(rows)
@@ -216,10 +211,7 @@ def test_no_change_is_lost_between_checkpoint_and_publication(tmp_path, clicks, 
 
 
 def test_repository_that_was_away_gets_the_changes(tmp_path, clicks, monkeypatch):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     real = ChangeLog.publish
 
     def away(self, *args):
@@ -236,10 +228,7 @@ def test_repository_that_was_away_gets_the_changes(tmp_path, clicks, monkeypatch
 
 @pytest.mark.parametrize(("again", "replay"), [(False, False), (True, False), (True, True)])
 def test_rollback_of_an_entity_is_undone_by_a_replay_alone(tmp_path, clicks, again, replay):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
     stream_until(run, lambda: run.status().deltas == 1)
     ledger_of(tmp_path).rollback(0)
@@ -263,10 +252,7 @@ def test_new_version_has_the_newest_rows(tmp_path, clicks):
 
 
 def test_entity_that_no_run_has_followed_is_made_equal(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     publisher = Publisher(tmp_path / "repository", "ctr")
     publisher.publish(entities={"item": ([500], {"price": [3.0], "kind": ["k3"]})}, removed={"entities.item": [4]})
     assert served(tmp_path) != dict.fromkeys(ITEMS, 1)
@@ -278,10 +264,7 @@ def test_entity_that_no_run_has_followed_is_made_equal(tmp_path, clicks):
 
 
 def test_row_that_does_not_fit_is_skipped_alone(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     notes = run._report
     prices = dict.fromkeys(ITEMS, 2)
     real = entity_deltas.make_records
@@ -297,21 +280,18 @@ def test_row_that_does_not_fit_is_skipped_alone(tmp_path, clicks):
         stream_until(run, lambda: run.status().deltas == 1)
     assert served(tmp_path) == prices | {5: 1}
     line = "entities.item: 1 rows were skipped; the last: entity 'item': 'price': expected another number"
-    assert notes.lines.count(line) == 1
+    assert notes.notes.count(line) == 1
 
 
 def test_entity_of_other_columns_than_the_version_waits_for_the_next_one(tmp_path, clicks):
-    write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 1))
-    clicks.send(300)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, clicks)
     (table,) = run._tables
     table.fields = table.fields[:1]
     lineage = run._open_chain()
     write_items(tmp_path / "items.parquet", dict.fromkeys(ITEMS, 2))
     until(lambda: table.refresh() or table.trouble or table.mark == 2)
     assert not lineage.entities_changed()
-    assert any("are published from the next full version on" in line for line in run._report.lines)
+    assert any("are published from the next full version on" in line for line in run._report.notes)
 
 
 def test_user_table_is_read_again_when_it_changes(tmp_path, clicks):

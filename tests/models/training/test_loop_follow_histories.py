@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
@@ -14,32 +12,10 @@ from freshet_serving.models.data.sequence_columns import SequenceSource
 from freshet_serving.models.streams.followed_source import followed_source
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.generation import Generation
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes, stop_when
+from tests.models.training.event_files import Events, stop_when, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
-
-
-class Events:
-    """Files of a shop's events; users act on what they did last."""
-
-    def __init__(self, folder, late=False):
-        self.folder, self.random, self.files, self.late = folder, np.random.default_rng(5), 0, late
-        self.sent = 0
-        folder.mkdir()
-
-    def send(self, rows):
-        user, item = self.random.integers(0, 25, rows), self.random.integers(0, 30, rows)
-        times = 1.7e9 + self.sent + np.arange(rows)
-        if self.late:
-            times -= np.where(self.random.random(rows) < 0.2, 40, 0)
-        label = (self.random.random(rows) < 0.4).astype(np.float64)
-        kinds = np.array(["view", "buy", "like"])[self.random.integers(0, 3, rows)]
-        table = pa.table({"user": user, "item": item, "kind": kinds, "clicked": label, "ts": times})
-        path = self.folder / f"{self.files:05}.parquet"
-        pq.write_table(table, path.with_name("." + path.name))
-        path.with_name("." + path.name).rename(path)
-        self.files, self.sent = self.files + 1, self.sent + rows
 
 
 def config_of(tmp_path, follow=True, name="followed", sequence=None, features=None, **publish):
@@ -73,18 +49,22 @@ def begin(config):
     return TrainingRun(config, reporter=Notes())
 
 
-def stream_to(run, row):
-    """Stream until a row has been learned."""
-    stop_when(run, lambda: run.state.position >= row)
-    return [str(generation) for generation in run.stream()]
+def started(tmp_path, events):
+    """A run that has published a version of the first of 600 rows."""
+    events.send(600)
+    run = begin(config_of(tmp_path))
+    run.full()
+    return run
 
 
-@pytest.fixture(params=[False, True], ids=["in-order", "late"])
-def events(tmp_path, request):
-    return Events(tmp_path / "events", request.param)
+@pytest.fixture
+def events(tmp_path):
+    return Events(tmp_path / "events", late=True)
 
 
-def test_a_followed_run_learns_what_a_run_over_its_files_learns(tmp_path, events):
+@pytest.mark.parametrize("late", [False, True], ids=["in-order", "late"])
+def test_a_followed_run_learns_what_a_run_over_its_files_learns(tmp_path, late):
+    events = Events(tmp_path / "events", late)
     events.send(400)
     events.send(200)
     # Run again over the folder as it has grown, by which first weights do not differ.
@@ -111,9 +91,7 @@ def test_a_followed_run_learns_what_a_run_over_its_files_learns(tmp_path, events
 
 
 def test_a_run_goes_on_without_the_rows_before_its_checkpoint(tmp_path, events, monkeypatch):
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     assert stream_to(run, 600) == ["1.1"]
     read = []
     again = begin(config_of(tmp_path))
@@ -134,13 +112,11 @@ def test_a_newer_version_is_judged_on_rows_read_again(tmp_path, events):
     events.send(300)
     generations = stream_to(run, 900)
     assert "2.0" in generations
-    assert not any("cannot be read" in line for line in run._report.lines)
+    assert not any("cannot be read" in line for line in run._report.notes)
 
 
 def test_a_history_of_other_rules_does_not_use_a_checkpoint(tmp_path, events):
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     stream_to(run, 600)
     saved = run._checkpoints.saved_histories
     assert int(saved(600)["h"][-1]["position"][0]) == 600
@@ -160,9 +136,7 @@ def test_a_history_of_other_rules_does_not_use_a_checkpoint(tmp_path, events):
 def test_an_erased_user_is_in_no_newer_checkpoint(tmp_path, events, rows_after):
     from freshet_serving.processor.repository import Erasures
 
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     erasures = Erasures.of_model(tmp_path / "repository", "followed")
     erasures.ask("7")
     events.send(rows_after) if rows_after else None
@@ -182,9 +156,7 @@ def test_an_erasure_waits_for_a_store_that_is_away(tmp_path, events):
     from freshet_serving.processor.errors import NotReady
     from freshet_serving.processor.repository import Erasures
 
-    events.send(600)
-    run = begin(config_of(tmp_path))
-    run.full()
+    run = started(tmp_path, events)
     tried = []
 
     def erase(users, state):

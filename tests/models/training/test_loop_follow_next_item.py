@@ -19,49 +19,14 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.item_rows import joined_keys
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import stream_to
-from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.models.training.event_files import ITEMS, Steps, put, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
+from tests.models.training.test_sourced_run import by_source, top
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
-
-USERS, ITEMS = 25, 30
-
-
-class Steps:
-    """Files of events: each user steps through the items one by one, from a place of their own."""
-
-    def __init__(self, folder, late=False):
-        self.folder, self.random, self.files, self.late = folder, np.random.default_rng(5), 0, late
-        self.sent, self.done = 0, np.random.default_rng(3).integers(0, ITEMS, USERS)
-        folder.mkdir()
-
-    def rows(self, rows, item=None, shuffled=False):
-        """Rows, of which two in five have an item, if one is given; with shuffled items, nothing follows from any."""
-        user = self.random.integers(0, USERS, rows)
-        items = np.empty(rows, np.int64)
-        for at, who in enumerate(user):
-            items[at] = 100 + self.done[who] % ITEMS
-            self.done[who] += 1
-        if item is not None:
-            items[self.random.random(rows) < 0.4] = item
-        if shuffled:
-            self.random.shuffle(items)
-        times = 1.7e9 + self.sent + np.arange(rows)
-        if self.late:
-            times -= np.where(self.random.random(rows) < 0.2, 40, 0)
-        self.sent += rows
-        return {"user": user, "item": items, "ts": times, "clicked": np.ones(rows)}
-
-    def send(self, rows, **named):
-        path = self.folder / f"{self.files:05}.parquet"
-        pq.write_table(pa.table(self.rows(rows, **named)), path.with_name("." + path.name))
-        path.with_name("." + path.name).rename(path)
-        self.files += 1
 
 
 def config_of(tmp_path, **named):
@@ -194,7 +159,7 @@ def test_shuffled_items_are_held_and_released_when_windows_are_good_again(tmp_pa
     again = begin(config_of(tmp_path, full_rows=900, delta_rows=100))
     events.send(200)
     assert stream_to(again, 1400) == ["1.4", "1.5"]
-    assert any("released" in line for line in again._report.lines)
+    assert any("released" in line for line in again._report.notes)
     assert again.status().held == ""
 
 
@@ -213,8 +178,7 @@ def test_items_of_another_catalogue_are_held_in_a_batch_run_too(tmp_path, in_ord
 def describe(folder, items):
     """Write a catalogue: items of an even number are of one kind, others of another."""
     items = np.array(items)
-    pq.write_table(pa.table({"item": items, "kind": items % 2 + 1}), folder / ".items")
-    (folder / ".items").rename(folder / "items.parquet")
+    put(folder / "items.parquet", {"item": items, "kind": items % 2 + 1})
 
 
 def described_config(tmp_path):
@@ -267,8 +231,7 @@ def stocked_items(folder, items, stock, name=int):
         "stock": pa.array(stock, pa.int64()),
         "brand": [None if item % 3 == 0 else f"b{item % 3}" for item in items],
     }
-    pq.write_table(pa.table(columns), folder / ".items")
-    (folder / ".items").rename(folder / "items.parquet")
+    put(folder / "items.parquet", columns)
 
 
 def test_columns_for_filters_follow_with_the_deltas(tmp_path, in_order):
@@ -318,28 +281,6 @@ def test_items_whose_ids_are_strings_are_ranked_by_the_texts_of_an_entity(tmp_pa
     assert top_of(tmp_path, ["item 100"], ITEMS, filter=['{"stock": 0}']) == []
 
 
-@needs_redis
-def test_a_redis_stream_is_learned_like_a_folder(tmp_path, in_order):
-    events, rows = in_order, in_order.rows(600)
-    pq.write_table(pa.table(rows), events.folder / "00000.parquet")
-    run = begin(config_of(tmp_path))
-    run.full()
-    assert stream_to(run, 600) == ["1.1"]
-    server = RedisServer().start()
-    try:
-        with server.client() as client:
-            for n in range(600):
-                client.xadd("events", {name: column[n].item() for name, column in rows.items()}, id=f"{n + 1}-0")
-        raw = raw_config(tmp_path, name="streamed")
-        raw["data"]["path"] = server.url.removesuffix("/0") + "/events"
-        streamed = begin(parse_config(raw))
-        streamed.full()
-        assert stream_to(streamed, 600) == ["1.1"]
-    finally:
-        server.close()
-    assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
-
-
 def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
     events = in_order
     events.send(600)
@@ -350,6 +291,25 @@ def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
     again = NextItemRun(config_of(tmp_path), reporter=notes, start_options=StartOptions(new_version=True))
     assert (again.state.version, again.state.position) == (2, 600)
     assert differing(snapshot(again.trainer), before) == []
-    assert not any("cannot be read" in line for line in notes.lines)
+    assert not any("cannot be read" in line for line in notes.notes)
     events.send(200)
     assert stream_to(again, 800) == ["2.1"]
+
+
+def test_next_items_are_popular_and_new_without_a_user(tmp_path, in_order):
+    events = in_order
+    events.send(600)
+    run = begin(config_of(tmp_path, full_rows=600))
+    run.full()
+    before = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
+    assert len(before[0]) == len(before[1]) == 30
+    events.send(200, item=7)
+    assert stream_to(run, 800) == ["1.1"]
+    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
+    rows = dict(zip(run.trainer.items.export().keys.tolist(), run.trainer.items.export().rows))
+    counted = sorted(rows, key=lambda item: (-rows[item][run.trainer.rows.dim], item))
+    assert by_source(tmp_path, "popular", 40) == counted
+    follows = top(tmp_path, 1, like=np.array([105]))
+    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
+    ledger_of(tmp_path).rollback(0)
+    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == before

@@ -11,20 +11,17 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.config.train_config import StartOptions, parse_config
-from freshet_serving.models.runs import outages
-from freshet_serving.models.streams import history_writer
 from freshet_serving.models.streams.followed_source import followed_source
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.repository import Erasures
 from freshet_serving.serving.request_headers import FEATURES_MISSING
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import stream_to
-from tests.models.training.test_loop_follow_next_item import Steps, begin, config_of, raw_config
+from tests.models.training.event_files import Steps, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
+from tests.models.training.test_loop_follow_next_item import begin, config_of, raw_config
 from tests.models.training.test_loop_stored_histories import served
-from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.processor.extensions.remote_rows.fakes import needs_redis
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 from tests.support.waiting import until
@@ -32,9 +29,9 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 
-@pytest.fixture(params=[False, True], ids=["in-order", "late"])
-def events(tmp_path, request):
-    return Steps(tmp_path / "events", request.param)
+@pytest.fixture
+def events(tmp_path):
+    return Steps(tmp_path / "events", late=True)
 
 
 def test_a_topic_is_learned_like_a_folder_and_a_resumed_run_goes_on(tmp_path, events):
@@ -69,7 +66,6 @@ def followed(tmp_path, events, rows=(37, 100, 5, 160, 1, 97)):
     run.full()
     for count in rows:
         events.send(count)
-        run._stopped.clear()
         stream_to(run, events.sent)
     return run
 
@@ -84,15 +80,6 @@ def test_a_repeated_run_has_the_weights_and_counts_of_the_followed_one(tmp_path,
     assert again.state.step == run.state.step
     assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
     assert again.trainer.counts.clock.saved() == run.trainer.counts.clock.saved()
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(outages, "FIRST_S", 0.02)
-    monkeypatch.setattr(history_writer, "MOST_S", 0.02)
-    server = RedisServer(options=["--appendonly", "no"]).start()
-    yield server
-    server.close()
 
 
 def stored(tmp_path, server, users="id"):
@@ -172,10 +159,8 @@ def test_an_erased_user_leaves_histories_checkpoints_and_the_store(tmp_path, ser
     assert files_with(key)
     assert in_store(key)
     erasures = Erasures.of_model(tmp_path / "repository", "followed")
+    # What the user does after that is known again: no rows come meanwhile.
     erasures.ask(key.decode())
-    events.send(200)
-    run._stopped.clear()
-    stream_to(run, 800)
     run._checkpoints.erase_asked(run.trainer, run.state, lambda: [1])
     assert erasures.asked() == {}
     assert files_with(key) == 0
@@ -185,6 +170,6 @@ def test_an_erased_user_leaves_histories_checkpoints_and_the_store(tmp_path, ser
     # A run that resumes learns on, and what the user does from now on is a new history.
     again = stored(tmp_path, server, "string")
     events.send(200)
-    assert stream_to(again, 1000)[-1].startswith("1.")
+    assert stream_to(again, 800)[-1].startswith("1.")
     whole, now = learned(events)[b"followed:h:" + key]["item"], served(server)[b"followed:h:" + key]["item"]
     assert whole[-len(now) :] == now

@@ -9,7 +9,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -27,9 +26,8 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.serving.commands.error_lines import system_line
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes, stop_when
-from tests.models.training.test_loop_follow_histories import Events
+from tests.models.training.event_files import Events, put, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
 from tests.processor.extensions.online_features.stores import MemoryStore, MemoryWriter
 from tests.support.failing_calls import FailingCalls
 
@@ -39,12 +37,6 @@ FULL, DELTA, MOST = 300, 100, 4
 STORES = parse_stores({"main": "redis://127.0.0.1:1"})
 
 
-def replaced(path, table):
-    hidden = path.with_name("." + path.name)
-    pq.write_table(pa.table(table), hidden)
-    hidden.rename(path)
-
-
 class Shop:
     """A folder with a log that grows, a file of items and one of users, a store, and runs over them."""
 
@@ -52,12 +44,12 @@ class Shop:
         self.folder, self.events = folder, Events(folder / "events")
         self.store = MemoryWriter(MemoryStore())
         self.price(1)
-        replaced(folder / "users.parquet", {"user": list(range(25)), "city": [n % 4 for n in range(25)]})
+        put(folder / "users.parquet", {"user": list(range(25)), "city": [n % 4 for n in range(25)]})
         monkeypatch.setattr(history_writer, "list_writer", lambda _, *args: ListWriter("main", self.store, *args))
 
     def price(self, price):
         items = list(range(30))
-        replaced(self.folder / "items.parquet", {"item": items, "price": [float(price + n % 3) for n in items]})
+        put(self.folder / "items.parquet", {"item": items, "price": [float(price + n % 3) for n in items]})
 
     def begin(self, **options):
         config = parse_config({
@@ -84,11 +76,6 @@ class Shop:
         config = replace(config, online_stores={one.name: one for one in STORES})
         return TrainingRun(config, reporter=Notes(), start_options=StartOptions(**options))
 
-    def stream_to(self, run, row):
-        """Publish what has arrived; return the generations."""
-        stop_when(run, lambda: run.state.position >= row)
-        return [str(generation) for generation in run.stream()]
-
     def story(self, run=None):
         """Publish a version, and two deltas; before the second all prices change. Goes on where it ended."""
         run = run or self.begin()
@@ -99,8 +86,7 @@ class Shop:
                 self.events.send(100)
             while run._tables[0].mark < price:
                 run._tables[0].refresh()
-            run._stopped.clear()
-            self.stream_to(run, FULL + rows)
+            stream_to(run, FULL + rows)
         return run
 
     def log(self, version=1):
@@ -142,13 +128,18 @@ def shop(tmp_path, monkeypatch):
     return made
 
 
+_UNDISTURBED = []
+
+
 @pytest.fixture
 def undisturbed(shop):
-    """What the story comes to: weights, the store, records."""
-    calm = shop("calm")
-    run = calm.story()
-    assert calm.stored() == calm.learned()
-    return snapshot(run.trainer), calm.stored(), calm.records(run)
+    """What the story comes to: weights, the store, records; made once."""
+    if not _UNDISTURBED:
+        calm = shop("calm")
+        run = calm.story()
+        assert calm.stored() == calm.learned()
+        _UNDISTURBED[:] = outcome(calm, run)
+    return _UNDISTURBED
 
 
 def outcome(shop, run):
@@ -158,7 +149,7 @@ def outcome(shop, run):
 def check(shop, run, undisturbed):
     weights, *others = outcome(shop, run)
     assert differing(weights, undisturbed[0]) == []
-    assert others == [*undisturbed[1:]]
+    assert others == undisturbed[1:]
 
 
 STEPS = {
@@ -220,14 +211,13 @@ def test_rollback_takes_back_weights_and_no_history(shop, undisturbed, again, re
         disturbed.store.restart()
     if again:
         run = disturbed.begin(replay=replay)
-    run._stopped.clear()
     if replay:
-        assert disturbed.stream_to(run, FULL + 200)[-1] == "1.3"
+        assert stream_to(run, FULL + 200)[-1] == "1.3"
         check(disturbed, run, undisturbed)
         return
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 300)[-1] == "1.3"
-    assert f"skipped {DELTA} rows" in "".join(run._report.lines)
+    assert stream_to(run, FULL + 300)[-1] == "1.3"
+    assert f"skipped {DELTA} rows" in "".join(run._report.notes)
     assert disturbed.stored() == disturbed.learned()
 
 
@@ -241,9 +231,8 @@ def test_rows_of_a_second_publisher_stay_until_they_change(shop, again):
     publisher.publish({user.table: ([1000], np.ones((1, 4), np.float32))}, entities={"item": ([5], {"price": [99.0]})})
     if again:
         run = disturbed.begin()
-    run._stopped.clear()
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 300) == ["1.4"]
+    assert stream_to(run, FULL + 300) == ["1.4"]
     assert 1000 in run.trainer.tables[user.table].export().keys
     assert disturbed.stored() == disturbed.learned()
     other = disturbed.records(run)[1]
@@ -253,9 +242,8 @@ def test_rows_of_a_second_publisher_stay_until_they_change(shop, again):
     disturbed.price(4)
     while run._tables[0].mark < 3:
         run._tables[0].refresh()
-    run._stopped.clear()
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 400) == ["1.5"]
+    assert stream_to(run, FULL + 400) == ["1.5"]
     # The record is the file's again: to publish it changes nothing.
     publisher.publish(entities={"item": ([5], {"price": [4.0 + 5 % 3]})})
     last = disturbed.records(run)
@@ -270,7 +258,7 @@ def test_new_version_keeps_histories_and_has_the_newest_items(shop):
     assert run.state.version == 2
     assert disturbed.stored() == disturbed.learned()
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 300) == ["2.1"]
+    assert stream_to(run, FULL + 300) == ["2.1"]
     assert disturbed.stored() == disturbed.learned()
 
 
@@ -281,7 +269,7 @@ def test_run_after_a_withdrawn_version_has_the_histories_of_its_rows(shop, repla
     disturbed.story()
     run = disturbed.begin(new_version=True)
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 300) == ["2.1"]
+    assert stream_to(run, FULL + 300) == ["2.1"]
     repository = Repository(disturbed.folder / "repository")
     repository.version_records("shop").add(2, repository.root_of("shop", 2), "withdraw", "bad night", "rollback")
     run = disturbed.begin(replay=replay, new_version=True)
@@ -289,5 +277,5 @@ def test_run_after_a_withdrawn_version_has_the_histories_of_its_rows(shop, repla
     if not replay:
         assert disturbed.stored() == disturbed.learned()
     disturbed.events.send(100)
-    assert disturbed.stream_to(run, FULL + 400)[-1] == ("3.2" if replay else "3.1")
+    assert stream_to(run, FULL + 400)[-1] == ("3.2" if replay else "3.1")
     assert disturbed.stored() == disturbed.learned()

@@ -5,13 +5,11 @@ import threading
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from freshet_serving.models.runs import outages
 from freshet_serving.models.streams import history_writer
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.columns import Ragged
@@ -21,9 +19,10 @@ from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import Erasures
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import Events, config_of, stream_to
-from tests.processor.extensions.remote_rows.fakes import RedisServer, needs_redis
+from tests.models.training.event_files import Events, stream_to
+from tests.models.training.streams import Notes
+from tests.models.training.test_loop_follow_histories import config_of
+from tests.processor.extensions.remote_rows.fakes import needs_redis
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick"), needs_redis]
@@ -34,19 +33,18 @@ def events(tmp_path):
     return Events(tmp_path / "events")
 
 
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(outages, "FIRST_S", 0.02)
-    monkeypatch.setattr(history_writer, "MOST_S", 0.02)
-    server = RedisServer(options=["--appendonly", "no"]).start()
-    yield server
-    server.close()
-
-
 def begin(tmp_path, server, follow=True):
     config = config_of(tmp_path, follow, sequence={"store": "main"})
     stores = {one.name: one for one in parse_stores({"main": f"redis://127.0.0.1:{server.port}"})}
     return TrainingRun(replace(config, online_stores=stores), reporter=Notes())
+
+
+def started(tmp_path, events, server):
+    """A run that has published a version of the first of 600 rows."""
+    events.send(600)
+    run = begin(tmp_path, server)
+    run.full()
+    return run
 
 
 def learned(events, rows):
@@ -90,9 +88,7 @@ def test_histories_are_in_the_store_before_the_delta_that_learned_them(tmp_path,
 
 
 def test_a_request_of_a_user_id_alone_reads_the_learned_history(tmp_path, events, server):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     stream_to(run, 600)
     store = {"name": "main", "url": f"redis://127.0.0.1:{server.port}"}
     with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), online_stores=[store])) as processor:
@@ -111,9 +107,7 @@ def test_a_request_of_a_user_id_alone_reads_the_learned_history(tmp_path, events
 
 
 def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, events, server, monkeypatch):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     server.kill()
     steps = iter(run.stream())
     wait = run._histories._wait
@@ -128,16 +122,14 @@ def test_a_store_that_is_away_holds_the_delta_back_and_then_gets_all(tmp_path, e
     assert next(steps) == Generation(1, 1)
     assert served(server) == learned(events, 600)
     assert run.status().store_trouble == ""
-    assert any("online store main cannot be reached; waiting for it" in line for line in run._report.lines)
+    assert any("online store main cannot be reached; waiting for it" in line for line in run._report.notes)
     run.stop()
     assert list(steps) == []
 
 
 def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp_path, events, server, monkeypatch):
     monkeypatch.setattr(history_writer, "CHECK_S", 0.0)
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     steps = iter(run.stream())
     assert next(steps) == Generation(1, 1)
     server.kill()
@@ -151,9 +143,7 @@ def test_a_store_that_lost_all_between_deltas_gets_all_while_nothing_arrives(tmp
 
 @pytest.mark.long
 def test_a_run_that_resumes_with_another_store_fills_it_first(tmp_path, events, server, monkeypatch):
-    events.send(600)
-    run = begin(tmp_path, server)
-    run.full()
+    run = started(tmp_path, events, server)
     stream_to(run, 600)
     first = served(server)
     with server.client() as client:
@@ -192,12 +182,9 @@ def test_a_run_with_an_end_writes_where_it_knows_the_store(tmp_path, events, ser
 
 def test_an_erased_user_leaves_no_key_in_checkpoints_memory_and_store(tmp_path, server):
     class NamedEvents(Events):
-        def send(self, rows):
-            super().send(rows)
-            path = sorted(self.folder.glob("*.parquet"))[-1]
-            table = pq.read_table(path)
-            names = pa.array([f"person-{user}@shop" for user in table["user"].to_pylist()])
-            pq.write_table(table.set_column(0, "user", names), path)
+        def rows(self, rows):
+            events = super().rows(rows)
+            return events | {"user": [f"person-{user}@shop" for user in events["user"]]}
 
     events = NamedEvents(tmp_path / "events")
     events.send(1000)

@@ -11,9 +11,10 @@ from freshet_serving.models.training.newest_events import NewestEvents, RankedEv
 from freshet_serving.models.training.next_item_run import NextItemRun
 from freshet_serving.processor.errors import BadInput, Refused
 from freshet_serving.processor.repository.model_repository import Repository
+from tests.models.training.conftest import stand_in
 from tests.models.training.next_item_logs import next_config, write_log
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 ANEW = StartOptions(new_version=True, from_scratch=True)
 
 
@@ -22,12 +23,14 @@ def config_of(folder, **train):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, _compiled):
     """A repository with version 1, which has learned the log."""
     folder = tmp_path_factory.mktemp("events")
     write_log(folder / "log.csv")
-    run = NextItemRun(config_of(folder))
-    run.full()
+    with pytest.MonkeyPatch.context() as patch:
+        stand_in(_compiled, patch)
+        run = NextItemRun(config_of(folder))
+        run.full()
     return folder, run
 
 

@@ -13,7 +13,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import open_repository
 from tests.models.training.retrieval_logs import pairs_config, write_log
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 
 def test_version_ranks_the_newest_chosen_rows_among_the_given_items(tmp_path, monkeypatch):

@@ -1,14 +1,13 @@
 """The guard of a next-item run by what it gains over popularity: shuffled items of a log of popular items are held."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.training.rank_guard import NDCG_DROP
-from tests.models.training.test_loop_follow_next_item import begin, config_of, stream_to
+from tests.models.training.event_files import EventFiles, stream_to
+from tests.models.training.test_loop_follow_next_item import begin, config_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.long, pytest.mark.usefixtures("quick")]
 
@@ -17,17 +16,14 @@ FOLLOWS = 0.18
 """Share of the events whose item follows from the one before; the others are drawn by popularity (Zipf 1.2)."""
 
 
-class LastItem:
-    """Files of events."""
-
+class LastItem(EventFiles):
     def __init__(self, folder):
-        self.folder, self.random, self.files, self.sent = folder, np.random.default_rng(5), 0, 0
+        super().__init__(folder)
         self.popularity = np.arange(1, ITEMS + 1) ** -1.2
         self.popularity /= self.popularity.sum()
         self.next, self.last = self.random.permutation(ITEMS), self.random.integers(0, ITEMS, USERS)
-        folder.mkdir()
 
-    def send(self, rows, shuffled=False):
+    def rows(self, rows, shuffled=False):
         users, items = self.random.integers(0, USERS, rows), self.random.choice(ITEMS, rows, p=self.popularity)
         for at, follows in enumerate(self.random.random(rows) < FOLLOWS):
             if follows:
@@ -35,10 +31,7 @@ class LastItem:
             self.last[users[at]] = items[at]
         if shuffled:
             self.random.shuffle(items)
-        times = 1.7e9 + self.sent + np.arange(rows)
-        table = pa.table({"user": users, "item": 100 + items, "ts": times, "clicked": np.ones(rows)})
-        pq.write_table(table, self.folder / f"{self.files:05}.parquet")
-        self.files, self.sent = self.files + 1, self.sent + rows
+        return {"user": users, "item": 100 + items, "ts": self.times(rows), "clicked": np.ones(rows)}
 
 
 def test_shuffled_items_of_popular_items_are_held_and_good_windows_are_not(tmp_path):

@@ -20,7 +20,7 @@ from tests.models.training.next_item_logs import ITEMS, next_config, raw_config,
 from tests.serving.fakes import send
 from tests.serving.http.data_app import serve
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 OLD = {"dropout": 0.0, "layers": 1}
 """Options of a file, in which older releases filled in nothing."""
@@ -108,7 +108,6 @@ class Killed(Exception):
     """Raised in place of a step."""
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("steps", [9, *(pytest.param(steps, marks=pytest.mark.long) for steps in (3, 13))])
 def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")
@@ -144,7 +143,7 @@ def test_killed_run_continues_to_the_same_weights(steps, tmp_path, monkeypatch):
     assert np.array_equal(found.counts, wanted.counts)
 
 
-def test_epochs_left_out_follow_from_the_number_of_histories(tmp_path):
+def test_epochs_left_out_follow_from_the_number_of_histories(tmp_path, monkeypatch):
     write_log(tmp_path / "log.csv")
     raw = raw_config(tmp_path, train={"batch_rows": 1})
     del raw["train"]["epochs"]
@@ -152,10 +151,7 @@ def test_epochs_left_out_follow_from_the_number_of_histories(tmp_path):
     by_events = round(720 / ITEMS / EVENTS_AN_EPOCH)
     assert by_events < -(-NEXT_ITEM_STEPS // len(users))
     assert NextItemRun(parse_config(raw)).config.train.epochs == by_events
-
-
-def test_histories_are_counted_only_to_choose_epochs(tmp_path, monkeypatch):
-    write_log(tmp_path / "log.csv")
+    # They are counted only for that.
     monkeypatch.delattr(resolved_config, "count_distinct")
     assert NextItemRun(next_config(tmp_path)).config.train.epochs == 30
 

@@ -41,7 +41,7 @@ def plain_loss(trainer, batch):
     return np.mean(losses)
 
 
-ALONE = {"popularity": False}
+ALONE = {"popularity": False, "negatives": 32}
 """The network without counts."""
 
 
@@ -93,7 +93,7 @@ def test_expected_items_need_one_executable_while_the_catalogue_grows(tmp_path, 
 
 
 def test_few_candidates_estimate_the_whole_loss(tmp_path):
-    trainer = make_trainer(tmp_path, model={"negatives": 8, **ALONE})
+    trainer = make_trainer(tmp_path, model=ALONE)
     items = [list(range(n, n + 5)) for n in range(0, 60, 5)]
     trainer.learn(histories(*items))
     batch = histories([1, 2, 3, 4])
@@ -110,9 +110,9 @@ def test_history_without_targets_changes_nothing(tmp_path):
     assert trainer.steps == 1
 
 
-@pytest.mark.parametrize("successors", [3, 0])
-def test_loss_with_counts_is_the_softmax_of_scores(successors, tmp_path):
-    trainer = make_trainer(tmp_path, model={"successors": successors})
+@pytest.mark.parametrize("model", [{}, {"successors": 0}], ids=["counts", "popularity alone"])
+def test_loss_with_counts_is_the_softmax_of_scores(model, tmp_path):
+    trainer = make_trainer(tmp_path, model=model)
     for _ in range(3):
         trainer.learn(histories([1, 2, 3, 4, 2, 3], [5, 1, 2, 9, 3], [3, 1, 2]))
     batch = histories([5, 1, 2, 3, 4], [1, 2, 3], [9, 4], targets=[3, 2, 1])

@@ -107,7 +107,6 @@ class Story:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("deepfm-adagrad-pooled", marks=pytest.mark.long),
         pytest.param("dlrm-ftrl-pooled", marks=pytest.mark.long),
         "deepfm-adam-sequences",
     ],

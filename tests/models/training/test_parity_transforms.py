@@ -12,7 +12,7 @@ from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.data.source import Batch, Schema, wanted_fields
 from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.spec import draft
-from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.evaluation import Transforms
@@ -131,16 +131,3 @@ def test_feature_may_share_the_name_of_its_source_column(tmp_path):
         ("age", "age.0"), ("age.1", "age.1"), ("id", "id"), ("c", "c"),
     ]  # fmt: skip
     assert manifest.transforms[-1].inputs == ["age.0", "id"]
-
-
-def test_cross_strings_are_the_bytes_of_the_request(tmp_path):
-    config = parse_config({
-        "model": {"name": "made"},
-        "data": {"path": "x.csv", "label": "y"},
-        "features": {"city": {"kind": "string"}, "id": {"kind": "id"}, "c": {"cross": ["city", "id"], "buckets": 50}},
-    })  # fmt: skip
-    columns = {"city": Strings.of(["Oslo", "", "東京"]), "id": np.array([1, -1, 2**62])}
-    ids = Transforms(draft(config, {})).run(columns)["c"]
-
-    assert ids.dtype == np.int64
-    assert ((ids >= 0) & (ids < 50)).all()

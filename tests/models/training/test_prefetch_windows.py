@@ -29,24 +29,12 @@ def make_trainer(folder, tables=None):
     return Trainer(draft(config, scaling), config.train, config.network, tables=tables, scratch=folder)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+@pytest.fixture
+def trainers(tmp_path):
     """Two trainers of one model: with few rows in memory, and with all of them there."""
-    folder = tmp_path_factory.mktemp("trainers")
-    tiered, plain = make_trainer(folder, IN_TIERS), make_trainer(folder)
+    tiered, plain = make_trainer(tmp_path, IN_TIERS), make_trainer(tmp_path)
     for name in IN_TIERS:
         tiered.tables[name].tiers.most = 12
-    first = plain.dense.weights(), plain.dense.state.optimizer()
-    return tiered, plain, first
-
-
-@pytest.fixture
-def trainers(pair):
-    tiered, plain, first = pair
-    for trainer in (tiered, plain):
-        trainer.clear()
-        trainer.dense.state.restore(*first)
-        trainer.steps = 0
     return tiered, plain
 
 

@@ -14,9 +14,9 @@ from freshet_serving.models.training.repeated_run import RepeatedRun
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import Events, config_of, stream_to
+from tests.models.training.event_files import Events, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
+from tests.models.training.test_loop_follow_histories import config_of
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -42,11 +42,18 @@ def steps(folder):
     return list(RepeatedRun(folder).entries())
 
 
-def repeated(tmp_path, config=None):
-    """A run that has repeated the one followed."""
-    run = begin(config or config_of(tmp_path, follow=False, repository=str(tmp_path / "again")), checkpoints(tmp_path))
+def repeated(tmp_path, into="again", config=None):
+    """A run that has repeated the one followed, into a repository of its own."""
+    config = config or config_of(tmp_path, follow=False, repository=str(tmp_path / into))
+    run = begin(config, checkpoints(tmp_path))
     run.run()
     return run
+
+
+def check_repeated(tmp_path, run, into="again", config=None):
+    again = repeated(tmp_path, into, config)
+    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == [], into
+    return again
 
 
 def follow(tmp_path, events, config=None, rows=ROWS):
@@ -55,7 +62,6 @@ def follow(tmp_path, events, config=None, rows=ROWS):
     run.full()
     for count in rows:
         events.send(count)
-        run._stopped.clear()
         stream_to(run, events.sent)
     return run
 
@@ -68,12 +74,27 @@ def test_repeated_run_has_the_weights_of_the_followed_one(tmp_path, events):
     assert [entry.first for entry in learned[1:]] == [entry.end for entry in learned[:-1]]
     assert len({entry.end - entry.first for entry in learned}) > 3
     assert [str(e.generation) for e in entries if e.generation] == [f"1.{n}" for n in range(run.state.step + 1)]
-    again = repeated(tmp_path)
+    again = check_repeated(tmp_path, run)
     assert again.state.position == events.sent == 797
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
     # It has published what the other one did, and its own borders say the same.
     assert again.state.step == run.state.step
     assert steps(checkpoints(tmp_path, "again")) == steps(checkpoints(tmp_path))
+
+    half = begin(config_of(tmp_path, follow=False, repository=str(tmp_path / "half")), checkpoints(tmp_path))
+    half.full()
+    next(half.stream())
+    resumed = check_repeated(tmp_path, run, "half")
+    assert any("resumed at row" in line for line in resumed._report.notes)
+
+    # Rows that a rollback took back are skipped, or learned again.
+    for replay in (False, True):
+        change_log = ChangeLog.of(Repository(tmp_path / "repository").version("followed"), whole=True)
+        change_log.rollback(change_log.history.line()[-3].step)
+        run = TrainingRun(config_of(tmp_path), reporter=Notes(), start_options=StartOptions(replay))
+        events.send(130)
+        stream_to(run, events.sent)
+        assert any("was rolled back" in line for line in run._report.notes)
+        check_repeated(tmp_path, run, f"replay {replay}")
 
 
 def contents(repository):
@@ -93,8 +114,7 @@ def test_repeated_run_publishes_weights_where_the_followed_one_did(tmp_path, eve
         (False, True),
     }
     config = config_of(tmp_path, False, repository=str(tmp_path / "again"), delta_rows=60, dense_every=3)
-    again = repeated(tmp_path, config)
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
+    check_repeated(tmp_path, run, config=config)
     assert contents(tmp_path / "again") == published
     assert steps(checkpoints(tmp_path, "again")) == steps(checkpoints(tmp_path))
 
@@ -103,55 +123,30 @@ def test_first_weights_do_not_depend_on_rows_that_came_later(tmp_path, events):
     """The first bias, scaling and settings are measured on what was there."""
     run = begin(config_of(tmp_path))
     run.full()
-    events.send(3000)
+    events.send(1000)
     stream_to(run, 600)
-    again = repeated(tmp_path)
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
+    check_repeated(tmp_path, run)
 
 
-@pytest.mark.parametrize("saved", [False, True], ids=["before", "after"])
-def test_steps_that_a_kill_lost_are_not_repeated(tmp_path, events, monkeypatch, saved):
+def test_steps_that_a_kill_lost_are_not_repeated(tmp_path, events, monkeypatch):
     follow(tmp_path, events, rows=(37,))
-    run = begin(config_of(tmp_path))
-    killed = run._checkpoints
-    if saved:
-        # The borders were written, their checkpoint was not.
-        monkeypatch.setattr(
-            killed, "save_changes", lambda trainer, state, changes: killed.borders.commit(state.borders) and 1 / 0
-        )
-    else:
-        monkeypatch.setattr(killed, "save_changes", lambda *given: 1 / 0)
-    events.send(90)
-    with pytest.raises(ZeroDivisionError):
+    for borders_saved in (False, True):
+        run = begin(config_of(tmp_path))
+        killed = run._checkpoints
+
+        def dying(trainer, state, changes, killed=killed, borders_saved=borders_saved):
+            if borders_saved:
+                killed.borders.commit(state.borders)
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(killed, "save_changes", dying)
+        events.send(90)
+        with pytest.raises(ZeroDivisionError):
+            stream_to(run, events.sent)
+        events.send(250)
+        run = begin(config_of(tmp_path, delta_rows=70))
         stream_to(run, events.sent)
-    events.send(250)
-    run = begin(config_of(tmp_path, delta_rows=70))
-    stream_to(run, events.sent)
-    again = repeated(tmp_path)
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
-
-
-@pytest.mark.parametrize("replay", [False, True])
-def test_rows_of_a_rollback_are_skipped_or_learned_again(tmp_path, events, replay):
-    run = follow(tmp_path, events)
-    ChangeLog.of(Repository(tmp_path / "repository").version("followed"), whole=True).rollback(run.state.step - 2)
-    run = TrainingRun(config_of(tmp_path), reporter=Notes(), start_options=StartOptions(replay))
-    events.send(130)
-    stream_to(run, events.sent)
-    assert any("was rolled back" in line for line in run._report.lines)
-    again = repeated(tmp_path)
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
-
-
-def test_repeated_run_resumes(tmp_path, events):
-    run = follow(tmp_path, events)
-    config = config_of(tmp_path, follow=False, repository=str(tmp_path / "again"))
-    half = begin(config, checkpoints(tmp_path))
-    half.full()
-    next(half.stream())
-    again = repeated(tmp_path, config)
-    assert any("resumed at row" in line for line in again._report.lines)
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
+        check_repeated(tmp_path, run, f"borders saved {borders_saved}")
 
 
 EVICTING = {
@@ -174,19 +169,8 @@ def test_eviction_happens_where_deltas_were_published(tmp_path, events):
         return parse_config(EVICTING | {"data": data, "publish": publish})
 
     run = follow(tmp_path, events, config(True, "repository"))
-    again = repeated(tmp_path, config(False, "again"))
-    assert differing(snapshot(run.trainer), snapshot(again.trainer)) == []
+    check_repeated(tmp_path, run, config=config(False, "again"))
     assert len(run.trainer.tables["user"]) < 25
-
-
-def test_run_ends_where_another_writer_published(tmp_path, events):
-    run = follow(tmp_path, events, rows=(50,))
-    run._checkpoints.borders.interrupted(run.state.position)
-    events.send(60)
-    run._stopped.clear()
-    stream_to(run, events.sent)
-    with pytest.raises(BadInput, match="at row 500 the run went on with weights that are not its own"):
-        repeated(tmp_path)
 
 
 def test_run_that_an_older_release_began_is_refused(tmp_path, events):
@@ -202,27 +186,25 @@ def test_run_that_an_older_release_began_is_refused(tmp_path, events):
         repeated(tmp_path)
 
 
-def test_too_few_rows_are_refused(tmp_path, events):
+def test_runs_that_cannot_be_repeated_are_refused(tmp_path, events):
     run = follow(tmp_path, events, rows=(50,))
+    folder = checkpoints(tmp_path)
     fewer = SimpleNamespace(batches=lambda rows, start: (b for b in run.source.batches(10, start) if b.end < 450))
     with pytest.raises(BadInput, match="data: expected the 500 rows that the repeated run learned, got 4"):
-        list(RepeatedRun(checkpoints(tmp_path)).batches(fewer, 400))
-
-
-def test_folder_without_borders_is_refused(tmp_path, events):
+        list(RepeatedRun(folder).batches(fewer, 400))
+    other = config_of(tmp_path, follow=False, repository=str(tmp_path / "again"), sequence={"max_length": 5})
+    with pytest.raises(BadInput, match=r"--repeat: .*sequences\.h\.max_length was 6 and is 5, "):
+        repeated(tmp_path, config=other)
+    with pytest.raises(BadInput, match="--repeat: not allowed with"):
+        StartOptions(replay=True, repeat=folder)
+    # Another writer published.
+    run._checkpoints.borders.interrupted(run.state.position)
+    events.send(60)
+    stream_to(run, events.sent)
+    with pytest.raises(BadInput, match="at row 500 the run went on with weights that are not its own"):
+        repeated(tmp_path)
     with pytest.raises(BadInput, match="--repeat: expected the folder of a followed run's checkpoints"):
         RepeatedRun(tmp_path)
-    follow(tmp_path, events, rows=(50,))
-    folder = checkpoints(tmp_path)
     (folder / BORDERS).unlink()
     with pytest.raises(BadInput, match="--repeat: expected the file 'borders'"):
         RepeatedRun(folder)
-    with pytest.raises(BadInput, match="--repeat: not allowed with"):
-        StartOptions(replay=True, repeat=folder)
-
-
-def test_other_settings_are_refused(tmp_path, events):
-    follow(tmp_path, events, rows=(50,))
-    other = config_of(tmp_path, follow=False, repository=str(tmp_path / "again"), sequence={"max_length": 5})
-    with pytest.raises(BadInput, match=r"--repeat: .*sequences\.h\.max_length was 6 and is 5, "):
-        repeated(tmp_path, other)

@@ -16,8 +16,8 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy, VersionPolicy
-from tests.models.training.streams import FEATURES, MixedSource, make_batch, make_config
-from tests.models.training.test_lineage import Heard, assert_at_head
+from tests.models.training.streams import FEATURES, MixedSource, Notes, make_batch, make_config
+from tests.models.training.test_lineage import assert_at_head
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -28,7 +28,7 @@ STRING_TABLES = {"city", "tag"}
 
 def begin(repository, start_options=None, rows=ROWS, seed=None, **options):
     made = make_config(repository, seed=seed, **options)
-    return TrainingRun(made, MixedSource(rows), reporter=Heard(), start_options=start_options)
+    return TrainingRun(made, MixedSource(rows), reporter=Notes(), start_options=start_options)
 
 
 def in_manifest(repository, version=1):

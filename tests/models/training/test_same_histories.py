@@ -106,8 +106,8 @@ def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, mo
 
 
 def test_rows_of_histories_of_their_own_are_learned_as_before():
-    trainer = make_trainer("stca", LENGTH)
-    trainer.learn(make_batch(ROWS, (LENGTH,), 3))
+    trainer = make_trainer("stca", LENGTH, False, True)
+    trainer.learn(make_batch(ROWS, (LENGTH,), 3, floats=True))
     assert {what for what, *_ in trainer.dense._functions} == {"gradients", "moves"}
 
 

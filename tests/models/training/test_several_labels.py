@@ -166,4 +166,4 @@ def test_custom_arch_without_its_named_outputs_is_refused(tmp_path, monkeypatch)
     monkeypatch.setattr("freshet_serving.models.zoo.arch.resolve_arch", lambda name: build)
     config = make_config(tmp_path)
     with pytest.raises(BadInput, match=r"arch: expected an output 'score' \[n, 1\], got ctr"):
-        Trainer(draft(config, {}), config.train)
+        Trainer(dataclasses.replace(draft(config, {}), arch="its own"), config.train)

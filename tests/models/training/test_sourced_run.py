@@ -15,43 +15,31 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.streams import differing, snapshot
-from tests.models.training.test_loop_follow import Notes
-from tests.models.training.test_loop_follow_histories import stream_to
-from tests.models.training.test_loop_follow_next_item import Steps, begin, config_of, ledger_of
+from tests.models.training.event_files import EventFiles, put, stream_to
+from tests.models.training.streams import Notes, differing, snapshot
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 USERS, ITEMS = 30, 20
 
 
-class Pairs:
-    """Files of rows in which users choose items."""
+class Pairs(EventFiles):
+    """Rows in which users choose items."""
 
-    def __init__(self, folder):
-        self.folder, self.random, self.files, self.sent = folder, np.random.default_rng(5), 0, 0
-        folder.mkdir()
-
-    def send(self, rows, item=None):
+    def rows(self, rows, item=None):
         items = 100 + self.random.integers(0, ITEMS, rows)
         if item is not None:
             items[self.random.random(rows) < 0.4] = item
-        table = {
+        return {
             "user": self.random.integers(0, USERS, rows),
             "item": items,
             "ts": 1.7e9 + 3600.0 * (self.sent + np.arange(rows)),
             "clicked": (self.random.random(rows) < 0.8).astype(float),
         }
-        self.sent += rows
-        path = self.folder / f"{self.files:05}.parquet"
-        pq.write_table(pa.table(table), path.with_name("." + path.name))
-        path.with_name("." + path.name).rename(path)
-        self.files += 1
 
 
 def describe(folder, items):
-    pq.write_table(pa.table({"item": np.array(items), "stock": np.arange(len(items))}), folder / ".items")
-    (folder / ".items").rename(folder / "items.parquet")
+    put(folder / "items.parquet", {"item": np.array(items), "stock": np.arange(len(items))})
 
 
 def pairs(tmp_path, name="followed", follow=True, time="ts", entity=False, full_rows=400, kind="id", **train):
@@ -187,22 +175,3 @@ def test_a_log_without_times_has_no_new_items(tmp_path, events):
     assert len(by_source(tmp_path, "popular", 30)) == ITEMS
     with pytest.raises(BadInput, match="has no 'new', only 'model', 'like', 'popular'"):
         by_source(tmp_path, "new")
-
-
-def test_next_items_are_popular_and_new_without_a_user(tmp_path):
-    events = Steps(tmp_path / "events")
-    events.send(600)
-    run = begin(config_of(tmp_path, full_rows=600))
-    run.full()
-    before = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
-    assert len(before[0]) == len(before[1]) == 30
-    events.send(200, item=7)
-    assert stream_to(run, 800) == ["1.1"]
-    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
-    rows = dict(zip(run.trainer.items.export().keys.tolist(), run.trainer.items.export().rows))
-    counted = sorted(rows, key=lambda item: (-rows[item][run.trainer.rows.dim], item))
-    assert by_source(tmp_path, "popular", 40) == counted
-    follows = top(tmp_path, 1, like=np.array([105]))
-    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
-    ledger_of(tmp_path).rollback(0)
-    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == before

@@ -24,7 +24,7 @@ from tests.models.training.streams import (
     odd_batch,
     snapshot,
 )
-from tests.models.training.trainers import Trainers, make_trainer
+from tests.models.training.trainers import make_trainer
 
 pytestmark = pytest.mark.tensorflow
 
@@ -215,15 +215,11 @@ def test_only_rows_touched_by_a_batch_move(trainer):
 
 
 def test_trainers_with_equal_seed_and_stream_are_bitwise_equal(tmp_path):
-    config, trainers = make_config(tmp_path, optimizer="ftrl"), Trainers()
-    snapshots = []
-    for make in (trainers, trainers, Trainer):
-        trainer = make(draft(config, {}), config.train, config.network)
+    trainers = [make_trainer(make_config(tmp_path, optimizer="ftrl")) for _ in range(2)]
+    for trainer in trainers:
         for batch in MixedSource(256).batches(64):
             trainer.learn(batch)
-        snapshots.append(snapshot(trainer))
-    assert differing(snapshots[0], snapshots[1]) == []
-    assert differing(snapshots[0], snapshots[2]) == []
+    assert differing(*map(snapshot, trainers)) == []
 
 
 def test_restored_dense_state_uses_the_configured_rate(trainer, tmp_path):

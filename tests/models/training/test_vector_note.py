@@ -12,7 +12,7 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.top_items.section import NOTE
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
 ITEMS, EVENTS, USERS = 60, 1500, np.arange(8)
 

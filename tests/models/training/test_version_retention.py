@@ -27,17 +27,12 @@ def repository(tmp_path):
     return Repository(tmp_path)
 
 
-def test_versions_beyond_the_newest_are_removed(repository):
-    assert removable(repository, "small", 3, 5) == [1, 2]
-    assert removable(repository, "small", 5, 5) == removable(repository, "small", 9, 5) == []
-
-
-def test_newest_and_previous_versions_always_stay(repository):
-    assert removable(repository, "small", 0, 5) == removable(repository, "small", 1, 5) == [1, 2, 3]
-
-
-def test_version_being_trained_stays(repository):
-    assert removable(repository, "small", 2, 2) == [1, 3]
+@pytest.mark.parametrize(
+    ("keep", "trained", "gone"),
+    [(3, 5, [1, 2]), (5, 5, []), (9, 5, []), (0, 5, [1, 2, 3]), (1, 5, [1, 2, 3]), (2, 2, [1, 3])],
+)
+def test_newest_previous_and_trained_versions_stay(repository, keep, trained, gone):
+    assert removable(repository, "small", keep, trained) == gone
 
 
 def test_labelled_version_stays(repository):

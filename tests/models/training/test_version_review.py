@@ -16,8 +16,7 @@ from freshet_serving.processor.errors import Refused
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.models.training import night_packages
-from tests.models.training.streams import MixedSource, make_config
-from tests.models.training.test_lineage import Heard
+from tests.models.training.streams import MixedSource, Notes, make_config
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 
@@ -55,9 +54,11 @@ FAULTS = {
     "empty column": (lambda columns, label: (columns | {"age": 0 * columns["age"] + 3}, label), "'age' has one value"),
 }
 
+NO_LABELS = FAULTS["labels 0"][0]
+
 
 def begin(repository, source=None, start_options=None, mode="on", **options):
-    heard = Heard()
+    heard = Notes()
     config = make_config(repository, full_rows=FULL_ROWS, **options)
     config = dataclasses.replace(
         config,
@@ -101,10 +102,14 @@ def test_bad_night_becomes_a_candidate(served, fault):
 
 def test_second_bad_night_is_not_compared_with_the_withdrawn_first(served):
     change, reason = FAULTS["inverted"]
+    # A gate that is off judges nothing.
     begin(served, NightSource(change), ANEW, mode="off")[0].full()
     repository = Repository(served)
+    assert "gate" not in repository.version("mixed", 2).manifest.notes
     repository.version_records("mixed").add(2, repository.root_of("mixed", 2), "withdraw", "bad night")
     assert reason in refused(served, NightSource(change))
+    # Once it is released it shows what is usual.
+    assert len(repository.candidate("mixed", 3).manifest.notes["gate"]["moves"]["loss"]) == 1
 
 
 def test_good_night_is_published_with_its_figures(served):
@@ -119,35 +124,40 @@ def test_good_night_is_published_with_its_figures(served):
     assert set(notes["moves"]) == {"auc", "loss", "calibration", "held_out"}
 
 
-def test_no_run_continues_from_a_refused_version(served):
-    refused(served, NightSource(FAULTS["labels 0"][0]))
+@pytest.fixture(scope="module")
+def refused_once(tmp_path_factory):
+    return tmp_path_factory.mktemp("refused") / "repository"
+
+
+@pytest.fixture
+def candidate(served, refused_once):
+    """The same with version 2, which the gate has refused: all labels of its night are 0."""
+    if not refused_once.exists():
+        refused(served, NightSource(NO_LABELS))
+        shutil.copytree(served, refused_once)
+    shutil.copytree(refused_once, served, dirs_exist_ok=True)
+    return served
+
+
+def test_no_run_continues_from_a_refused_version(candidate):
     with pytest.raises(Refused, match="version 2 of 'mixed' was refused"):
-        begin(served)
-    run, notes = begin(served, start_options=ON)
+        begin(candidate)
+    run, notes = begin(candidate, start_options=ON)
     assert notes[0].startswith("no checkpoint: starting with the weights of 1.0")
     assert run.state.version == 3
-    assert Repository(served).versions("mixed") == [1, 3]
+    assert Repository(candidate).versions("mixed") == [1, 3]
 
 
-def test_run_after_rejection_starts_anew(served):
-    refused(served, NightSource(FAULTS["labels 0"][0]))
-    Repository(served).reject_candidate("mixed", 2)
-    run, _ = begin(served)
+def test_run_after_rejection_starts_anew(candidate):
+    Repository(candidate).reject_candidate("mixed", 2)
+    run, _ = begin(candidate)
     assert run.state.position == 0
     assert run.full() == Generation(2, 0)
 
 
-def test_released_version_shows_what_is_usual(served):
-    refused(served, NightSource(FAULTS["inverted"][0]))
-    notes = Repository(served).candidate("mixed", 2).manifest.notes["gate"]
-    assert len(notes["moves"]["loss"]) == 1
-
-
-def test_run_after_release_goes_on_from_it(served):
-    night = NightSource(FAULTS["labels 0"][0])
-    refused(served, night)
-    Repository(served).release_candidate("mixed", 2)
-    run, notes = begin(served, night)
+def test_run_after_release_goes_on_from_it(candidate):
+    Repository(candidate).release_candidate("mixed", 2)
+    run, notes = begin(candidate, NightSource(NO_LABELS))
     assert notes[0].startswith(f"resumed at row {FULL_ROWS}, generation 2.0")
     assert str(next(run.stream())) == "2.1"
 
@@ -176,13 +186,12 @@ def test_package_of_other_scores_than_its_weights_is_reported(served, monkeypatc
 
 
 def test_run_killed_before_it_learned_of_the_refusal_learns_of_it(served, monkeypatch):
-    night = NightSource(FAULTS["labels 0"][0])
     with monkeypatch.context() as patch:
         patch.setattr(full_versions, "refusal", lambda candidate: KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            begin(served, night, ANEW)[0].full()
+            begin(served, NightSource(NO_LABELS), ANEW)[0].full()
     with pytest.raises(Refused):
-        begin(served, night)
+        begin(served, NightSource(NO_LABELS))
     assert Repository(served).candidates("mixed") == [2]
 
 
@@ -191,8 +200,3 @@ def test_warning_gate_publishes_and_reports(served):
     assert run.full() == Generation(2, 0)
     assert any(line.startswith("gate: it orders the rows against version 1") for line in notes)
     assert Repository(served).version("mixed", 2).manifest.notes["gate"]["verdict"] == "warned"
-
-
-def test_gate_that_is_off_judges_nothing(served):
-    begin(served, NightSource(FAULTS["labels 0"][0]), ANEW, mode="off")[0].full()
-    assert "gate" not in Repository(served).version("mixed", 2).manifest.notes

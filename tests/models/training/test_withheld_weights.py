@@ -16,15 +16,14 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import NotReady
+from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.streams import MixedSource, differing, make_batch, snapshot
+from tests.models.training.streams import MixedSource, Notes, differing, make_batch, snapshot
 from tests.models.training.test_lineage import (
-    ACTIONS,
     DELTA_ROWS,
     FULL_ROWS,
-    Heard,
     advance,
     assert_at_head,
     chain,
@@ -43,7 +42,7 @@ def start(repository, rows=FULL_ROWS + 7 * DELTA_ROWS, every=EVERY, replay=False
     """A run that has published its version, or has resumed, and its stream."""
     made = config(repository, **options)
     made = dataclasses.replace(made, publish=dataclasses.replace(made.publish, dense_every=every))
-    run = TrainingRun(made, MixedSource(rows), reporter=Heard(), start_options=StartOptions(replay))
+    run = TrainingRun(made, MixedSource(rows), reporter=Notes(), start_options=StartOptions(replay))
     run.full()
     return run, run.stream()
 
@@ -116,11 +115,11 @@ def test_each_delta_has_weights_by_default(tmp_path, every):
 
 def test_learning_does_not_depend_on_what_is_withheld(tmp_path):
     learned = []
-    for every in (0, 2, 5):
+    for every in (0, EVERY):
         run, stream = start(tmp_path / str(every), every=every)
         list(stream)
         learned.append(snapshot(run.trainer))
-    assert differing(learned[0], learned[1]) == differing(learned[0], learned[2]) == []
+    assert differing(*learned) == []
 
 
 def test_servers_score_new_rows_with_the_weights_last_published(tmp_path):
@@ -139,11 +138,20 @@ def test_servers_score_new_rows_with_the_weights_last_published(tmp_path):
             assert newest < 1e-5 if step == 3 else newest > 1e-4
 
 
-@pytest.mark.parametrize("published", [0, 1, 2, 3, 7])
+_WHOLE = []
+
+
+def whole_run(repository):
+    """The deltas of a run to its end; made once."""
+    if not _WHOLE:
+        list(start(repository)[1])
+        _WHOLE[:] = map(as_bytes, deltas(repository))
+    return _WHOLE
+
+
+@pytest.mark.parametrize("published", [1, 2, 3, 7])
 def test_run_killed_before_any_delta_publishes_the_same(tmp_path, monkeypatch, published):
-    """Of rows (2, 3, 4), with the weights that are due (3), and of weights alone, at the end (8)."""
-    _, stream = start(tmp_path / "whole")
-    list(stream)
+    """Of rows (2, 4), with the weights that are due (3), and of weights alone, at the end (8)."""
     _, stream = start(tmp_path / "killed")
     advance(stream, published)
     killed(stream, monkeypatch)
@@ -153,19 +161,8 @@ def test_run_killed_before_any_delta_publishes_the_same(tmp_path, monkeypatch, p
     assert_rows_at_head(run)
     list(stream)
     assert_at_head(run)
-    same = [as_bytes(a) == as_bytes(b) for a, b in zip(deltas(tmp_path / "whole"), deltas(tmp_path / "killed"))]
+    same = [a == as_bytes(b) for a, b in zip(whole_run(tmp_path / "whole"), deltas(tmp_path / "killed"))]
     assert same == [True] * 8
-
-
-def test_resumed_run_publishes_what_was_withheld_when_it_is_due(tmp_path):
-    _, stream = start(tmp_path)
-    advance(stream, 2)
-    run, stream = start(tmp_path)
-    assert run.state.withheld == 2
-    assert_rows_at_head(run)
-    advance(stream, 1)
-    assert with_weights(tmp_path) == [3]
-    assert_at_head(run)
 
 
 def test_resumed_run_with_no_rows_left_publishes_what_was_withheld(tmp_path):
@@ -238,16 +235,37 @@ def test_killed_run_whose_delta_came_second_publishes_all_weights(tmp_path, monk
     assert_at_head(start(tmp_path, every=0)[0])
 
 
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 4)),
+        st.tuples(st.just("back"), st.integers(1, 6)),
+        st.tuples(st.just("resume"), st.booleans()),
+        st.tuples(st.just("foreign"), st.booleans()),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=ACTIONS, every=st.integers(2, 4), snapshot_after=st.sampled_from([0, 2]))
-def test_head_has_all_rows_and_in_the_end_all_weights(tmp_path_factory, actions, every, snapshot_after):
+@given(
+    actions=ACTIONS,
+    every=st.sampled_from([0, 2, 3, 4]),
+    optimizer=st.sampled_from(["adagrad", "adam"]),
+    snapshot_after=st.sampled_from([0, 2]),
+)
+def test_head_is_the_trainer_after_any_publications_and_rollbacks(
+    tmp_path_factory, actions, every, optimizer, snapshot_after
+):
+    """All rows at once, and all weights where they are due and in the end."""
     repository = tmp_path_factory.mktemp("any")
-    options = {"rows": 1600, "every": every, "snapshot_after": snapshot_after}
+    options = {"rows": 1600, "every": every, "optimizer": optimizer, "snapshot_after": snapshot_after}
     run, stream = start(repository, **options)
+    published = []
     for action, value in actions:
         if action == "publish":
             for _ in range(value):
-                next(stream)
+                published.append(next(stream))
                 assert_rows_at_head(run)
         elif action == "back":
             line = chain(repository).history.line()
@@ -257,9 +275,11 @@ def test_head_has_all_rows_and_in_the_end_all_weights(tmp_path_factory, actions,
         else:
             run, stream = start(repository, replay=value, **options)
             assert_rows_at_head(run)
+    assert len(published) == len(set(published))
     # It looks at the records before it learns.
-    next(stream)
+    generation = next(stream)
     assert_rows_at_head(run)
+    assert generation == Generation(1, chain(repository).history.top)
     run.stop()
     list(stream)
     assert_at_head(run)

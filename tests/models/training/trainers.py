@@ -1,4 +1,4 @@
-"""Trainers for tests, made once and put back to their first state: a new one costs a second of tracing."""
+"""Trainers for tests, and what is compiled of their networks once."""
 
 from __future__ import annotations
 
@@ -7,41 +7,15 @@ import shutil
 from freshet_serving.compiler.building import compile as compiling
 from freshet_serving.compiler.building import parts as dividing
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
-from freshet_serving.models.config.model_section import ONE_LABEL
-from freshet_serving.models.runs.step_profile import StepProfile
 from freshet_serving.models.training.spec import draft, measure_scaling
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.package.subgraphs import WHOLE
-from tests.support.shared_graphs import mark_as_shared
+from tests.support.shared_graphs import columns_of, mark_as_shared
 
 
-def make_trainer(config, source):
-    return Trainer(draft(config, measure_scaling(source, config.features)), config.train, config.network)
-
-
-class Trainers:
-    """Stands in for the class Trainer: the same manifest and settings get the same object, as good as new."""
-
-    def __init__(self):
-        self._made = []
-
-    def __call__(self, manifest, settings, network=ONE_LABEL, fusion=None, tables=None, scratch=None):
-        for known, trainer, weights, optimizer in self._made:
-            if known == (manifest, settings, network, fusion, tables):
-                renew(trainer, weights, optimizer)
-                return trainer
-        trainer = Trainer(manifest, settings, network, fusion, tables, scratch)
-        known = (manifest, settings, network, fusion, tables)
-        self._made.append((known, trainer, trainer.dense.weights(), trainer.dense.state.optimizer()))
-        return trainer
-
-
-def renew(trainer, weights, optimizer):
-    """Puts a trainer back to the state in which `weights` and `optimizer` were taken from it, without any row."""
-    trainer.clear()
-    trainer.dense.state.restore(weights, optimizer)
-    trainer.steps = 0
-    trainer.profile = StepProfile(lambda: 0.0)
+def make_trainer(config, source=None):
+    scaling = {} if source is None else measure_scaling(source, config.features)
+    return Trainer(draft(config, scaling), config.train, config.network)
 
 
 class CompiledOnce:
@@ -55,7 +29,7 @@ class CompiledOnce:
 
     def parts(self, graph, features, buckets, histories=()):
         """The parts of the first graph of these features and shapes: of them compile_graph takes no weight."""
-        key = f"{self._key(graph)} {graph.outputs} {features} {buckets}"
+        key = f"{self._key(graph)} {graph.outputs} {columns_of(features)} {buckets}"
         if key not in self._parts:
             self._parts[key] = made = dividing.parts(graph, features, buckets, histories)
             for part in made.by_subgraph.values():

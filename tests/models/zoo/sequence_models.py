@@ -163,6 +163,17 @@ def publish(trainer, folder, buckets=(1, 8, 64), model="m"):
     publish_version(folder, manifest, tables, trainer.dense.published(), buckets=buckets)
 
 
+def publish_untrained(arch, folder, length, timed=False, buckets=(1, 8), **options):
+    """Publish version 1 of model "m" in the folder, with random rows for the ids of make_batch()."""
+    trainer = make_trainer(arch, length, timed, **options)
+    random, tables = np.random.default_rng(3), {}
+    for entry, rows in zip(trainer.manifest.tables, (20, 30, 3)):
+        tables[entry.name] = np.arange(rows), random.normal(0, 0.1, (rows, entry.dim)).astype(np.float32)
+    folder.mkdir(exist_ok=True)
+    manifest = replace(trainer.manifest, model="m", version=1)
+    publish_version(folder, manifest, tables, trainer.dense.published(), buckets=buckets)
+
+
 def of_request(columns, rows, request=0):
     """A request: the items of `rows` rows for the user of one."""
     take = {name: columns[name] for name in columns}

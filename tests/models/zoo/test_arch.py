@@ -18,11 +18,6 @@ from tests.models.zoo.layouts import LAYOUTS
 pytestmark = pytest.mark.tensorflow
 
 
-def test_zoo_names_resolve_to_their_builders():
-    assert resolve_arch("deepfm") is deepfm.build
-    assert resolve_arch("dlrm") is dlrm.build
-
-
 def test_user_function_is_found(tmp_path, monkeypatch):
     (tmp_path / "their_nets.py").write_text("def tower(layout, hidden, seed=0): return 'built'\nwidth = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))

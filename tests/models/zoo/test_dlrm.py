@@ -4,7 +4,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="the zoo needs the train extra")
 
 from freshet_serving.models.zoo.dlrm import build
-from tests.models.zoo.layouts import LAYOUTS, make_layout
+from tests.models.zoo.layouts import LAYOUTS
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,13 +47,3 @@ def test_logit_is_the_top_mlp_over_bottom_and_pairs(layout):
 
     np.testing.assert_allclose(arch.logits(x).numpy(), wanted, atol=1e-5)
     np.testing.assert_allclose(arch.scores(x)["score"].numpy(), 1 / (1 + np.exp(-wanted)), atol=1e-5)
-
-
-def test_weight_names_are_stable_and_readable():
-    for _ in range(2):
-        arch = build(make_layout(4, 4, 2, 0), (6,), bottom=(7,))
-
-        assert {v.path for v in arch.scores.variables} == {
-            *("bottom_0/kernel", "bottom_0/bias", "bottom_out/kernel", "bottom_out/bias"),
-            *("top_0/kernel", "top_0/bias", "top_out/kernel", "top_out/bias", "project_f2/kernel"),
-        }

@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
+from freshet_serving.models.zoo.arch import build_arch
+from freshet_serving.models.zoo.dense_input import DenseInput
 from tests.models.zoo.sequence_models import (
     Rows,
     check_reference,
@@ -14,6 +16,7 @@ from tests.models.zoo.sequence_models import (
     learned,
     make_batch,
     make_trainer,
+    manifest,
     norm,
     silu,
 )
@@ -61,11 +64,13 @@ def test_served_scores_equal_trained_ones_divided_and_whole(trainer, tmp_path):
 
 
 def test_attention_adds_nothing_before_the_first_step():
-    trainer = make_trainer("hstu", LENGTH, timed=True, units=UNITS, layers=LAYERS)
-    trainer.tables["item"].insert(np.arange(30))
-    some, others = (make_batch(40, (LENGTH,), seed, timed=True).columns for seed in (1, 2))
-    histories = {name: column for name, column in others.items() if name.startswith("history.")}
-    np.testing.assert_array_equal(trainer.score(some), trainer.score(some | histories))
+    described = manifest("hstu", LENGTH, timed=True)
+    layout = DenseInput.from_features(described.features, described.sequences)
+    given = layout.examples(16)
+    logits = build_arch("hstu", layout, {"units": UNITS, "layers": LAYERS}).logits
+    np.testing.assert_array_equal(
+        logits([given["x"], given["history"]]), logits([given["x"], given["history"][::-1].copy()])
+    )
 
 
 @pytest.mark.long

@@ -23,24 +23,20 @@ def layers(x, w, times, length):
 
 
 def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
-    lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
-    trainer = learned("hstu_next", LENGTH)
+    lengths = (0, 1, 2, LENGTH - 1, LENGTH, LENGTH + 4)
+    trainer = learned("hstu_next", LENGTH, counting={"successors": 4})
     check_scores(trainer, "hstu_next", tmp_path / "r", LENGTH, lengths, 20, layers)
 
 
-def test_layers_begin_as_the_identity():
+def test_layers_begin_as_the_identity_and_learn_without_counts():
     first = make_trainer("hstu_next", LENGTH).dense.weights()
-    then = learned("hstu_next", LENGTH, 2).dense.weights()
+    trainer = learned("hstu_next", LENGTH)
+    check_trained(trainer, "hstu_next", LENGTH, (0, 1, 2, LENGTH, LENGTH + 4), 20, layers)
+    then = trainer.dense.weights()
     for i in range(LAYERS):
         assert not first[f"history_out_{i}/kernel"].any()
         assert first[f"history_all_{i}/kernel"].all()
         assert then[f"history_out_{i}/kernel"].all()
-
-
-# They are served as those of the other next-item network.
-def test_counts_are_scored_as_the_reference():
-    trainer = learned("hstu_next", LENGTH, counting={"successors": 4})
-    check_trained(trainer, "hstu_next", LENGTH, (0, 1, 2, LENGTH, LENGTH + 4), 20, layers)
 
 
 @pytest.mark.long

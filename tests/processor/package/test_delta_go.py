@@ -18,18 +18,23 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "publish_delta.go"
 pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go: Debian's golang-go")
 
 
-def drop(folder, changes, tmp_path, step=1, parent=0, model="small"):
+@pytest.fixture(scope="module")
+def drop(tmp_path_factory):
     """Runs the example; returns what it said on either stream."""
-    place = ["-deltas", str(folder / "deltas"), "-model", model, "-step", str(step), "-parent", str(parent)]
-    env = os.environ | {"GOCACHE": str(tmp_path / "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
-    binary = tmp_path / "publish_delta"
-    if not binary.exists():
-        subprocess.run(["go", "build", "-o", binary, EXAMPLE], env=env, check=True, capture_output=True, timeout=300)
-    result = subprocess.run([binary, *place], input=json.dumps(changes), capture_output=True, text=True, timeout=60)
-    return result.stdout + result.stderr
+    folder = tmp_path_factory.mktemp("go")
+    env = os.environ | {"GOCACHE": str(folder / "cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    binary = folder / "publish_delta"
+    subprocess.run(["go", "build", "-o", binary, EXAMPLE], env=env, check=True, capture_output=True, timeout=300)
+
+    def run(folder, changes, step=1, parent=0, model="small"):
+        place = ["-deltas", str(folder / "deltas"), "-model", model, "-step", str(step), "-parent", str(parent)]
+        result = subprocess.run([binary, *place], input=json.dumps(changes), capture_output=True, text=True, timeout=60)
+        return result.stdout + result.stderr
+
+    return run
 
 
-def test_file_dropped_by_a_go_program_becomes_a_delta(tmp_path):
+def test_file_dropped_by_a_go_program_becomes_a_delta(tmp_path, drop):
     folder = write_package(tmp_path / "repository")
     weights = make_weights(4)["mlp_0/bias"]
     changes = {
@@ -40,7 +45,7 @@ def test_file_dropped_by_a_go_program_becomes_a_delta(tmp_path):
         "dense": {"mlp_0/bias": {"shape": list(weights.shape), "values": weights.tolist()}},
     }
 
-    assert drop(folder, changes, tmp_path).startswith("small 1.1: ")
+    assert drop(folder, changes).startswith("small 1.1: ")
     change_log = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
 
     assert change_log.history.head.step == 1
@@ -54,7 +59,7 @@ def test_file_dropped_by_a_go_program_becomes_a_delta(tmp_path):
     assert (delta.rows, delta.removed, delta.events) == (2, 3, 0)
 
 
-def test_delta_after_a_rollback_takes_a_new_step(tmp_path):
+def test_delta_after_a_rollback_takes_a_new_step(tmp_path, drop):
     folder = write_package(tmp_path / "repository")
     change_log = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
     for step in (1, 2):
@@ -62,16 +67,16 @@ def test_delta_after_a_rollback_takes_a_new_step(tmp_path):
     change_log.rollback(1)
     rows = {"tables": {"user": {"dim": 4, "keys": [3], "rows": [[1, 2, 3, 4]]}}}
 
-    assert drop(folder, rows, tmp_path, step=3, parent=1).startswith("small 1.3: ")
+    assert drop(folder, rows, step=3, parent=1).startswith("small 1.3: ")
     again = ChangeLog.of(Repository(tmp_path / "repository").version("small"))
     assert [link.step for link in again.history.line()] == [0, 1, 3]
-    assert "file exists" in drop(folder, rows, tmp_path, step=3, parent=1)
+    assert "file exists" in drop(folder, rows, step=3, parent=1)
 
 
-def test_non_ascii_names_are_spelled_as_the_checksum_requires(tmp_path):
+def test_non_ascii_names_are_spelled_as_the_checksum_requires(tmp_path, drop):
     model = 'größe "x" \\ \t\x7f\x01 \U0001f600'
     (tmp_path / "deltas").mkdir()
-    said = drop(tmp_path, {"dense": {"gewicht/ß": {"shape": [2], "values": [1, 2]}}}, tmp_path, model=model)
+    said = drop(tmp_path, {"dense": {"gewicht/ß": {"shape": [2], "values": [1, 2]}}}, model=model)
     assert said.endswith("bytes\n"), said
     delta = parse_delta((tmp_path / "deltas" / "1.safetensors").read_bytes())
     assert delta.model == model

@@ -1,7 +1,7 @@
 """A run of deltas as one: it leads where they lead one after another."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.package import delta as delta_module
@@ -43,6 +43,7 @@ def applied(deltas):
     return state, dense
 
 
+@settings(max_examples=40)
 @given(RUNS)
 def test_folded_run_equals_applying_its_deltas_in_order(run):
     deltas = deltas_of(run)
@@ -55,6 +56,7 @@ def test_folded_run_equals_applying_its_deltas_in_order(run):
         assert len(set(both.tolist())) == len(both)
 
 
+@settings(max_examples=40)
 @given(RUNS, st.integers(0, 4))
 def test_incremental_folding_equals_folding_at_the_end(run, rows):
     kept, delta_module.FOLD_ROWS = delta_module.FOLD_ROWS, rows

@@ -6,14 +6,7 @@ from dataclasses import replace
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import (
-    SCORE,
-    USER,
-    WHOLE,
-    GraphInput,
-    Manifest,
-    side_columns,
-)
+from freshet_serving.processor.package import SCORE, USER, WHOLE, GraphInput, Manifest, side_columns
 from freshet_serving.processor.package.manifest_entries import FORMAT_1
 from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.processor.package.test_subgraphs import manifest

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package import RANKED_OUTPUTS, ranks_items
 from freshet_serving.processor.package import manifest as manifest_module
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, File, Input, Output, TableEntry
+from tests.support import ranked
 from tests.support.packages import manifest
 
 FILES = {entry.file: File(3, "00000000") for entry in manifest().executables}
@@ -103,7 +105,6 @@ rules = {
     "an unknown key": (put("colour", "red"), "manifest: unknown key 'colour'"),
     "an unknown key further down": (put("features", 0, "colour", 1), r"manifest\.features\[0\]: unknown key"),
     "a missing model": (drop("model"), "manifest: 'model' is missing"),
-    "a missing feature kind": (drop("features", 1, "kind"), r"manifest\.features\[1\]: 'kind' is missing"),
     "a string for a number": (put("version", "3"), r"manifest\.version: expected a whole number, got a string"),
     "a truth value for a number": (put("width", True), r"manifest\.width: expected a whole number, got a boolean"),
     "a number for a truth value": (put("inputs", 0, "ragged", 1), "ragged: expected true or false, got a number"),
@@ -113,8 +114,6 @@ rules = {
     "a number for an entry": (put("tables", 0, 3), r"manifest\.tables\[0\]: expected an object, got a number"),
     "a string in a shape": (put("dense", "mlp_0/bias", ["8"]), "expected a whole number, got a string"),
     "a model with a slash": (put("model", "a/b"), "model: expected a plain name"),
-    "a model with a dot in front": (put("model", ".a"), "model: expected a plain name"),
-    "an empty model": (put("model", ""), "model: expected a plain name"),
     "a model of 129 letters": (put("model", "a" * 129), "model: expected a plain name"),
     "version 0": (put("version", 0), "version: expected a positive integer, got 0"),
     "width 0": (put("width", 0), "width: expected 1 to 1048576, got 0"),
@@ -139,10 +138,7 @@ rules = {
     "an unknown dtype": (put("inputs", 0, "dtype", "int32"), "dtype: expected one of int64, float32, string"),
     "negative columns": (put("inputs", 0, "columns", -1), "columns: expected 0 to 65536, got -1"),
     "too many columns": (put("inputs", 0, "columns", 65537), "columns: expected 0 to 65536"),
-    "ragged columns": (
-        put("inputs", 1, "columns", 2),
-        r"inputs\[tags\]\.columns: expected 0 for a ragged input",
-    ),
+    "ragged columns": (put("inputs", 1, "columns", 2), r"inputs\[tags\]\.columns: expected 0 for a ragged input"),
     "ragged floats": (put("inputs", 2, "ragged", True), r"inputs\[floats\]\.columns: expected 0 for a ragged input"),
     "a table of dim 0": (put("tables", 0, "dim", 0), r"tables\[user\]\.dim: expected 1 to 4096"),
     "a table of dim 4097": (put("tables", 0, "dim", 4097), "dim: expected 1 to 4096, got 4097"),
@@ -152,10 +148,7 @@ rules = {
         put("tables", 0, "dtype", "float8"),
         "dtype: expected one of float32, float16, bfloat16, int8",
     ),
-    "a default of the wrong size": (
-        put("tables", 0, "default", [0, 1]),
-        r"default: expected \[\] or 4 numbers, got 2",
-    ),
+    "a default of the wrong size": (put("tables", 0, "default", [0, 1]), r"default: expected \[\] or 4 numbers, got 2"),
     "a negative hash seed": (put("tables", 1, "hash_seed", -1), "hash_seed: expected 0 to"),
     "a hash seed of 2**63": (put("tables", 1, "hash_seed", 2**63), "hash_seed: expected 0 to"),
     "an unknown kind": (put("features", 0, "kind", "image"), "kind: expected one of id, string, float"),
@@ -180,28 +173,14 @@ rules = {
         put("features", 0, "input", "floats"),
         r"features\[user\]\.input: expected int64, got float32",
     ),
-    "a float from ids": (
-        put("features", 2, "input", "user"),
-        r"features\[f0\]\.input: expected float32, got int64",
-    ),
-    "strings from ids": (
-        put("features", 1, "input", "user"),
-        r"features\[tags\]\.input: expected string, got int64",
-    ),
     "a column of a ragged input": (put("features", 1, "column", 0), "column: expected -1 for kind strings"),
     "a column of a plain input": (put("features", 0, "column", 0), "column: expected -1 for an input of shape"),
     "no column of a packed input": (put("features", 2, "column", -1), "column: expected 0 to 3, got -1"),
     "a column beyond the input": (put("features", 2, "column", 4), "column: expected 0 to 3, got 4"),
-    "one value of a ragged input": (
-        put("features", 1, "kind", "string"),
-        "expected one value per row for kind",
-    ),
+    "one value of a ragged input": (put("features", 1, "kind", "string"), "expected one value per row for kind"),
     "a float with a table": (put("features", 2, "table", "user"), "expected no table and width 1 for kind float"),
     "a wide float": (put("features", 2, "width", 2), "expected no table and width 1 for kind float"),
-    "a width that is not the table's": (
-        put("features", 0, "width", 3),
-        r"features\[user\]\.width: expected 4, got 3",
-    ),
+    "a width that is not the table's": (put("features", 0, "width", 3), r"features\[user\]\.width: expected 4, got 3"),
     "an offset beyond the width": (
         put("features", 5, "offset", 12),
         "offset: expected a place inside the dense width 12",
@@ -216,23 +195,11 @@ rules = {
     "bucket 0": (put("executables", 0, "bucket", 0), "bucket: expected 1 to 1048576"),
     "a huge bucket": (put("executables", 0, "bucket", 2**20 + 1), "bucket: expected 1 to 1048576"),
     "an executable without its file": (put("executables", 0, "file", "x"), "file: not among manifest.files"),
-    "an unknown weight": (
-        put("executables", 0, "weights", ["w"]),
-        "weights: 'w' is not among manifest.dense",
-    ),
-    "a file of negative size": (
-        put("files", "a", {"nbytes": -1, "crc32": ""}),
-        "nbytes: expected 0 or more, got -1",
-    ),
-    "a number beyond any float": (
-        put("created_at", 10**400),
-        r"manifest\.created_at: expected a finite number",
-    ),
+    "an unknown weight": (put("executables", 0, "weights", ["w"]), "weights: 'w' is not among manifest.dense"),
+    "a file of negative size": (put("files", "a", {"nbytes": -1, "crc32": ""}), "nbytes: expected 0 or more, got -1"),
+    "a number beyond any float": (put("created_at", 10**400), r"manifest\.created_at: expected a finite number"),
     "infinity": (put("features", 2, "scale", float("inf")), r"features\[2\]\.scale: expected a finite number"),
-    "NaN in a default row": (
-        put("tables", 0, "default", [0, 0, 0, float("nan")]),
-        "default.*expected a finite number",
-    ),
+    "NaN in a default row": (put("tables", 0, "default", [0, 0, 0, float("nan")]), "default.*expected a finite number"),
 }
 
 
@@ -277,8 +244,7 @@ def test_hidden_file_or_file_outside_the_version_is_refused(path):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}", b'{"a": "\xc3"}'],
+    "data", [b"", b"{", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}", b'{"a": "\xc3"}']
 )
 def test_invalid_json_is_refused(data):
     with pytest.raises(BadInput, match="not valid JSON"):
@@ -317,7 +283,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(value=json_values)
 def test_arbitrary_json_raises_only_bad_input(value):
     with pytest.raises(BadInput):
@@ -331,7 +297,7 @@ def paths(value, here=()):
             yield from paths(inner, (*here, key))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(path=st.sampled_from(sorted((p for p in paths(raw()) if p), key=repr)), value=json_values)
 def test_arbitrary_value_in_a_manifest_raises_only_bad_input(path, value):
     whole = raw()
@@ -343,6 +309,7 @@ def test_arbitrary_value_in_a_manifest_raises_only_bad_input(path, value):
     assert Manifest.from_json(parsed.to_json()) == parsed
 
 
+@settings(max_examples=30)
 @given(dims=st.lists(st.integers(1, 64), min_size=1, max_size=8), order=st.randoms(use_true_random=False))
 def test_features_may_have_any_order_if_they_tile_the_input(dims, order):
     offsets = [sum(dims[:n]) for n in range(len(dims))]
@@ -408,3 +375,10 @@ def test_invalid_declared_types_are_refused(changes, told):
     with pytest.raises(BadInput) as caught:
         Manifest.from_json(json.dumps(document).encode())
     assert told in str(caught.value)
+
+
+def test_equal_outputs_of_a_model_are_no_ranking():
+    made = ranked.manifest()
+    assert ranks_items(dataclasses.replace(made, outputs=RANKED_OUTPUTS["uint64"]))
+    assert not ranks_items(dataclasses.replace(made, outputs=[*RANKED_OUTPUTS["uint64"]]))
+    assert not ranks_items(made)

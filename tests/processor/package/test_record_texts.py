@@ -66,7 +66,7 @@ def test_texts_that_do_not_fit_are_not_kept_alone():
         check_texts(words, COLUMNS[:1], "entity 'item'")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 9), min_size=1, max_size=9))
 def test_forged_texts_are_refused_or_stay_within_their_record(forged):
     words = np.full((3, 12), 0x41414141, np.int32)

@@ -1,7 +1,6 @@
 """Key files and signatures: no key is replaced, a secret is its owner's, every wrong file is refused in one line."""
 
 import stat
-import subprocess
 import sys
 
 import pytest
@@ -62,14 +61,6 @@ def test_keys_of_a_different_kind_are_refused(tmp_path):
         Signer.read(tmp_path / "a.key")
     with pytest.raises(BadInput, match="expected an Ed25519 public key"):
         PublicKey.read(tmp_path / "a.pub")
-
-
-def test_library_is_loaded_only_when_a_key_is_opened():
-    code = (
-        "import sys, freshet_serving.processor.versions.host, freshet_serving.serving.serve_config\n"
-        "assert 'cryptography' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_missing_library_error_names_the_package_to_install(tmp_path, monkeypatch):

@@ -68,6 +68,7 @@ def assert_same(got, wanted):
         assert got[name].tobytes() == array.tobytes()
 
 
+@settings(max_examples=30)
 @given(arrays=files, metadata=metadata)
 def test_tensors_round_trip(arrays, metadata):
     back = parsed(written(arrays, metadata))
@@ -92,7 +93,7 @@ def test_bfloat16_bit_patterns_are_stored_as_bfloat16():
     np.testing.assert_array_equal(parsed(data).arrays["rows"], bits)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(arrays=plain_files)
 def test_files_written_here_load_in_the_safetensors_library(arrays):
     loaded = safetensors.numpy.load(written(arrays, {"format": "np"}))
@@ -103,7 +104,7 @@ def test_files_written_here_load_in_the_safetensors_library(arrays):
         assert loaded[name].tobytes() == array.tobytes()
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(arrays=plain_files)
 def test_files_saved_by_the_safetensors_library_parse_here(arrays):
     back = parsed(safetensors.numpy.save(arrays, {"by": "the library"}))
@@ -111,17 +112,7 @@ def test_files_saved_by_the_safetensors_library_parse_here(arrays):
     assert back.metadata == {"by": "the library"}
 
 
-def test_file_round_trips_through_the_safetensors_library(tmp_path):
-    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
-    wanted = {"rows": np.arange(12, dtype=np.float32).reshape(4, 3), "keys": np.arange(4, dtype=np.int64)}
-    ours.write_bytes(written(wanted))
-    loaded = safetensors.numpy.load_file(ours)
-    safetensors.numpy.save_file(loaded, theirs)
-    back = parse_tensors(map_file(theirs), "theirs").arrays
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(back[name], array)
-
-
+@settings(max_examples=30)
 @given(arrays=files, metadata=metadata)
 def test_data_section_starts_on_a_cache_line(arrays, metadata):
     (length,) = struct.unpack("<Q", written(arrays, metadata)[:8])
@@ -158,16 +149,6 @@ def test_strided_and_transposed_arrays_are_written_in_logical_order():
 def test_tensor_longer_than_a_chunk_is_written_whole(monkeypatch):
     monkeypatch.setattr(tensors, "CHUNK_NBYTES", 7)
     wanted = {"a": np.arange(100, dtype=np.int64), "b": np.arange(15, dtype=np.int8)}
-    assert_same(parsed(written(wanted)).arrays, wanted)
-
-
-def test_scalars_and_empty_tensors_round_trip():
-    wanted = {
-        "scalar": np.array(3.5, np.float32),
-        "none": np.empty(0, np.int64),
-        "no_rows": np.empty((0, 16), np.float32),
-        "no_columns": np.empty((5, 0), np.float32),
-    }
     assert_same(parsed(written(wanted)).arrays, wanted)
 
 
@@ -219,14 +200,8 @@ malformed = {
     "metadata that is not all strings": (with_header({"__metadata__": {"step": 3}}), "object of strings"),
     "metadata that is null": (with_header({"__metadata__": None}), "object of strings"),
     "an entry that is no object": (with_header({"a": 3}), "expected dtype, shape and data_offsets"),
-    "an entry without a shape": (
-        with_header({"a": {"dtype": "F32"}}),
-        "expected dtype, shape and data_offsets",
-    ),
-    "an entry with a stray key": (
-        with_header({"a": entry() | {"x": 1}}, b"\0" * 4),
-        "dtype, shape and data_off",
-    ),
+    "an entry without a shape": (with_header({"a": {"dtype": "F32"}}), "expected dtype, shape and data_offsets"),
+    "an entry with a stray key": (with_header({"a": entry() | {"x": 1}}, b"\0" * 4), "dtype, shape and data_off"),
     "an unknown dtype": (
         with_header({"a": entry("C64", (1,), (0, 8))}, b"\0" * 8),
         "dtype: expected one of .* got 'C64'",
@@ -235,19 +210,13 @@ malformed = {
     "a shape that is no list": (with_header({"a": entry() | {"shape": 1}}, b"\0" * 4), "a shape of at most"),
     "a negative size": (with_header({"a": entry(shape=(-1,))}, b"\0" * 4), "a shape of at most"),
     "a size that is a float": (with_header({"a": entry(shape=(1.0,))}, b"\0" * 4), "a shape of at most"),
-    "a size that is a truth value": (
-        with_header({"a": entry(shape=(True,))}, b"\0" * 4),
-        "a shape of at most",
-    ),
+    "a size that is a truth value": (with_header({"a": entry(shape=(True,))}, b"\0" * 4), "a shape of at most"),
     "nine dimensions": (with_header({"a": entry(shape=[1] * 9)}, b"\0" * 4), "a shape of at most 8"),
     "one offset": (with_header({"a": entry(offsets=(0,))}, b"\0" * 4), "two data_offsets"),
     "negative offsets": (with_header({"a": entry(offsets=(-4, 0))}, b"\0" * 4), "two data_offsets"),
     "offsets backwards": (with_header({"a": entry(offsets=(4, 0))}, b"\0" * 4), "outside the file"),
     "bytes beyond the file": (with_header({"a": entry(offsets=(0, 4))}, b"\0" * 3), "outside the file"),
-    "offsets of 2**61": (
-        with_header({"a": entry(offsets=(2**61, 2**61 + 4))}, b"\0" * 4),
-        "outside the file",
-    ),
+    "offsets of 2**61": (with_header({"a": entry(offsets=(2**61, 2**61 + 4))}, b"\0" * 4), "outside the file"),
     "a shape too large for its bytes": (
         with_header({"a": entry(shape=(2,))}, b"\0" * 4),
         "expected 8 bytes for shape .* got 4",
@@ -265,14 +234,8 @@ malformed = {
         with_header({"a": entry(), "b": entry(offsets=(8, 12))}, b"\0" * 12),
         "overlap or leave a hole at byte 4",
     ),
-    "a hole in front": (
-        with_header({"a": entry(offsets=(4, 8))}, b"\0" * 8),
-        "overlap or leave a hole at byte 0",
-    ),
-    "bytes behind the last tensor": (
-        with_header({"a": entry()}, b"\0" * 5),
-        "fill 4 bytes, the file holds 5",
-    ),
+    "a hole in front": (with_header({"a": entry(offsets=(4, 8))}, b"\0" * 8), "overlap or leave a hole at byte 0"),
+    "bytes behind the last tensor": (with_header({"a": entry()}, b"\0" * 5), "fill 4 bytes, the file holds 5"),
 }
 
 
@@ -311,7 +274,7 @@ SEED_FILE = written(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_mutated_file_raises_only_freshet_errors(data):
     raw = bytearray(SEED_FILE)
@@ -343,7 +306,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(header=st.dictionaries(st.text(max_size=3), entries, max_size=3), body=st.binary(max_size=40))
 def test_views_stay_inside_and_tile_the_file_for_any_header(header, body):
     try:

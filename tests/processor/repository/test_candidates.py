@@ -1,5 +1,7 @@
 """Candidates are no versions until they are released, whole, under their own number."""
 
+import itertools
+
 import pytest
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotFound
@@ -22,14 +24,19 @@ def refuse(repository, tmp_path, number=2, seed=0):
 def commit(repository, source, number):
     """Copies a version into a repository, as a candidate."""
     with repository.writer("small", number) as writer:
-        for name in source.manifest.files:
-            path = writer.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes((source.folder / name).read_bytes())
-        manifest = Manifest.from_json((source.folder / MANIFEST).read_bytes())
+        manifest = copy_files(source, writer)
         preview = writer.preview(manifest)
         preview.verify()
         writer.commit(manifest, repository.candidate_storage("small", number))
+
+
+def copy_files(source, writer):
+    """Copies what a version's manifest names; returns that manifest."""
+    for name in source.manifest.files:
+        path = writer.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((source.folder / name).read_bytes())
+    return Manifest.from_json((source.folder / MANIFEST).read_bytes())
 
 
 @pytest.fixture
@@ -86,11 +93,7 @@ def test_release_never_takes_the_number_of_another_version(repository, tmp_path)
     refuse(repository, tmp_path)
     source = Repository(write_package(tmp_path / "other", 2, seed=5).parent.parent).version("small")
     with repository.writer("small", 2) as writer:
-        for name in source.manifest.files:
-            path = writer.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes((source.folder / name).read_bytes())
-        writer.commit(Manifest.from_json((source.folder / MANIFEST).read_bytes()))
+        writer.commit(copy_files(source, writer))
     served = repository.version("small", 2).digest
     with pytest.raises(Conflict, match="version 2 of 'small' exists by now"):
         repository.release_candidate("small", 2)
@@ -112,13 +115,13 @@ def test_damaged_candidate_is_rejected_and_not_released(tmp_path):
 
 
 def test_release_is_whole_at_any_kill_and_can_be_repeated(tmp_path):
-    kill_at = 0
-    while True:
-        bucket = Bucket()
-        trainer = opened(bucket, tmp_path / f"trainer-{kill_at}")
-        refuse(trainer, tmp_path / f"sources-{kill_at}")
-        digest = trainer.candidate("small", 2).digest
-        calls = iter(range(1 << 30))
+    whole = Bucket()
+    trainer = opened(whole, tmp_path / "trainer")
+    refuse(trainer, tmp_path)
+    digest = trainer.candidate("small", 2).digest
+    for kill_at in itertools.count():
+        bucket, calls, ended = Bucket(), itertools.count(), True
+        bucket.objects = dict(whole.objects)
 
         def fault(call, key, calls=calls, at=kill_at):
             if next(calls) == at:
@@ -127,7 +130,6 @@ def test_release_is_whole_at_any_kill_and_can_be_repeated(tmp_path):
         bucket.fault = fault
         try:
             opened(bucket, tmp_path / f"killed-{kill_at}").release_candidate("small", 2)
-            ended = True
         except Killed:
             ended = False
         bucket.fault = lambda call, key: None
@@ -144,7 +146,6 @@ def test_release_is_whole_at_any_kill_and_can_be_repeated(tmp_path):
         assert opened(bucket, tmp_path / f"last-{kill_at}").version("small", 2).digest == digest
         if ended:
             break
-        kill_at += 1
     assert kill_at > 5
 
 

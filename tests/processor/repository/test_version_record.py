@@ -45,7 +45,7 @@ def test_only_bytes_that_a_writer_makes_are_read(record, junk, cut):
 @pytest.mark.parametrize(
     "change",
     [{"version": 3}, {"number": 2}, {"model": "other"}, {"action": "keep"}, {"manifest": "A" * 64}, {"at": -1.0},
-     {"reason": "x" * 501}, {"by": "x" * 65}, {"key": "0" * 16}, {"signature": "0" * 128}],
+     {"at": 10**400}, {"reason": "x" * 501}, {"by": "x" * 65}, {"key": "0" * 16}, {"signature": "0" * 128}],
 )  # fmt: skip
 def test_record_out_of_bounds_is_refused(change):
     record = dataclasses.replace(VersionRecord("small", 2, 1, HOLD, THIS), **change)

@@ -69,10 +69,7 @@ def test_refused_version_leaves_the_folder_of_a_model_that_was_there(tmp_path):
 
 
 def test_refused_manifest_commits_nothing(tmp_path):
-    with (
-        pytest.raises(BadInput, match="executables"),
-        VersionWriter(tmp_path, "small", 1) as writer,
-    ):
+    with pytest.raises(BadInput, match="executables"), VersionWriter(tmp_path, "small", 1) as writer:
         writer.commit(manifest())
     assert entries(tmp_path) == []
 

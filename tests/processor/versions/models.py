@@ -41,15 +41,6 @@ def publish(root, step, users=(0,), version=1, **changes):
     return path
 
 
-def delta_bytes(tmp_path, *args, **changes):
-    path = tmp_path / ".made"
-    write_delta(path, make_delta(*args, **changes))
-    try:
-        return path.read_bytes()
-    finally:
-        path.unlink()
-
-
 def assert_serves(model, generation, changed=(), version=None, dense_seed=0):
     """The generation, and user -> content number of the users that the full version does not hold like that."""
     served = model.pick(version)

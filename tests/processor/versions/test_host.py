@@ -8,14 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.errors import (
-    BadInput,
-    Conflict,
-    Corrupt,
-    NotFound,
-    NotReady,
-    TooLarge,
-)
+from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady, TooLarge
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import model_repository as repository_module
@@ -23,16 +16,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.upkeep import Upkeep
-from tests.processor.engines import (
-    TIMEOUT_S,
-    USERS,
-    Replies,
-    assert_reply,
-    damage,
-    publish,
-    request,
-    scores,
-)
+from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, damage, publish, request, scores
 from tests.processor.extensions.object_stores import sides
 from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.versions.models import AT_ONCE
@@ -50,20 +34,6 @@ def test_delta_in_the_folder_is_served_after_a_poll(root, open_processor):
     wanted = scores([0, 1, 2, 500], {1: 3, 500: 3, 2: None}, dense_seed=4, tags={tag_id("zz"): 3})
     assert_reply(processor.process(request([0, 1, 2, 500])), "1.1", wanted)
     assert processor.poll() == []
-
-
-def test_uploaded_delta_is_served_on_return_and_after_a_restart(root, open_processor, tmp_path):
-    write_delta(tmp_path / "upload", make_delta(1, [1], tag=6))
-    processor = open_processor()
-    applied = processor.apply_delta("small", data=(tmp_path / "upload").read_bytes())
-    assert (applied.model, applied.generation, applied.rows, applied.removed) == (
-        "small",
-        Generation(1, 1),
-        1,
-        0,
-    )
-    for opened in (processor, open_processor()):
-        assert_reply(opened.process(request([1, 2])), "1.1", scores([1, 2], {1: 6}))
 
 
 def test_delta_given_by_relative_or_absolute_path_is_served(root, open_processor):
@@ -101,34 +71,6 @@ def test_refused_delta_gives_its_reason_and_changes_nothing(root, open_processor
         with pytest.raises(error, match=message):
             processor.apply_delta(**arguments)
     assert_reply(processor.process(request([1])), "1.0", scores([1]))
-
-
-def test_broken_delta_in_the_folder_does_not_stop_the_server(root, open_processor):
-    processor = open_processor()
-    path = publish(root, 1, [1], tag=6)
-    good = path.read_bytes()
-    path.write_bytes(good[: len(good) // 2])
-    assert len(processor.poll()) == 1
-    assert processor.poll() == []
-    assert_reply(processor.process(request([1])), "1.0", scores([1]))
-    path.with_name("tmp").write_bytes(good)
-    os.replace(path.with_name("tmp"), path)
-    assert processor.poll() == ["small 1.1 served"]
-    assert_reply(processor.process(request([1])), "1.1", scores([1], {1: 6}))
-
-
-@pytest.mark.parametrize("undo_depth", [16, 1])
-def test_rollback_is_served_at_once_and_after_a_restart(root, open_processor, undo_depth):
-    for step in (1, 2, 3):
-        publish(root, step, [step], tag=step, dense_seed=step)
-    processor = open_processor(undo_depth=undo_depth)
-    assert_reply(processor.process(request([1, 2, 3])), "1.3", scores([1, 2, 3], {1: 1, 2: 2, 3: 3}, 3))
-    assert processor.rollback("small", Generation(1, 1)).generation == Generation(1, 1)
-    for opened in (processor, open_processor()):
-        assert_reply(opened.process(request([1, 2, 3])), "1.1", scores([1, 2, 3], {1: 1}, 1))
-        assert opened.poll() == []
-    with pytest.raises(Conflict, match="a generation before"):
-        processor.rollback("small", Generation(1, 3))
 
 
 def test_requests_queued_for_a_replaced_version_are_still_answered(root, open_processor):
@@ -241,15 +183,6 @@ def test_only_requested_models_are_served(root, open_processor):
         processor.process(request([1]))
 
 
-def test_empty_repository_accepts_later_models(tmp_path):
-    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        assert processor.host.models() == []
-        assert processor.host.catalogue == {}
-        write_package(tmp_path, users=USERS)
-        assert processor.poll() == ["small 1.0 loaded"]
-        assert processor.host.ready
-
-
 def test_candidate_of_a_model_without_a_version_is_listed_and_decided(tmp_path):
     """The first version was refused, and the server said that there is no such model."""
     refused = tmp_path / "small" / "candidates"
@@ -266,22 +199,6 @@ def test_candidate_of_a_model_without_a_version_is_listed_and_decided(tmp_path):
         assert processor.poll() == ["small 2.0 loaded"]
         with pytest.raises(NotFound):
             host.release_version("other", 1)
-
-
-def test_processor_is_ready_when_every_named_model_is(root, open_processor):
-    processor = open_processor(models=["small", "later"])
-    assert not processor.host.ready
-    assert processor.process(request([1])).generation == Generation(1, 0)
-    write_package(root, users=USERS, model="later")
-    processor.poll()
-    assert processor.host.ready
-
-
-def test_broken_model_added_later_leaves_the_processor_ready(root, open_processor):
-    processor = open_processor()
-    damage(write_package(root, users=USERS, model="later"))
-    processor.poll()
-    assert processor.host.ready
 
 
 def test_announced_version_is_listed_by_its_state_until_it_loads(root, open_processor):
@@ -333,6 +250,8 @@ def test_loading_model_does_not_delay_deltas_of_others(root, open_processor, mon
     write_package(root, 2, users=USERS, model="other")
     events = processor.poll(0.01)
     assert loading.wait(TIMEOUT_S)
+    # On a busy machine it is left behind as well.
+    until(lambda: not processor.host._rounds.at_work("small"))
     for step in (1, 2):
         publish(root, step, [1], tag=step)
         events += processor.poll(TIMEOUT_S)

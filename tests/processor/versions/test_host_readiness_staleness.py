@@ -12,6 +12,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.versions.host_readiness import Staleness, find_stale
+from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.overview import describe, version_stats
 from tests.processor.engines import USERS
 from tests.processor.versions.models import publish
@@ -66,17 +67,6 @@ def test_refused_delta_makes_a_version_stale_until_it_is_undone(root, open_proce
     assert staleness_of(processor) == 0.0
 
 
-def test_version_whose_files_were_replaced_is_stale(root, open_processor, clock):
-    path = publish(root, 1, [1])
-    processor = open_processor(clock)
-    path.write_bytes(b"replaced")
-    for _ in range(8):
-        clock.advance(1.0)
-        processor.poll()
-    assert processor.host.catalogue["small"].chain(1).state == "DIVERGED"
-    assert staleness_of(processor) > 0
-
-
 def test_manually_held_version_is_not_stale(root, open_processor, clock):
     processor = open_processor(clock)
     model = processor.host.catalogue["small"]
@@ -123,13 +113,6 @@ def test_server_beyond_the_staleness_limit_is_not_ready(open_processor, clock, c
     assert [r.message for r in caplog.records if "no longer" in r.message] == [
         "the served version is no longer too old"
     ]
-
-
-def test_staleness_without_a_limit_never_makes_a_server_unready(open_processor, clock):
-    processor = open_processor(clock)
-    clock.advance(1e6)
-    assert processor.host.ready
-    assert processor.host.stale == ""
 
 
 def test_refused_delta_is_a_concern_and_leaves_the_server_ready(root, open_processor, clock):
@@ -190,8 +173,6 @@ def test_server_is_ready_only_at_the_end_of_the_log(root, open_processor, clock,
     """What comes while a version is loaded and warmed is served before the first look ends."""
     for step in range(1, 4):
         publish(root, step, [step], tag=step)
-    from freshet_serving.processor.versions.model import ServedModel
-
     serve = ServedModel._serve
 
     def late(self, number, version):

@@ -1,13 +1,12 @@
 """Servers of one repository: each makes itself what the records say, and says so where it cannot."""
 
-import dataclasses
 import errno
 
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import Delta, write_delta
+from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import dropped_deltas
 from freshet_serving.processor.repository.log import log_reader as patrol_module
@@ -19,9 +18,9 @@ from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.watching import LabelSums
 from tests.processor.repository.log.damaged import damaged_chain
-from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
+from tests.processor.versions.models import USERS, assert_serves, deltas_folder, open_model, publish
 from tests.support.descriptors import few_descriptors
-from tests.support.packages import make_delta, write_package
+from tests.support.packages import delta_bytes, make_delta, write_package
 from tests.support.waiting import until
 
 
@@ -65,9 +64,9 @@ def test_unreadable_and_refused_deltas_are_distinct_obstacles(root):
 
 def test_upload_and_rollback_return_the_next_step_at_once(root):
     model = open_model(root)
-    model.apply_bytes(delta_bytes(root, 1, [1]))
+    model.apply_bytes(delta_bytes(1, [1]))
     assert (model.chain(1).next_step, model.chain(1).digest) == (2, model.pick().digest)
-    model.apply_bytes(delta_bytes(root, 2, [1]))
+    model.apply_bytes(delta_bytes(2, [1]))
     model.rollback(Generation(1, 1))
     assert (model.chain(1).next_step, model.chain(1).digest) == (3, model.pick().digest)
 
@@ -101,19 +100,6 @@ def test_deltas_undone_before_being_seen_are_never_read(root, monkeypatch):
     assert read == [1, 1]
 
 
-def test_server_far_behind_a_rollback_rebuilds_while_serving(root):
-    model = open_model(root, undo_depth=1)
-    for step in range(1, 6):
-        record(root, step, [step], tag=step)
-    model.poll()
-    before = model.pick()
-    ledger_of(root).rollback(2)
-    assert model.poll() == ["small rolled back to 1.2"]
-    assert model.pick() is not before
-    assert_serves(model, "1.2", {1: 1, 2: 2})
-    assert model.poll() == []
-
-
 def test_held_delta_waits_for_its_release(root):
     model, change_log = open_model(root), ledger_of(root)
     record(root, 1, [1])
@@ -124,7 +110,7 @@ def test_held_delta_waits_for_its_release(root):
     status = model.chain(1)
     assert (status.state, status.reason, status.behind) == ("HELD", "AUC fell from 0.76 to 0.61", 1)
     with pytest.raises(Conflict, match="HELD: AUC fell"):
-        model.apply_bytes(delta_bytes(root, 3, [3]))
+        model.apply_bytes(delta_bytes(3, [3]))
     assert open_model(root).pick().generation == Generation(1, 1)
     change_log.release()
     assert model.poll() == ["small 1.2 served"]
@@ -191,7 +177,7 @@ def test_unservable_recorded_delta_is_reported_once_and_fixed_by_rollback(root, 
     assert (status.state, status.behind) == ("WAITING", 1)
     assert status.reason.startswith("delta 1 refused")
     with pytest.raises(Conflict, match="WAITING: delta 1 refused"):
-        model.apply_bytes(delta_bytes(root, 2, [1]))
+        model.apply_bytes(delta_bytes(2, [1]))
     assert model.rollback(Generation(1, 0)).next_step == 2
     assert model.chain(1).state == "CURRENT"
     record(root, 2, [1], parent=0, tag=7)
@@ -225,7 +211,7 @@ def test_replaced_served_delta_stops_following_and_keeps_serving(root):
     assert "delta 1.2: is served, but its file was replaced" in status.reason
     record(root, 3, [3])
     assert looked(model) == []
-    for refused in (lambda: model.apply_bytes(delta_bytes(root, 3, [3])), lambda: model.rollback(Generation(1, 1))):
+    for refused in (lambda: model.apply_bytes(delta_bytes(3, [3])), lambda: model.rollback(Generation(1, 1))):
         with pytest.raises(Conflict, match="DIVERGED"):
             refused()
     assert_serves(model, "1.2", {1: 1, 2: 2})
@@ -340,16 +326,6 @@ def test_diverged_version_is_served_again_after_an_explicit_load(root):
     assert model.pick() is not before
     assert_serves(model, "1.3", {1: 1, 2: 2, 3: 3})
     assert model.chain(1).state == "CURRENT"
-
-
-def test_invalid_record_is_not_followed_and_earlier_ones_are(root):
-    for step in (1, 2, 3):
-        record(root, step, [step], tag=step)
-    path = root / "small" / "1" / "chain" / "0000000003.json"
-    path.write_bytes(path.read_bytes().replace(b'"previous":"', b'"previous":"00', 1))
-    model = open_model(root)
-    assert_serves(model, "1.2", {1: 1, 2: 2})
-    assert (model.chain(1).state, model.chain(1).records) == ("DIVERGED", 2)
 
 
 def make_read_only(monkeypatch):
@@ -499,28 +475,9 @@ def test_repair_undoes_served_deltas_whose_record_was_damaged(root):
     mended(root, 2)
     assert looked(model) == ["small continues: record 4 sets aside records 2 to 3", "small rolled back to 1.1"]
     assert_serves(model, "1.1", {1: 1})
-    model.apply_bytes(delta_bytes(root, 4, [0], parent=1))
+    model.apply_bytes(delta_bytes(4, [0], parent=1))
     assert_serves(model, "1.4", {1: 1, 0: 4})
     assert open_model(root).pick().digest == model.pick().digest
-
-
-def test_upload_with_millisecond_times_is_refused_and_the_next_served(root, monkeypatch):
-    model = open_model(root)
-    with monkeypatch.context() as unchecked:
-        unchecked.setattr(Delta, "check_manifest", lambda self: None)
-        good = make_delta(1, [1])
-        write_delta(root / "bad", dataclasses.replace(good, published_at=1.7e12))
-        write_delta(deltas_folder(root) / "1.safetensors", dataclasses.replace(good, event_time=(0, 1.7e12)))
-    bad = (root / "bad").read_bytes()
-    with pytest.raises(BadInput, match=r"published_at: expected seconds since 1970, got 1700000000000.0; milliseconds"):
-        model.apply_bytes(bad)
-    assert looked(model) == [
-        "small delta 1 refused: delta: event_time: expected seconds since 1970, got 1700000000000.0; milliseconds?"
-    ]
-    assert model.chain(1).state == "WAITING"
-    record(root, 1, [1])
-    assert looked(model) == ["small 1.1 served"]
-    assert (model.chain(1).state, open_model(root).chain(1).state) == ("CURRENT", "CURRENT")
 
 
 def test_labels_are_accepted_only_for_existing_generations(root):

@@ -20,8 +20,8 @@ from freshet_serving.processor.repository.version import MANIFEST, WARMUP, Versi
 from freshet_serving.processor.repository.version_writer import add_file
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.processor.versions.models import USERS, assert_serves, delta_bytes, deltas_folder, open_model, publish
-from tests.support.packages import make_delta, write_package
+from tests.processor.versions.models import USERS, assert_serves, deltas_folder, open_model, publish
+from tests.support.packages import delta_bytes, make_delta, write_package
 from tests.support.signing import reads, signed_delta, signer, writes
 
 
@@ -127,7 +127,7 @@ def test_file_dropped_without_a_record_is_not_adopted_with_keys(root):
 
 def test_uploads_need_a_server_with_a_signing_key(root, tmp_path):
     one, other = open_model(root, keyring=writes()), open_model(root, keyring=reads())
-    data = delta_bytes(tmp_path, 1, [1])
+    data = delta_bytes(1, [1])
     with pytest.raises(SigningKeyRequired, match=r"signed by key .*, and this process has no key; set FRESHET_KEY"):
         other.apply_bytes(data)
     assert not list(deltas_folder(root).iterdir())
@@ -312,7 +312,7 @@ def prefixes(root):
     return set(ChangeLog.of(Repository(root).version("small", 1), whole=True).history.links)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
     root = tmp_path_factory.mktemp("flipped") / "repository"
@@ -334,7 +334,7 @@ def test_flipped_byte_is_never_served(made, tmp_path_factory, data):
         check_version(Repository(root).with_keys(reads()).version("small", 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.randoms(use_true_random=False))
 def test_trusting_follower_always_serves_a_prefix_of_signed_records(made, tmp_path_factory, seed):
     """Records are removed, swapped, doubled, taken from strangers, while somebody follows."""

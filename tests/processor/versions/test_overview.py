@@ -5,32 +5,14 @@ import json
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import Expired
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import TrainerReport, TrainerState
 from freshet_serving.processor.versions.overview import model_stats, version_stats
-from tests.support.packages import make_delta, make_inputs, write_package
-
-USERS = range(20)
-
-
-@pytest.fixture
-def open_processor(root):
-    opened = []
-
-    def build(clock=None, sessions=2):
-        opened.append(Processor.initialize(ProcessorConfig(str(root), sessions=sessions), clock))
-        return opened[-1]
-
-    yield build
-    for processor in opened:
-        processor.close()
-
-
-def request(users, **more):
-    return PredictRequest("small", make_inputs(users), **more)
+from tests.processor.engines import USERS, request
+from tests.support.packages import make_delta, write_package
 
 
 def test_engine_without_models_reports_none(tmp_path):

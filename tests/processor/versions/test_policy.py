@@ -57,10 +57,7 @@ def test_user_state_is_exact_or_within_steps_and_seconds(spelled, oldest):
 @pytest.mark.parametrize(
     ("spelled", "words"),
     [
-        (
-            "bounded",
-            "user_state: expected 'exact', or a section of 'steps', 'age_s', 'dtype' or several",
-        ),
+        ("bounded", "user_state: expected 'exact', or a section of 'steps', 'age_s', 'dtype' or several"),
         ({}, "user_state: expected 'exact', or a section"),
         (None, "user_state: expected 'exact'"),
         ([1], "user_state: expected 'exact'"),

@@ -47,14 +47,6 @@ def test_prepared_state_is_not_served_before_the_flip(package):
     assert version.replicas.generation == Generation(1, 9)
 
 
-def test_pin_is_visible_to_the_writer_and_gone_after_release(package):
-    version = open_version(package)
-    version.apply(make_delta(1, [1]))
-    with version.replicas.pinned(5):
-        assert version.control.oldest_pin() == version.change.publish_seq
-    assert version.control.oldest_pin() == IDLE
-
-
 def test_replicas_of_two_processes_flip_together_and_pin_separately(package):
     version = ServedVersion(VersionReader(package), 4, SystemClock(), processes=2)
     replicas = [Replica(version.files, version.control, n, 1, SystemClock()) for n in range(2)]

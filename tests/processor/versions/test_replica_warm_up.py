@@ -16,12 +16,6 @@ from tests.support.packages import BUCKETS, make_inputs, write_package
 USERS = range(20)
 
 
-@pytest.fixture
-def root(tmp_path):
-    write_package(tmp_path / "repository", users=USERS)
-    return tmp_path / "repository"
-
-
 def buffers_of(processor):
     replica = processor.predictor.replica("small")
     return [*replica._buffer_pool, *replica._borrowed]

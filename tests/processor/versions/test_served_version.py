@@ -76,7 +76,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=moves)
 def test_any_mix_of_deltas_and_rollbacks_equals_a_full_export(package, moves):
     version = load(package)
@@ -169,16 +169,6 @@ def test_delta_that_cannot_be_persisted_is_undone(package):
     assert users_of(version)[3] == tuple(row_of(3, 6))
 
 
-def test_rollback_beyond_the_undo_log_is_impossible_in_memory(package):
-    version = load(package, undo_depth=2)
-    for step in range(1, 5):
-        version.apply(make_delta(step, [1]))
-    assert version.as_of(2) is not None
-    assert version.as_of(1) is None
-    version.rollback(2)
-    assert users_of(version)[1] == tuple(row_of(1, 2))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -196,24 +186,7 @@ def test_delta_that_contradicts_the_model_changes_nothing(package, change, messa
     assert version.generation == Generation(1, 0)
 
 
-def test_nan_infinity_and_wrong_shapes_are_refused(package):
-    version = load(package)
-    for poison in (np.nan, np.inf):
-        delta = make_delta(1, [1, 2])
-        delta.tables["user"].rows[1, 2] = poison
-        with pytest.raises(BadInput, match="NaN or infinity"):
-            version.apply(delta)
-    delta = make_delta(1, [1], dense_seed=3)
-    delta.dense["mlp_0/bias"][0] = np.nan
-    with pytest.raises(BadInput, match="mlp_0/bias"):
-        version.apply(delta)
-    delta.dense["mlp_0/bias"] = np.zeros(3, np.float32)
-    with pytest.raises(BadInput, match="shape"):
-        version.apply(delta)
-    assert version.generation == Generation(1, 0)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_or_bit_flipped_file_is_always_refused(package, tmp_path_factory, data):
     path = tmp_path_factory.mktemp("delta") / "1.safetensors"

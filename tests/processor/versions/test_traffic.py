@@ -4,19 +4,12 @@ import json
 from bisect import bisect_right
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.user_bounds import OldestUsers
-from freshet_serving.processor.versions.traffic import (
-    BUCKETS,
-    EjectedVersion,
-    Router,
-    Traffic,
-    TrafficSplit,
-    new_turns,
-)
+from freshet_serving.processor.versions.traffic import BUCKETS, EjectedVersion, Router, Traffic, TrafficSplit, new_turns
 
 LABELS = ("stable", "canary", "blue", "green")
 weights = st.lists(st.integers(0, 1000), min_size=2, max_size=4).filter(any).map(lambda w: dict(zip(LABELS, w)))
@@ -41,6 +34,7 @@ def wanted(parts: dict[str, float]) -> dict[str, float]:
     return {label: weight / sum(parts.values()) for label, weight in parts.items()}
 
 
+@settings(max_examples=40)
 @given(weights)
 def test_every_label_gets_its_share_of_the_buckets(parts):
     split = TrafficSplit.of(parts, 7)
@@ -48,6 +42,7 @@ def test_every_label_gets_its_share_of_the_buckets(parts):
     assert sum(split.sizes().values()) == BUCKETS
 
 
+@settings(max_examples=40)
 @given(st.lists(weights, min_size=2, max_size=6))
 def test_weight_change_moves_only_the_necessary_share(history):
     split = TrafficSplit.of(history[0], 7)

@@ -50,11 +50,3 @@ def test_files_are_looked_at_once_a_second(trainers, repository, clock, watching
 def test_broken_report_is_told_of_too(trainers, tmp_path):
     (tmp_path / "ctr" / "trainer.json").write_bytes(b"{")
     assert trainers.poll(["ctr"]) == ["ctr ignores the trainer's report: trainer.json: expected JSON"]
-
-
-def test_models_that_are_gone_are_forgotten(trainers, repository, clock):
-    repository.keep_trainer("ctr", REPORT)
-    trainers.poll(["ctr"])
-    clock.advance(LOOK_S)
-    trainers.poll([])
-    assert trainers.standings() == {}

@@ -15,10 +15,7 @@ def rate_limiter(places=1):
     return clock, [RateLimiter(memory, place, clock) for place in range(places)]
 
 
-@given(
-    st.floats(0.01, 1000.0),
-    st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(1, 20)), max_size=60),
-)
+@given(st.floats(0.01, 1000.0), st.lists(st.tuples(st.floats(0.0, 5.0), st.integers(1, 20)), max_size=60))
 def test_any_window_admits_at_most_the_rate_and_one_burst(rate, arrivals):
     clock, (one,) = rate_limiter()
     let_in = []

@@ -1,6 +1,5 @@
 """Sessions of users, against a server that keeps users; what is sent over HTTP is compared as bytes."""
 
-import asyncio
 import json
 
 import numpy as np
@@ -14,6 +13,7 @@ from freshet_serving.serving.client.prediction import ClientCall
 from freshet_serving.serving.client.user_session import as_rows, parameters_of
 from tests.serving.client.test_http_transport import reply, score
 from tests.serving.rpc.live import Live
+from tests.support.coroutines import on_loop
 from tests.support.ranked import MODEL, write_ranked
 
 ITEMS = {"item": [5, 6, 7]}
@@ -58,23 +58,21 @@ def test_user_is_changed_scored_and_forgotten(address):
             user.score(ITEMS)
 
 
-def test_user_of_an_async_client(address):
-    async def run():
-        async with AsyncClient(address, timeout_s=5) as client:
-            user = client.user(MODEL, "seven")
-            await user.prepare(events(1, 2))
-            await user.append(events(3))
-            await user.remove(events(2))
-            scores = await user.score(ITEMS, output="score")
-            expected = await client.rank(MODEL, {"history.item": Ragged.of([[1, 3]])}, ITEMS, output="score")
-            np.testing.assert_allclose(scores, expected, rtol=1e-5)
-            await user.replace(events(4))
-            assert len((await user.recommend(2)).item_ids) == 2
-            await user.release()
-            with pytest.raises(UserGone):
-                await user.score(ITEMS)
-
-    asyncio.run(run())
+@on_loop
+async def test_user_of_an_async_client(address):
+    async with AsyncClient(address, timeout_s=5) as client:
+        user = client.user(MODEL, "seven")
+        await user.prepare(events(1, 2))
+        await user.append(events(3))
+        await user.remove(events(2))
+        scores = await user.score(ITEMS, output="score")
+        expected = await client.rank(MODEL, {"history.item": Ragged.of([[1, 3]])}, ITEMS, output="score")
+        np.testing.assert_allclose(scores, expected, rtol=1e-5)
+        await user.replace(events(4))
+        assert len((await user.recommend(2)).item_ids) == 2
+        await user.release()
+        with pytest.raises(UserGone):
+            await user.score(ITEMS)
 
 
 def test_parameters_and_the_version_travel_over_http():

@@ -32,10 +32,7 @@ def prefixed(values):
 
 IDS = np.arange(6, dtype=np.int64).reshape(2, 3)
 FLOATS = np.arange(4, dtype=np.float32).reshape(2, 2)
-PACKED_JSON = [
-    tensor("ids", "INT64", [2, 3], IDS.tolist()),
-    tensor("floats", "FP32", [2, 2], FLOATS.ravel().tolist()),
-]
+PACKED_JSON = [tensor("ids", "INT64", [2, 3], IDS.tolist()), tensor("floats", "FP32", [2, 2], FLOATS.ravel().tolist())]
 
 
 def decode_json(manifest=PACKED, headers=None, **document):

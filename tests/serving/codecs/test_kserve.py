@@ -11,13 +11,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import kserve, kserve_header
 from freshet_serving.serving.codecs.wire import MAX_DIGITS
-from tests.serving.codecs.infer_requests import (
-    LENGTH,
-    PACKED_JSON,
-    binary,
-    decode_json,
-    tensor,
-)
+from tests.serving.codecs.infer_requests import LENGTH, PACKED_JSON, binary, decode_json, tensor
 from tests.serving.fakes import PACKED, SINGLE, TWO_OUTPUTS, manifest_of
 
 

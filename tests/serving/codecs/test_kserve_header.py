@@ -206,10 +206,7 @@ def test_half_precision_tensors_become_float32(name):
         ({"outputs": [3]}, "outputs[0]: expected an object with a name"),
         ({"outputs": [{"name": "other"}]}, "expected one of score, each once, got 'other'"),
         ({"outputs": [{"name": "score", "parameters": {"classification": 2}}]}, "classification: not served"),
-        (
-            {"outputs": [{"name": "score", "parameters": {"binary_data": "yes"}}]},
-            "binary_data: expected a boolean",
-        ),
+        ({"outputs": [{"name": "score", "parameters": {"binary_data": "yes"}}]}, "binary_data: expected a boolean"),
         (
             {"outputs": [{"name": "score", "parameters": {"shared_memory_region": 3}}]},
             "shared_memory_region: expected a string",

@@ -12,6 +12,7 @@ from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_res
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
+from tests.serving.codecs.predict_requests import DT_FLOAT, DT_INT64, DT_STRING, predict_request
 from tests.support.looked_up import manifest
 
 MODEL = manifest()
@@ -57,9 +58,7 @@ def infer(names):
 def binary(names):
     listed, buffers = [], []
     for name, datatype, shape, data in tensors(names):
-        values = (
-            b"\1\0\0\0a" if datatype == "BYTES" else np.array(data, "<i8" if datatype == "INT64" else "<f4").tobytes()
-        )
+        values = packed(datatype, data)
         size = {"binary_data_size": len(values)}
         listed.append({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
         buffers.append(values)
@@ -71,24 +70,19 @@ def infer_message(names):
     made = message("inference.ModelInferRequest")(model_name="small")
     for name, datatype, shape, data in tensors(names):
         made.inputs.add(name=name, datatype=datatype, shape=shape)
-        values = (
-            b"\1\0\0\0a" if datatype == "BYTES" else np.array(data, "<i8" if datatype == "INT64" else "<f4").tobytes()
-        )
-        made.raw_input_contents.append(values)
+        made.raw_input_contents.append(packed(datatype, data))
     return kserve_rpc.InferDecoder(made.SerializeToString(), TEMPLATES["infer"]).columns(MODEL)[0]
 
 
 def predict_message(names):
-    made = message("tensorflow.serving.PredictRequest")()
-    made.model_spec.name = "small"
-    for name, datatype, shape, data in tensors(names):
-        tensor = made.inputs[name]
-        tensor.dtype = {"INT64": 9, "FP32": 1, "BYTES": 7}[datatype]
-        tensor.tensor_shape.dim.add(size=shape[0])
-        if datatype == "BYTES":
-            tensor.string_val.append(b"a")
-        else:
-            tensor.tensor_content = packed(datatype, data)
+    dtypes = {"INT64": DT_INT64, "FP32": DT_FLOAT, "BYTES": DT_STRING}
+    made = predict_request(
+        *(
+            (name, dtypes[datatype], shape, [b"a"] if datatype == "BYTES" else packed(datatype, data))
+            for name, datatype, shape, data in tensors(names)
+        ),
+        model="small",
+    )
     return tfs_rpc.PredictDecoder(made.SerializeToString(), TEMPLATES["predict"]).columns(MODEL)
 
 
@@ -134,11 +128,7 @@ def test_half_of_a_ragged_input_is_refused():
     listed = [dict(zip(("name", "datatype", "shape", "data"), tensor)) for tensor in tensors(LITTLE)]
     with pytest.raises(BadInput, match=r"inputs: tags is missing"):
         kserve.decode(json.dumps({"inputs": [*listed, given]}).encode(), {}, MODEL)
-    made = message("tensorflow.serving.PredictRequest")()
-    made.model_spec.name = "small"
-    for name in ("tags.row_splits", "user", "f2", "f3"):
-        made.inputs[name].dtype = 9
-        made.inputs[name].tensor_shape.dim.add(size=3)
+    made = predict_request(*((name, DT_INT64, [3], []) for name in ("tags.row_splits", "user", "f2", "f3")))
     with pytest.raises(BadInput, match=r"Missing but required: \{tags\}"):
         tfs_rpc.PredictDecoder(made.SerializeToString(), Templates()).columns(MODEL)
 

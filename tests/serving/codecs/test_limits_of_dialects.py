@@ -17,6 +17,7 @@ from freshet_serving.serving.codecs import examples, kserve, kserve_rpc, tfs_res
 from freshet_serving.serving.codecs.kserve import HEADER_LENGTH
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
+from tests.serving.codecs.predict_requests import predict_request
 from tests.serving.fakes import FLAT, PACKED, RAGGED, SINGLE
 
 LIMITS = RequestLimits(max_rows=10, max_ids=60, max_nodes=200, max_json_bytes=4000)
@@ -49,12 +50,7 @@ def infer_message(shapes, manifest=PACKED, raw=False):
 
 def predict_message(shapes, manifest=PACKED):
     """No values: TensorFlow fills them up with zeros."""
-    made = message("tensorflow.serving.PredictRequest")()
-    made.model_spec.name = "ctr"
-    for name, dtype, shape in shapes:
-        made.inputs[name].dtype = dtype
-        for size in shape:
-            made.inputs[name].tensor_shape.dim.add(size=size)
+    made = predict_request(*((*tensor, []) for tensor in shapes))
     return tfs_rpc.PredictDecoder(made.SerializeToString(), Templates(), LIMITS).columns(manifest, LIMITS)
 
 

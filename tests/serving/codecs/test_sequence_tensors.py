@@ -13,9 +13,9 @@ from freshet_serving.serving.codecs import json_columns, kserve, tfs_rpc
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.front import catalog
 from tests.serving.codecs.infer_requests import binary, decode_json, prefixed, refusal, tensor
+from tests.serving.codecs.predict_requests import DT_DOUBLE, DT_FLOAT, DT_INT64, DT_STRING, predict_request
 from tests.serving.fakes import manifest_of
 
-DT_INT64, DT_STRING, DT_FLOAT, DT_DOUBLE = 9, 7, 1, 2
 NAMES = ["h.item", "h.word"]
 
 
@@ -62,11 +62,7 @@ def test_padded_columns_are_read_behind_the_header():
         tensor("h.word", "BYTES", [2, 2], nbytes=len(prefixed([b"a", b"", b"b", b"cc"]))),
         tensor("h.lengths", "INT64", [2], nbytes=16),
     ]
-    buffers = [
-        np.array([1, 9, 9, 2, 3, 9]).tobytes(),
-        prefixed([b"a", b"", b"b", b"cc"]),
-        np.array([1, 2]).tobytes(),
-    ]
+    buffers = [np.array([1, 9, 9, 2, 3, 9]).tobytes(), prefixed([b"a", b"", b"b", b"cc"]), np.array([1, 2]).tobytes()]
     body, headers = binary([USER, *TAGS, *described], buffers)
     inputs, _ = kserve.decode(body, headers, MANIFEST)
     assert lists(inputs) == ([1, 2, 3], [b"a", b"b", b"cc"], [0, 1, 3])
@@ -112,21 +108,14 @@ def test_row_splits_alone_are_refused_where_the_columns_may_be_left_out():
     assert "h.item" not in inputs
 
 
-def predict(fields):
-    made = tfs_rpc.Request()
-    made.model_spec.name = "ctr"
-    for name, dtype, shape, values in fields:
-        made.inputs[name].dtype = dtype
-        for size in shape:
-            made.inputs[name].tensor_shape.dim.add(size=size)
-        getattr(made.inputs[name], "string_val" if dtype == DT_STRING else "int64_val").extend(values)
-    return made
+def decode_message(manifest, *tensors, limits=DEFAULTS):
+    data = predict_request(*tensors).SerializeToString()
+    return tfs_rpc.PredictDecoder(data, Templates()).columns(manifest, limits)
 
 
-def rpc(*fields, limits=DEFAULTS):
-    given = [("user", DT_INT64, [2], [7, 8]), ("tags", DT_INT64, [2, 0], []), *fields]
-    data = predict(given).SerializeToString()
-    return tfs_rpc.PredictDecoder(data, Templates()).columns(MANIFEST, limits)
+def rpc(*tensors, limits=DEFAULTS):
+    others = ("user", DT_INT64, [2], [7, 8]), ("tags", DT_INT64, [2, 0], [])
+    return decode_message(MANIFEST, *others, *tensors, limits=limits)
 
 
 def test_tensorflow_servings_messages_share_them_too():
@@ -203,22 +192,17 @@ def priced(shape, prices, beside, values, nbytes=None):
     ]
 
 
-def predicted(dtype, field, shape, prices, counts):
+def predicted(dtype, shape, prices, counts):
     """The columns of TensorFlow Serving's message with padded lists."""
-    made, count = tfs_rpc.Request(), int(np.prod(shape))
-    made.model_spec.name = "ctr"
-    for name, number, sizes, held, values in (
-        ("user", DT_INT64, shape[:1], "int64_val", [1] * shape[0]),
-        ("h.item", DT_INT64, shape, "int64_val", [1] * count),
-        ("h.word", DT_STRING, shape, "string_val", [b"a"] * count),
-        ("h.price", dtype, shape, field, prices),
-        ("h.lengths", DT_INT64, shape[:1], "int64_val", counts),
-    ):
-        made.inputs[name].dtype = number
-        for size in sizes:
-            made.inputs[name].tensor_shape.dim.add(size=size)
-        getattr(made.inputs[name], held).extend(values)
-    return tfs_rpc.PredictDecoder(made.SerializeToString(), Templates()).columns(PRICED, DEFAULTS)
+    count = int(np.prod(shape))
+    return decode_message(
+        PRICED,
+        ("user", DT_INT64, shape[:1], [1] * shape[0]),
+        ("h.item", DT_INT64, shape, [1] * count),
+        ("h.word", DT_STRING, shape, [b"a"] * count),
+        ("h.price", dtype, shape, prices),
+        ("h.lengths", DT_INT64, shape[:1], counts),
+    )
 
 
 @given(st.lists(st.lists(NUMBERS, max_size=5), min_size=1, max_size=4), st.integers(0, 2))
@@ -233,8 +217,8 @@ def test_floats_are_the_same_in_every_form_and_dialect(rows, more):
         decode_json(PRICED, inputs=priced([len(flat)], flat, "h.row_splits", ends))[0],
         decode_json(PRICED, inputs=priced(shape, padded, "h.lengths", counts))[0],
         kserve.decode(body, headers, PRICED)[0],
-        predicted(DT_FLOAT, "float_val", shape, wide, counts),
-        predicted(DT_DOUBLE, "double_val", shape, wide, counts),
+        predicted(DT_FLOAT, shape, wide, counts),
+        predicted(DT_DOUBLE, shape, wide, counts),
     ]
     for inputs in decoded:
         found = inputs["h.price"]
@@ -261,18 +245,12 @@ MERLIN = [tensor("tags__values", "INT64", [3], [4, 5, 6]), tensor("tags__offsets
 def test_lists_may_have_the_names_of_merlins_clients():
     inputs, _ = decode_json(MANIFEST, inputs=[USER, *LISTS, SHARED, *MERLIN])
     assert (inputs["tags"].values.tolist(), inputs["tags"].row_splits.tolist()) == ([4, 5, 6], [0, 1, 3])
-    request = tfs_rpc.Request()
-    request.model_spec.name = "m"
-    for name, values in (("tags__values", [4, 5, 6]), ("tags__offsets", [0, 1, 3])):
-        request.inputs[name].dtype = DT_INT64
-        request.inputs[name].tensor_shape.dim.add(size=3)
-        request.inputs[name].int64_val.extend(values)
+    values, offsets = ("tags__values", DT_INT64, [3], [4, 5, 6]), ("tags__offsets", DT_INT64, [3], [0, 1, 3])
     manifest = manifest_of([Input("tags", "int64", ragged=True)])
-    tags = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates()).columns(manifest)["tags"]
+    tags = decode_message(manifest, values, offsets)["tags"]
     assert (tags.values.tolist(), tags.row_splits.tolist()) == ([4, 5, 6], [0, 1, 3])
-    request.inputs["tags"].CopyFrom(request.inputs["tags__values"])
     with pytest.raises(BadInput, match="inputs: expected one of tags and tags__values, got both"):
-        tfs_rpc.PredictDecoder(request.SerializeToString(), Templates()).columns(manifest)
+        decode_message(manifest, values, offsets, ("tags", *values[1:]))
 
 
 def test_list_under_both_names_is_refused():

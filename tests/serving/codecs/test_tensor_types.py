@@ -19,6 +19,8 @@ from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
 from freshet_serving.serving.codecs.tensor_types import ALL, BY_NAME, as_declared, converted, declared, takes
 from freshet_serving.serving.front import catalog
+from tests.serving.codecs.infer_requests import binary, tensor
+from tests.serving.codecs.predict_requests import DT_FLOAT, predict_request
 
 NUMBERS = [t for t in ALL if t.dtype is not None]
 INPUTS = [
@@ -36,6 +38,7 @@ def make_manifest(inputs=INPUTS, outputs=OUTPUTS, signatures=()):
 
 
 MANIFEST = make_manifest()
+PARAMS = tfs_rpc.PredictParams("ctr")
 COMPUTED = {
     "score": np.array([[0.25], [0.5]], np.float32),
     "label": np.array([[7.0], [-2.0]], np.float32),
@@ -44,16 +47,37 @@ COMPUTED = {
 
 
 def rpc(**arrays):
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
+    kinds = {t.dtype: t.number for t in NUMBERS}
+    tensors = ((name, kinds[array.dtype], array.shape, array.tobytes()) for name, array in arrays.items())
+    return predict_request(*tensors).SerializeToString()
+
+
+def typed(**arrays):
+    """Return KServe's message with typed contents."""
+    request = message("inference.ModelInferRequest")(model_name="ctr")
     for name, array in arrays.items():
-        kind = next(t for t in NUMBERS if t.dtype == array.dtype)
-        into = request.inputs[name]
-        into.dtype = kind.number
-        for size in array.shape:
-            into.tensor_shape.dim.add(size=size)
-        into.tensor_content = array.tobytes()
+        kind = BY_NAME[array.dtype.name]
+        into = request.inputs.add(name=name, datatype=kind.datatype, shape=array.shape)
+        getattr(into.contents, kind.contents).extend(array.ravel().tolist())
     return request.SerializeToString()
+
+
+def raw(**arrays):
+    """Return KServe's body with the tensors behind its JSON, and the headers."""
+    described = [tensor(n, BY_NAME[a.dtype.name].datatype, list(a.shape), nbytes=a.nbytes) for n, a in arrays.items()]
+    return binary(described, [array.tobytes() for array in arrays.values()])
+
+
+def listed(**arrays):
+    """Return KServe's JSON with the values in lists."""
+    inputs = [tensor(n, BY_NAME[a.dtype.name].datatype, list(a.shape), a.tolist()) for n, a in arrays.items()]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+def tensorflow(outputs, params=PARAMS, *more):
+    """Return the outputs of TensorFlow Serving's reply."""
+    reply = tfs_rpc.encode(outputs, params, 1, *more)
+    return message("tensorflow.serving.PredictResponse").FromString(reply).outputs
 
 
 def columns(templates=None, manifest=MANIFEST, **changed):
@@ -118,44 +142,25 @@ def test_converted_request_makes_no_template():
 
 def test_kserve_accepts_the_same_types_in_every_encoding():
     sent = {
-        "hour": ("INT32", np.array([3, 4], np.int32)),
-        "flag": ("BOOL", np.array([True, False])),
-        "price": ("FP64", np.array([[0.1, 2], [3, 4]])),
-        "weight": ("FP32", np.array([1, 2], np.float32)),
+        "hour": np.array([3, 4], np.int32),
+        "flag": np.array([True, False]),
+        "price": np.array([[0.1, 2], [3, 4]]),
+        "weight": np.array([1, 2], np.float32),
     }
-    inputs, body = [], b""
-    for name, (datatype, array) in sent.items():
-        size = {"binary_data_size": array.nbytes}
-        inputs.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
-        body += array.tobytes()
-    header = json.dumps({"inputs": inputs}).encode()
-    found, _ = kserve.decode(header + body, {b"inference-header-content-length": b"%d" % len(header)}, MANIFEST)
-    as_json = [
-        {"name": name, "datatype": datatype, "shape": list(array.shape), "data": array.ravel().tolist()}
-        for name, (datatype, array) in sent.items()
-    ]
-    same, _ = kserve.decode(json.dumps({"inputs": as_json}).encode(), {}, MANIFEST)
-    request = message("inference.ModelInferRequest")(model_name="ctr")
-    for name, (datatype, array) in sent.items():
-        tensor = request.inputs.add(name=name, datatype=datatype, shape=array.shape)
-        kind = next(t for t in ALL if t.datatype == datatype)
-        getattr(tensor.contents, kind.contents).extend(array.ravel().tolist())
-    typed, _ = kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(MANIFEST)
+    found, _ = kserve.decode(*raw(**sent), MANIFEST)
+    as_lists, _ = kserve.decode(listed(**sent), {}, MANIFEST)
+    as_message, _ = kserve_rpc.InferDecoder(typed(**sent), Templates()).columns(MANIFEST)
     for name in sent:
-        for other in (same, typed):
+        for other in (as_lists, as_message):
             np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(other[name]))
     assert found["flag"].tolist() == [1, 0]
 
 
 def test_kserve_refuses_an_int64_that_exceeds_int32():
     manifest = make_manifest([Input("hour", "int64", declared="int32")])
-    header = {"name": "hour", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
-    text = json.dumps({"inputs": [header]}).encode()
     for _ in range(2):
         with pytest.raises(BadInput, match="hour: expected values that DT_INT32 holds, got 4294967296"):
-            kserve.decode(
-                text + np.array([1 << 32]).tobytes(), {b"inference-header-content-length": b"%d" % len(text)}, manifest
-            )
+            kserve.decode(*raw(hour=np.array([1 << 32])), manifest)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +198,10 @@ def test_replies_have_the_declared_shapes_and_types():
     ]
     assert json.loads(tfs_rest.encode(found, column))["outputs"]["score"] == [0.25, 0.5]
     assert b'"label":[7,-2]' in tfs_rest.encode(found, column)
-    reply = message("tensorflow.serving.PredictResponse").FromString(
-        tfs_rpc.encode(found, tfs_rpc.PredictParams("ctr"), 1)
-    )
-    assert list(reply.outputs["label"].int64_val) == [7, -2]
-    assert [d.size for d in reply.outputs["score"].tensor_shape.dim] == [2]
-    assert [d.size for d in reply.outputs["grid"].tensor_shape.dim] == [2, 2, 2]
+    outputs = tensorflow(found)
+    assert list(outputs["label"].int64_val) == [7, -2]
+    assert [d.size for d in outputs["score"].tensor_shape.dim] == [2]
+    assert [d.size for d in outputs["grid"].tensor_shape.dim] == [2, 2, 2]
     options = kserve.InferOptions(tuple(kserve.RequestedOutput(o.name, False) for o in OUTPUTS))
     tensors = json.loads(kserve.encode(found, options, "ctr", 1)[0])["outputs"]
     assert [(t["datatype"], t["shape"]) for t in tensors] == [("FP32", [2]), ("INT64", [2]), ("FP32", [2, 2, 2])]
@@ -263,11 +266,7 @@ def test_multidimensional_rows_are_accepted_in_both_shapes():
         document = json.dumps({"inputs": {"x": x.tolist(), "one": one.tolist()}}).encode()
         rest, _ = tfs_rest.decode(document, {}, NESTED)
         over_grpc = columns(None, NESTED, x=x, one=one, hour=None, flag=None, price=None, weight=None)
-        tensors = [
-            {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.tolist()},
-            {"name": "one", "datatype": "INT64", "shape": list(one.shape), "data": one.tolist()},
-        ]
-        infer, _ = kserve.decode(json.dumps({"inputs": tensors}).encode(), {}, NESTED)
+        infer, _ = kserve.decode(listed(x=x, one=one), {}, NESTED)
         for found in (rest, over_grpc, infer):
             np.testing.assert_array_equal(found["x"], wanted)
             assert np.ravel(found["one"]).tolist() == [1, 2]
@@ -329,10 +328,7 @@ def test_strings_are_replied_in_json_and_messages():
         {"name": text, "score": 0.0} for text in texts
     ]
     assert json.loads(tfs_rest.encode(both, tfs_rest.PredictOptions(row=False)))["outputs"]["name"] == texts
-    reply = message("tensorflow.serving.PredictResponse").FromString(
-        tfs_rpc.encode(found, tfs_rpc.PredictParams("ctr"), 1)
-    )
-    assert [text.decode() for text in reply.outputs["name"].string_val] == texts
+    assert [text.decode() for text in tensorflow(found)["name"].string_val] == texts
     processor = eas.Response.FromString(eas.encode(found))
     assert [text.decode() for text in processor.outputs["name"].string_val] == texts
 
@@ -361,23 +357,16 @@ def test_client_refuses_strings_that_do_not_fill_their_output():
 
 def test_tensor_without_dimensions_is_one_row():
     manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
-    request.inputs["x"].dtype = 1
-    request.inputs["x"].float_val.append(2.0)
+    request = predict_request(("x", DT_FLOAT, [], [2.0]))
     decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
     assert decoder.columns(manifest)["x"].tolist() == [2.0]
     assert decoder.scalar
-    encoded = tfs_rpc.encode({"y": np.array([3.0], np.float32)}, decoder.params, 1, decoder.scalar)
-    reply = message("tensorflow.serving.PredictResponse").FromString(encoded)
-    assert (list(reply.outputs["y"].float_val), list(reply.outputs["y"].tensor_shape.dim)) == ([3.0], [])
+    output = tensorflow({"y": np.array([3.0], np.float32)}, decoder.params, decoder.scalar)["y"]
+    assert (list(output.float_val), list(output.tensor_shape.dim)) == ([3.0], [])
 
 
 def test_halves_arrive_with_all_their_bits():
-    request = message("tensorflow.serving.PredictRequest")()
-    request.model_spec.name = "ctr"
-    request.inputs["x"].dtype = BY_NAME["float16"].number
-    request.inputs["x"].tensor_shape.dim.add(size=2)
+    request = predict_request(("x", BY_NAME["float16"].number, [2], b""))
     request.inputs["x"].half_val.extend([0x3C01, 0xBC01])
     decoder = tfs_rpc.PredictDecoder(request.SerializeToString(), Templates())
     manifest = make_manifest(inputs=[Input("x", "float32")], outputs=[Output("y", dims=[])])
@@ -386,11 +375,8 @@ def test_halves_arrive_with_all_their_bits():
 
 @pytest.mark.parametrize("kind", NUMBERS, ids=lambda kind: kind.name)
 def test_every_type_of_numbers_has_a_field_of_its_own(kind):
-    tensor = message("tensorflow.TensorProto")(dtype=kind.number)
-    getattr(tensor, kind.field).append(1)
-    reply = tfs_rpc.encode({"y": np.ones(2, kind.dtype)}, tfs_rpc.PredictParams("ctr"), 1)
-    outputs = message("tensorflow.serving.PredictResponse").FromString(reply).outputs
-    assert len(getattr(outputs["y"], kind.field)) == 2
+    getattr(message("tensorflow.TensorProto")(dtype=kind.number), kind.field).append(1)
+    assert len(getattr(tensorflow({"y": np.ones(2, kind.dtype)})["y"], kind.field)) == 2
 
 
 HASHES = [5, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1]
@@ -402,42 +388,21 @@ HASHED = make_manifest(
 
 def hashed_columns(ids):
     """Return what each dialect makes of the ids, and of lists with one id each; BadInput where it refuses them."""
-    rows = [[n] for n in ids]
-    yield lambda: tfs_rest.decode(json.dumps({"inputs": {"id": ids, "seen": rows}}).encode(), {}, HASHED)[0]
-    yield lambda: tfs_rest.decode(
-        json.dumps({"instances": [{"id": n, "seen": [n]} for n in ids]}).encode(), {}, HASHED
-    )[0]
-    splits = {
-        "name": "seen.row_splits",
-        "datatype": "INT64",
-        "shape": [len(ids) + 1],
-        "data": list(range(len(ids) + 1)),
-    }
-    tensor = {"datatype": "UINT64", "shape": [len(ids)], "data": ids}
-    tensors = [{"name": name, **tensor} for name in ("id", "seen")]
-    yield lambda: kserve.decode(json.dumps({"inputs": [*tensors, splits]}).encode(), {}, HASHED)[0]
-    signed, dtype = min(ids) < 0, np.int64 if min(ids) < 0 else np.uint64
-    arrays = {"id": np.array(ids, dtype), "seen": np.array(ids, dtype), "seen.row_splits": np.arange(len(ids) + 1)}
+    rows = [{"id": n, "seen": [n]} for n in ids]
+    body = json.dumps({"inputs": {"id": ids, "seen": [[n] for n in ids]}}).encode()
+    yield lambda: tfs_rest.decode(body, {}, HASHED)[0]
+    yield lambda: tfs_rest.decode(json.dumps({"instances": rows}).encode(), {}, HASHED)[0]
+    splits = tensor("seen.row_splits", "INT64", [len(ids) + 1], list(range(len(ids) + 1)))
+    tensors = [*(tensor(name, "UINT64", [len(ids)], ids) for name in ("id", "seen")), splits]
+    yield lambda: kserve.decode(json.dumps({"inputs": tensors}).encode(), {}, HASHED)[0]
+    signed = min(ids) < 0
+    values = np.array(ids, np.int64 if signed else np.uint64)
+    arrays = {"id": values, "seen": values, "seen.row_splits": np.arange(len(ids) + 1)}
     yield lambda: tfs_rpc.PredictDecoder(rpc(**arrays), Templates()).columns(HASHED)
-    request = message("inference.ModelInferRequest")(model_name="ctr")
-    for name, array in arrays.items():
-        code = BY_NAME[array.dtype.name]
-        into = request.inputs.add(name=name, datatype=code.datatype, shape=array.shape)
-        getattr(into.contents, code.contents).extend(array.tolist())
-    typed = request.SerializeToString()
-    yield lambda: kserve_rpc.InferDecoder(typed, Templates()).columns(HASHED)[0]
-    header, body = [], b""
-    for name, array in arrays.items():
-        size = {"binary_data_size": array.nbytes}
-        datatype = "INT64" if array.dtype == np.int64 else "UINT64"
-        header.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
-        body += array.tobytes()
-    text = json.dumps({"inputs": header}).encode()
-    length = {b"inference-header-content-length": b"%d" % len(text)}
-    yield lambda: kserve.decode(text + body, length, HASHED)[0]
+    yield lambda: kserve_rpc.InferDecoder(typed(**arrays), Templates()).columns(HASHED)[0]
+    yield lambda: kserve.decode(*raw(**arrays), HASHED)[0]
     if not signed:
-        wrapped = [{"id": n, "seen": [n]} for n in ids]
-        yield lambda: examples.columns(*examples.of_json(wrapped, {}), HASHED)
+        yield lambda: examples.columns(*examples.of_json(rows, {}), HASHED)
 
 
 def test_every_dialect_carries_the_bits_of_uint64():
@@ -494,38 +459,28 @@ RENAMED = Manifest(
 SENT = {"user_age": [1.5, 2.5], "tags": [[1, 2], [3]]}
 
 
-def kserve_inputs(age, tags):
+def arrays_named(age, tags):
     return {
-        "inputs": [
-            {"name": age, "datatype": "FP32", "shape": [2], "data": SENT["user_age"]},
-            {"name": tags, "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
-            {"name": f"{tags}.row_splits", "datatype": "INT64", "shape": [3], "data": [0, 2, 3]},
-        ]
+        age: np.array(SENT["user_age"], np.float32),
+        tags: np.array([1, 2, 3]),
+        f"{tags}.row_splits": np.array([0, 2, 3]),
     }
 
 
 def read_by(dialect, age, tags):
     """Return the inputs of a request of a dialect with these names."""
+    arrays, rows = arrays_named(age, tags), [dict(zip((age, tags), row)) for row in zip(*SENT.values())]
     if dialect == "columns":
         return tfs_rest.decode(json.dumps({"inputs": dict(zip((age, tags), SENT.values()))}).encode(), {}, RENAMED)[0]
-    if dialect in ("rows", "examples"):
-        rows = [dict(zip((age, tags), row)) for row in zip(*SENT.values())]
-        if dialect == "rows":
-            return tfs_rest.decode(json.dumps({"instances": rows}).encode(), {}, RENAMED)[0]
+    if dialect == "rows":
+        return tfs_rest.decode(json.dumps({"instances": rows}).encode(), {}, RENAMED)[0]
+    if dialect == "examples":
         return examples.columns(*examples.of_json(rows, {}), RENAMED)
     if dialect == "tfs rpc":
-        splits = {f"{tags}.row_splits": np.array([0, 2, 3]), tags: np.array([1, 2, 3])}
-        return tfs_rpc.PredictDecoder(rpc(**splits, **{age: np.array([1.5, 2.5], np.float32)}), Templates()).columns(
-            RENAMED
-        )
+        return tfs_rpc.PredictDecoder(rpc(**arrays), Templates()).columns(RENAMED)
     if dialect == "kserve rpc":
-        request = message("inference.ModelInferRequest")(model_name="ctr")
-        for tensor in kserve_inputs(age, tags)["inputs"]:
-            into = request.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
-            held = "fp32_contents" if tensor["datatype"] == "FP32" else "int64_contents"
-            getattr(into.contents, held).extend(tensor["data"])
-        return kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(RENAMED)[0]
-    return kserve.decode(json.dumps(kserve_inputs(age, tags)).encode(), {}, RENAMED)[0]
+        return kserve_rpc.InferDecoder(typed(**arrays), Templates()).columns(RENAMED)[0]
+    return kserve.decode(listed(**arrays), {}, RENAMED)[0]
 
 
 DIALECTS = ("columns", "rows", "examples", "tfs rpc", "kserve", "kserve rpc")
@@ -550,7 +505,7 @@ def test_replies_and_metadata_have_the_models_own_names():
     computed = {"p_click": np.array([[0.5]], np.float32)}
     assert list(as_declared(computed, RENAMED)) == ["p:click"]
     assert as_declared(computed, RENAMED, asked=["p_click"])["p_click"].tolist() == [[0.5]]
-    infer = kserve_inputs(OWN, "my tags") | {"outputs": [{"name": "p_click"}]}
+    infer = json.loads(listed(**arrays_named(OWN, "my tags"))) | {"outputs": [{"name": "p_click"}]}
     _, options = kserve.decode(json.dumps(infer).encode(), {}, RENAMED)
     assert [output.name for output in options.outputs] == ["p_click"]
     metadata, config = catalog.model_metadata(RENAMED, "ctr", [1]), catalog.model_config(RENAMED, "ctr")

@@ -60,8 +60,7 @@ def test_input_of_shape_n_also_accepts_n_by_1():
 
 def test_ragged_inputs_are_nested_lists():
     inputs, _ = decode(
-        {"instances": [{"user": 1, "seen": [], "tags": ["a", "bc"]}, {"user": 2, "seen": [7], "tags": []}]},
-        RAGGED,
+        {"instances": [{"user": 1, "seen": [], "tags": ["a", "bc"]}, {"user": 2, "seen": [7], "tags": []}]}, RAGGED
     )
     assert inputs["seen"].values.tolist() == [7]
     assert inputs["seen"].row_splits.tolist() == [0, 0, 1]
@@ -180,10 +179,7 @@ def test_single_output_is_written_as_bare_values():
 
 
 def test_several_outputs_are_written_as_objects():
-    outputs = {
-        "click": np.array([[0.5], [0.25]], np.float32),
-        "topic": np.array([[1, 2], [3, 4]], np.float32),
-    }
+    outputs = {"click": np.array([[0.5], [0.25]], np.float32), "topic": np.array([[1, 2], [3, 4]], np.float32)}
     assert json.loads(tfs_rest.encode(outputs, tfs_rest.PredictOptions(True))) == {
         "predictions": [{"click": [0.5], "topic": [1.0, 2.0]}, {"click": [0.25], "topic": [3.0, 4.0]}]
     }

@@ -8,33 +8,17 @@ from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from freshet_serving.serving.codecs import tfs_rpc
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
+from tests.serving.codecs.predict_requests import DT_FLOAT, DT_INT64, DT_STRING, predict_request
 from tests.serving.fakes import FLAT, FOLLOWING, PACKED, RAGGED, TWO_OUTPUTS
 
-Request, Response = message("tensorflow.serving.PredictRequest"), message("tensorflow.serving.PredictResponse")
-DT_FLOAT, DT_STRING, DT_INT64 = 1, 7, 9
-
-
-def tensor(into, dtype, shape, content=None, **values):
-    into.dtype = dtype
-    for size in shape:
-        into.tensor_shape.dim.add(size=size)
-    if content is not None:
-        into.tensor_content = content
-    for name, numbers in values.items():
-        getattr(into, name).extend(numbers)
-
-
+Response = message("tensorflow.serving.PredictResponse")
 IDS = np.arange(6, dtype=np.int64).reshape(2, 3)
 FLOATS = np.arange(4, dtype=np.float32).reshape(2, 2)
 
 
 def request(ids=IDS, floats=FLOATS, content=True):
-    made = Request()
-    made.model_spec.name = "ctr"
-    for name, dtype, held, array in (("ids", DT_INT64, "int64_val", ids), ("floats", DT_FLOAT, "float_val", floats)):
-        values = {} if content else {held: array.ravel()}
-        tensor(made.inputs[name], dtype, array.shape, array.tobytes() if content else None, **values)
-    return made
+    arrays = (("ids", DT_INT64, ids), ("floats", DT_FLOAT, floats))
+    return predict_request(*((n, d, a.shape, a.tobytes() if content else a.ravel()) for n, d, a in arrays))
 
 
 def decode(made, manifest=PACKED, templates=None):
@@ -55,11 +39,9 @@ def test_tensors_arrive_as_content_or_as_values(content):
 
 
 def test_missing_values_repeat_the_last_one():
-    made = Request()
-    made.model_spec.name = "ctr"
-    tensor(made.inputs["user"], DT_INT64, [3], int64_val=[7])
-    tensor(made.inputs["price"], DT_FLOAT, [3, 1], float_val=[1, 2])
-    tensor(made.inputs["city"], DT_STRING, [3], string_val=[b"a", b"bc"])
+    made = predict_request(
+        ("user", DT_INT64, [3], [7]), ("price", DT_FLOAT, [3, 1], [1, 2]), ("city", DT_STRING, [3], [b"a", b"bc"])
+    )
     inputs = decode(made, FLAT)
     assert inputs["user"].tolist() == [7, 7, 7]
     assert inputs["price"].tolist() == [1, 2, 2]
@@ -81,12 +63,12 @@ def test_missing_values_repeat_the_last_one():
 
 
 def test_ragged_input_is_a_row_tensor_or_values_and_splits():
-    made = Request()
-    made.model_spec.name = "ctr"
-    tensor(made.inputs["user"], DT_INT64, [2], int64_val=[1, 2])
-    tensor(made.inputs["seen"], DT_INT64, [2, 2], int64_val=[1, 2, 3, 4])
-    tensor(made.inputs["tags"], DT_STRING, [3], string_val=[b"a", b"b", b"c"])
-    tensor(made.inputs["tags.row_splits"], DT_INT64, [3], int64_val=[0, 1, 3])
+    made = predict_request(
+        ("user", DT_INT64, [2], [1, 2]),
+        ("seen", DT_INT64, [2, 2], [1, 2, 3, 4]),
+        ("tags", DT_STRING, [3], [b"a", b"b", b"c"]),
+        ("tags.row_splits", DT_INT64, [3], [0, 1, 3]),
+    )
     inputs = decode(made, RAGGED)
     assert inputs["seen"].row_splits.tolist() == [0, 2, 4]
     assert inputs["tags"].row_splits.tolist() == [0, 1, 3]
@@ -199,18 +181,14 @@ def test_changed_request_decodes_equally_with_and_without_template(data):
 
 
 def test_one_output_of_two_can_be_requested():
-    made = Request()
-    made.model_spec.name = "ctr"
-    tensor(made.inputs["user"], DT_INT64, [1], int64_val=[1])
+    made = predict_request(("user", DT_INT64, [1], [1]))
     made.output_filter.append("topic")
     assert decode(made, TWO_OUTPUTS)["user"].tolist() == [1]
 
 
 @pytest.mark.parametrize(("shape", "each", "total"), [([2, 1], [2, 1], [2, 1]), ([2], [2], [2, 1]), ([], [], [1])])
 def test_output_follows_the_rank_of_the_request(shape, each, total):
-    made, templates = Request(), Templates()
-    made.model_spec.name = "ctr"
-    tensor(made.inputs["x"], DT_FLOAT, shape, float_val=[1.0] * int(np.prod(shape)))
+    made, templates = predict_request(("x", DT_FLOAT, shape, [1.0] * int(np.prod(shape)))), Templates()
     for _ in range(3):
         decoder = tfs_rpc.PredictDecoder(made.SerializeToString(), templates)
         rows = len(decoder.columns(FOLLOWING)["x"])

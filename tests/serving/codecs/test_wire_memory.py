@@ -39,13 +39,13 @@ def taken(text):
         tracemalloc.stop()
 
 
-@settings(deadline=None)  # tracing memory is slow
+@settings(max_examples=30, deadline=None)  # tracing memory is slow
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
 def test_parsing_takes_no_more_than_both_bounds(pieces):
     text = f"[{','.join(pieces * 400)}]".encode()
     nodes = count_nodes(np.frombuffer(text, np.uint8))
     # The least of several: other threads of this process allocate as well.
-    peak = min(taken(text) for _ in range(5))
+    peak = min(taken(text) for _ in range(3))
     # The constant is the parser's own; documents that are checked are 64 KiB and longer.
     assert peak <= 1024 + wire.nbytes_of(nodes, len(text))
     assert peak <= 1024 + wire.MOST_PER_BYTE * len(text)
@@ -75,7 +75,7 @@ from freshet_serving.serving.codecs.wire import load_json
 
 for piece in sys.argv[1:]:
     body = ('{"a": [' + ",".join([piece] * (1_500_000 // len(piece))) + "]}").encode()
-    for more in (8, 24, 40, 200):
+    for more in (8, 30, 200):
         with open("/proc/self/status") as status:
             (line,) = (line for line in status if line.startswith("VmData"))
         resource.setrlimit(resource.RLIMIT_DATA, (int(line.split()[1]) * 1024 + (more << 20), resource.RLIM_INFINITY))
@@ -94,4 +94,4 @@ def test_document_without_memory_is_refused_and_kills_nobody():
     assert child.returncode == 0, (child.returncode, child.stdout, child.stderr[-500:])
     replies = child.stdout.split()
     for at in range(len(pieces)):
-        assert (replies[4 * at], replies[4 * at + 3]) == ("refused", "parsed"), replies
+        assert (replies[3 * at], replies[3 * at + 2]) == ("refused", "parsed"), replies

@@ -10,6 +10,7 @@ from freshet_serving.serving.commands.cli import app
 from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.server import Server
 from tests.serving.fakes import FakeProcessor
+from tests.support.waiting import until
 
 
 def run(*arguments, columns=200, code=0):
@@ -33,8 +34,7 @@ def admin_port():
     thread.start()
     address = f"http://127.0.0.1:{server.admin_address[1]}"
     client = AdminClient(address, "t")
-    while not client.get("/admin/health")["ready"]:
-        pass
+    until(lambda: client.get("/admin/health")["ready"])
     try:
         yield address, processor
     finally:

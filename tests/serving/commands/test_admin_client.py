@@ -6,17 +6,10 @@ from freshet_serving.processor.errors import FreshetError, NotReady
 from freshet_serving.serving.commands.admin_client import TOKEN_VARIABLE, AdminClient
 from freshet_serving.serving.extensions.fleet.fleet_polling import AdminAddress, poll_all
 from tests.serving.access.certified import Authority
-from tests.serving.commands.running import admin_port, run
+from tests.serving.commands.running import run
 from tests.serving.fakes import FakeProcessor
 from tests.serving.test_server import running
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def admin(monkeypatch):
-    monkeypatch.setenv(TOKEN_VARIABLE, "t")
-    with admin_port() as there:
-        yield there
 
 
 def test_server_error_message_reaches_the_user(admin, tmp_path, monkeypatch):

@@ -32,13 +32,3 @@ def test_help_and_lists_load_no_kernels():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout == "[]\n"
-
-
-def test_serving_does_not_import_training_libraries():
-    code = (
-        "import sys, freshet_serving.serving.commands.cli, freshet_serving.serving.server\n"
-        "import freshet_serving.serving.http.app, freshet_serving.serving.extensions.admin.api\n"
-        "print([m for m in ('tensorflow', 'keras', 'pandas', 'pyarrow') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout == "[]\n"

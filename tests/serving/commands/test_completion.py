@@ -62,7 +62,9 @@ def offered(monkeypatch, capsys):
             patch.setattr(os, "environ", asking(line, repository))
             with pytest.raises(SystemExit):
                 app(prog_name="freshet")
-        return capsys.readouterr().out.split()
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out.split()
 
     return ask
 
@@ -80,19 +82,17 @@ def test_models_of_the_given_repository_are_completed(offered, repository):
     assert offered("freshet repository prune --model a", repository) == ["ads"]
 
 
-@pytest.mark.long
-def test_reachable_rollback_generations_are_completed_newest_first(repository):
-    assert completed("freshet delta rollback ctr ", repository) == ["2.2", "2.1", "2.0"]
-    assert completed("freshet delta rollback ctr 2.1", repository) == ["2.1"]
+def test_reachable_rollback_generations_are_completed_newest_first(offered, repository):
+    assert offered("freshet delta rollback ctr ", repository) == ["2.2", "2.1", "2.0"]
+    assert offered("freshet delta rollback ctr 2.1", repository) == ["2.1"]
 
 
-@pytest.mark.long
-def test_unreadable_repository_completes_to_nothing(repository):
-    assert completed("freshet inspect ") == []
-    assert completed("freshet inspect ", repository / "none") == []
-    assert completed("freshet delta rollback nobody ", repository) == []
+def test_unreadable_repository_completes_to_nothing(offered, repository):
+    assert offered("freshet inspect ") == []
+    assert offered("freshet inspect ", repository / "none") == []
+    assert offered("freshet delta rollback nobody ", repository) == []
     (repository / "ctr" / "2" / "model.json").write_bytes(b"{")
-    assert completed("freshet delta rollback ctr ", repository) == []
+    assert offered("freshet delta rollback ctr ", repository) == []
 
 
 @pytest.mark.long

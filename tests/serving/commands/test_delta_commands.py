@@ -12,16 +12,9 @@ from freshet_serving.processor.repository.log.chain_record import HOLD
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.processor.repository.log.damaged import damaged_chain, write_unchecked
-from tests.serving.commands.running import admin_port, run
+from tests.serving.commands.running import run
 from tests.support import entities
 from tests.support.packages import make_delta, write_package
-
-
-@pytest.fixture
-def admin(monkeypatch):
-    monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "t")
-    with admin_port() as there:
-        yield there
 
 
 def test_delta_is_applied_and_rolled_back_on_a_running_server(admin, tmp_path):

@@ -17,10 +17,7 @@ from freshet_serving.serving.commands.cli import main
         ("delta list m --repository r --version 1.5", "--version: expected an integer, got '1.5'"),
         ("evaluate --skip -1", "--skip: expected 0 or more, got '-1'"),
         ("train", "--config: expected by freshet train, got nothing; see freshet train --help"),
-        (
-            "delta apply",
-            "model: expected by freshet delta apply, got nothing; see freshet delta apply --help",
-        ),
+        ("delta apply", "model: expected by freshet delta apply, got nothing; see freshet delta apply --help"),
         ("train --config", "--config: Option '--config' requires an argument"),
         ("explain a b", "got unexpected extra argument"),
     ],

@@ -15,12 +15,12 @@ from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.serving.commands import table_analysis
 from freshet_serving.serving.commands.inspection import inspect
 from freshet_serving.serving.commands.table_analysis import analyse_tables
-from tests.models.training.conftest import _stand_ins, quick
+from tests.models.training.conftest import _compiled, quick
 from tests.models.training.streams import MixedSource, make_config, spread
 from tests.support.packages import write_package
 
 pytestmark = pytest.mark.tensorflow
-__all__ = ["_stand_ins", "quick"]
+__all__ = ["_compiled", "quick"]
 
 
 class Progress:

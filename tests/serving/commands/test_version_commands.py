@@ -4,15 +4,8 @@ import pytest
 
 from freshet_serving.processor.errors import Conflict, FreshetError, NotFound
 from freshet_serving.serving.commands.version_commands import version_line
-from tests.serving.commands.running import admin_port, run
+from tests.serving.commands.running import run
 from tests.support.packages import write_package
-
-
-@pytest.fixture
-def admin(monkeypatch):
-    monkeypatch.setenv("FRESHET_ADMIN_TOKEN", "t")
-    with admin_port() as (address, processor):
-        yield ("--admin", address), processor
 
 
 @pytest.fixture
@@ -23,7 +16,8 @@ def root(tmp_path):
 
 
 def test_rollback_asks_the_server_for_a_version_or_what_was_before(admin):
-    where, processor = admin
+    address, processor = admin
+    where = ("--admin", address)
     reached, note = run("rollback", "ctr", "2", "--reason", "bad night", *where).splitlines()
     assert reached == "ctr 2.9"
     assert note.startswith("Version 3 is withdrawn")
@@ -34,7 +28,8 @@ def test_rollback_asks_the_server_for_a_version_or_what_was_before(admin):
 
 
 def test_versions_of_a_server_are_listed_and_decided(admin):
-    where, processor = admin
+    address, processor = admin
+    where = ("--admin", address)
     assert run("version", "list", "ctr", *where).splitlines() == [
         "ctr 4: withdrawn; by rollback; 1970-01-01 00:00:01 UTC: labels were all 0",
         "ctr 3: served as 3.17 by default; labels stable",

@@ -18,8 +18,7 @@ from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.request_headers import TIMED_EVERY
 from freshet_serving.serving.telemetry.metrics import Metrics
-from freshet_serving.serving.telemetry.tracing import Trace
-from tests.serving.fakes import FakeProcessor
+from tests.serving.fakes import FakeProcessor, FakeTracer
 
 INPUTS = {"ids": np.array([[1, 2, 3]] * 2), "floats": np.array([[0.5, 0.25]] * 2, np.float32)}
 CTR = SimpleNamespace(model="ctr", version=None, label=None)
@@ -35,19 +34,6 @@ class Given(Exchange):
         if isinstance(source, Exception):
             raise source
         return source
-
-
-class FakeTrail:
-    """serving.telemetry.tracing.Tracer: traces every request."""
-
-    def __init__(self):
-        self.ended = []
-
-    def begin(self, headers, protocol):
-        return Trace(1, 2, 3, 0.5, protocol)
-
-    def end(self, trace, status):
-        self.ended.append((trace, status))
 
 
 class Room:
@@ -165,7 +151,7 @@ def test_parse_and_encode_times_are_sampled():
 
 
 def test_trace_records_how_far_its_request_came():
-    tracer = FakeTrail()
+    tracer = FakeTracer(everything=True)
     room = Room(tracer=tracer)
     reply = room.ask()
     with pytest.raises(BadInput):
@@ -210,7 +196,7 @@ def long_room():
 
 
 def test_long_request_is_read_on_another_thread(long_room):
-    tracer = FakeTrail()
+    tracer = FakeTracer(everything=True)
     room = long_room(tracer=tracer)
     for _ in range(TIMED_EVERY):
         assert room.ask().outputs["score"].shape == (2, 1)

@@ -12,11 +12,9 @@ from freshet_serving.serving.front.exchange import ServingContext
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.app import DataApp
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.request_headers import request_id_of
 from freshet_serving.serving.telemetry.logs import AccessLog
 from freshet_serving.serving.telemetry.metrics import Metrics
-from freshet_serving.serving.telemetry.tracing import Trace
-from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, call, send
+from tests.serving.fakes import FLAT, RAGGED, SINGLE, TWO_OUTPUTS, FakeProcessor, FakeTracer, call, send
 from tests.serving.http.data_app import BODY, INFER, ROW, serve
 
 
@@ -40,10 +38,7 @@ def test_column_form_broadcasts_one_user_to_many_candidates():
 
 @pytest.mark.parametrize(
     ("path", "version", "label"),
-    [
-        ("/v1/models/ctr/versions/3:predict", 3, None),
-        ("/v1/models/ctr/labels/stable:predict", None, "stable"),
-    ],
+    [("/v1/models/ctr/versions/3:predict", 3, None), ("/v1/models/ctr/labels/stable:predict", None, "stable")],
 )
 def test_version_or_label_may_be_requested(path, version, label):
     app, processor, _, _ = serve()
@@ -94,11 +89,7 @@ def test_status_lists_versions_and_takes_one_by_number_or_label():
 
 def test_server_metadata_describes_the_server():
     app, _, _, _ = serve()
-    assert send(app, "GET", "/v2").json() == {
-        "name": "freshet",
-        "version": "9",
-        "extensions": list(catalog.EXTENSIONS),
-    }
+    assert send(app, "GET", "/v2").json() == {"name": "freshet", "version": "9", "extensions": list(catalog.EXTENSIONS)}
     assert send(app, "HEAD", "/v2/health/live").status == 200
 
 
@@ -239,21 +230,8 @@ def test_request_without_a_deadline_gets_the_default_one(path, body):
     assert [r.timeout_s for r in processor.requests] == [0.25, 0.04]
 
 
-class FakeTrail:
-    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
-
-    def __init__(self):
-        self.ended = []
-
-    def begin(self, headers, protocol):
-        return Trace(1, 2, 3, 0.5, protocol, "", request_id_of(headers)) if b"traceparent" in headers else None
-
-    def end(self, trace, status):
-        self.ended.append((trace, status))
-
-
 def test_traced_request_is_followed_to_any_outcome():
-    tracer = FakeTrail()
+    tracer = FakeTracer()
     app, processor, _, _ = serve(tracer=tracer)
     headers = {"traceparent": "x", "x-request-id": "abc"}
     send(app, "POST", "/v1/models/ctr:predict", BODY)

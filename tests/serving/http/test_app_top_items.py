@@ -1,6 +1,7 @@
 """Requests for the best items through the HTTP application, over a model in process."""
 
 import json
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -23,11 +24,19 @@ HISTORY = [
 CANDIDATES = {"name": "item", "shape": [1], "datatype": "INT64", "data": [5]}
 
 
-@pytest.fixture(params=[{"sessions": 1}, {"compute": "inline"}])
-def app(request, tmp_path):
-    write_ranked(tmp_path)
-    with Processor.initialize(ProcessorConfig(str(tmp_path), **request.param)) as processor:
+@contextmanager
+def opened(factory, options=None, **package):
+    """Open the HTTP application of a model that ranks items."""
+    folder = factory.mktemp("ranked")
+    write_ranked(folder, **package)
+    with Processor.initialize(ProcessorConfig(str(folder), **(options or {"sessions": 1}))) as processor:
         yield serve(processor.predictor)[0]
+
+
+@pytest.fixture(scope="module", params=[{"sessions": 1}, {"compute": "inline"}])
+def app(request, tmp_path_factory):
+    with opened(tmp_path_factory, request.param) as app:
+        yield app
 
 
 def post(app, path, document, headers=TOP):
@@ -68,18 +77,10 @@ def test_examples_are_refused(app, method):
     assert b"x-top-items: expected a predict request, got classify or regress" in reply.body
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "10001", "10" * 20, "ten", "", "5.0", " 5"])
-def test_hostile_number_is_refused_by_name(app, text):
-    reply = post(app, PREDICT, {"inputs": {"history.item": [[1]]}}, {"x-top-items": text})
-    assert reply.status == 400
-    assert json.loads(reply.body)["error"].startswith("x-top-items: expected a whole number from 1 to 10000, got ")
-
-
-@pytest.fixture
-def shop(tmp_path):
-    write_ranked(tmp_path, recorded=range(0, 40, 2))
-    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        yield serve(processor.predictor)[0]
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    with opened(tmp_path_factory, recorded=range(0, 40, 2)) as app:
+        yield app
 
 
 def counting(wanted):
@@ -94,6 +95,7 @@ WANTED = {"stock": [1, None], "category": {"not": ["b"]}}
 def test_filters_and_lists_come_in_every_form(shop):
     text, top = json.dumps(WANTED), {"x-top-items": "40"}
     good = counting(WANTED)
+    assert post(shop, PREDICT, {"inputs": {"history.item": [[1, 2]], "filter": []}}, top).status == 200
     columns = {"history.item": [[1, 2]], "filter": [text], "block": [[4, 6]], "seen": [[8]]}
     reply = post(shop, PREDICT, {"inputs": columns}, top)
     assert reply.status == 200, reply.body
@@ -114,11 +116,11 @@ def test_filters_and_lists_come_in_every_form(shop):
     assert set(json.loads(reply.body)["outputs"][0]["data"]) == good - {4, 6}
 
 
-@pytest.fixture
-def sourced(tmp_path):
-    write_ranked(tmp_path, recorded=range(0, 40, 2), numbers={item: (item % 7, item) for item in range(40)})
-    with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1)) as processor:
-        yield serve(processor.predictor)[0]
+@pytest.fixture(scope="module")
+def sourced(tmp_path_factory):
+    numbers = {item: (item % 7, item) for item in range(40)}
+    with opened(tmp_path_factory, recorded=range(0, 40, 2), numbers=numbers) as app:
+        yield app
 
 
 def test_sources_come_in_every_form_without_a_user(sourced):
@@ -154,53 +156,15 @@ def test_items_like_one_are_what_follows_it(sourced):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"source": ["x"]}, "source: expected 'model', 'like', 'popular' or 'new', got 'x'"),
-        ({"source": [""]}, "history.item"),
-        ({"source": [1]}, "source"),
-        ({"source": ["like"]}, "like: expected the id of an item"),
         ({"source": ["new"], "like": [3]}, "like: expected it with source 'like' alone, got source 'new'"),
-        ({"like": ["a"]}, "like"),
-        ({"like": [2**63]}, "like"),
-        ({"like": [3.5]}, "like"),
         ({"source": ["new"], "history.item": [3]}, "history.item"),
+        ({"like": [3.5]}, "like"),
         ({}, "history.item"),
         ({"block": [[1]]}, "history.item"),
     ],
 )
-def test_hostile_sources_are_refused_by_name(sourced, inputs, message):
+def test_sources_without_their_inputs_are_refused_by_name(sourced, inputs, message):
     reply = post(sourced, PREDICT, {"inputs": inputs})
-    assert reply.status == 400
-    assert message in json.loads(reply.body)["error"]
-
-
-def test_versions_without_a_source_are_named(shop):
-    reply = post(shop, PREDICT, {"inputs": {"source": ["popular"]}})
-    assert reply.status == 400
-    assert "version 1 has no 'popular', only 'model', 'like'" in json.loads(reply.body)["error"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"filter": ['{"price": "x"}']}, "filter.price: expected a number, got 'x'"),
-        ({"filter": ['{"colour": 1}']}, "filter: 'colour' is no column to filter on; expected one of price, stock"),
-        ({"filter": ["{"]}, "filter: expected a JSON object, got '{'"),
-        ({"filter": [3]}, "filter"),
-        ({"filter": ["{}", '{"stock": 1}']}, "filter: expected one text for all users"),
-        ({"filter": []}, ""),
-        ({"allow": [1, 2]}, "allow: expected a list of lists"),
-        ({"allow": [[1], [2]]}, "allow: expected a list of ids for each of 1 users, or one for all, got 2"),
-        ({"block": [["a"]]}, "block"),
-        ({"seen": [[2**63]]}, "seen"),
-        ({"seen": [[1.5]]}, "seen"),
-        ({"item": ["a"]}, "item"),
-    ],
-)
-def test_hostile_choices_are_refused_by_name(shop, change, message):
-    reply = post(shop, PREDICT, {"inputs": {"history.item": [[1, 2]], **change}})
-    if not message:
-        assert reply.status == 200
-        return
     assert reply.status == 400
     assert message in json.loads(reply.body)["error"]
 

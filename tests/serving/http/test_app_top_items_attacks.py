@@ -110,6 +110,8 @@ ATTACKS = {
     ),
     "a text longer than its bytes": (binary("filter", "BYTES", [1], b"\xff\xff\xff\x7f{}"), "filter"),
     "a filter of numbers": (kserve(tensor("filter", "INT64", [1])), "filter"),
+    "a text for a number": (text({"price": "x"}), "filter.price: expected a number, got 'x'"),
+    "a filter that is no text": (columns(filter=[3]), "filter"),
     "two filters": (columns(filter=["{}", '{"stock": 1}']), "filter: expected one text for all users"),
     "more ids than there may be": (columns(allow=[list(range(1_000_000))]), "max_ids: expected at most"),
     "more ids by bytes": (
@@ -118,6 +120,9 @@ ATTACKS = {
     "ids beyond int64": (columns(allow=[[2**63]]), "allow"),
     "ids below int64": (columns(block=[[-(2**63) - 1]]), "block"),
     "ids that are no whole numbers": (columns(seen=[[1.5]]), "seen"),
+    "ids that are texts": (columns(block=[["a"]]), "block"),
+    "a candidate that is a text": (columns(item=["a"]), "item"),
+    "a flat list of ids": (columns(allow=[1, 2]), "allow: expected a list of lists"),
     "ids that are true": (columns(seen=[[True]]), "seen"),
     "negative splits": (
         kserve(tensor("allow", "INT64", [1, 2]), tensor("allow.row_splits", "INT64", [-1, 2])), "allow",
@@ -132,6 +137,9 @@ ATTACKS = {
     "lists for other users": (columns(allow=[[1], [2], [3]]), "allow: expected a list of ids for each of 1 users"),
     "ten megabytes of a source": (columns(source=["x" * 10_000_000]), "source: expected 'model', 'like'"),
     "a source that is no UTF-8": (binary("source", "BYTES", [1], in_bytes(b"\xff\xfe")), "source: expected 'model'"),
+    "a source that is a number": (columns(source=[1]), "source"),
+    "a source 'like' without an item": (columns(source=["like"]), "like: expected the id of an item"),
+    "a text to be like": (columns(like=["a"]), "like"),
     "a source of numbers": (kserve(tensor("source", "INT64", [1])), "source"),
     "sources that differ": (columns(source=["like", "model"]), "source: expected one text for all users"),
     "a source that is not there": (columns(source=["popular"]), "version 1 has no 'popular', only 'model', 'like'"),
@@ -158,7 +166,26 @@ def test_attack_is_refused_by_name_and_scans_nothing(app, cost, name):
 
 @pytest.mark.parametrize(
     "number",
-    ["0", "-1", "1000000000", "00000000000000000001", "010000", "1e3", "0x10", "+5", "٣", "５", "²", "1,1", "\0"],
+    [
+        "0",
+        "-1",
+        "10001",
+        "ten",
+        "",
+        "5.0",
+        " 5",
+        "1000000000",
+        "00000000000000000001",
+        "010000",
+        "1e3",
+        "0x10",
+        "+5",
+        "٣",
+        "５",
+        "²",
+        "1,1",
+        "\0",
+    ],
 )
 def test_number_of_items_is_refused_by_name(app, cost, number):
     path, body, _ = columns()

@@ -26,9 +26,9 @@ def opened(folder, **options):
     return Processor.initialize(ProcessorConfig(str(folder), sessions=1, **{"user_state_mb": 4, **options}))
 
 
-@pytest.fixture(params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
-def app(request, tmp_path):
-    with opened(tmp_path, **request.param) as processor:
+@pytest.fixture(scope="module", params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
+def app(request, tmp_path_factory):
+    with opened(tmp_path_factory.mktemp("ranked"), **request.param) as processor:
         yield serve(processor.predictor)[0]
 
 
@@ -128,10 +128,7 @@ def test_no_sequence_is_an_ordinary_request(app, none):
         ({"sequence_id": 1.5}, "parameters.sequence_id"),
         ({"sequence_id": True}, "parameters.sequence_id"),
         ({"sequence_id": None, "sequence_start": True}, "history.item is missing"),
-        (
-            {"sequence_id": 2**64},
-            "parameters.sequence_id: expected 64 bits of a whole number, or 256 bytes of text",
-        ),
+        ({"sequence_id": 2**64}, "parameters.sequence_id: expected 64 bits of a whole number, or 256 bytes of text"),
         ({"sequence_id": "x" * 257}, "or 256 bytes of text, got 257 bytes"),
         ({"sequence_id": [1]}, "parameters.sequence_id"),
         ({"sequence_id": 1, "sequence_start": 1}, "parameters.sequence_start: expected a boolean"),

@@ -1,6 +1,7 @@
 """How a connection ends: bytes, FIN and what follows, on a loop whose time jumps and a transport that only notes."""
 
 import asyncio
+import inspect
 import selectors
 import socket
 
@@ -132,20 +133,22 @@ class Port:
         return asyncio.get_running_loop().create_task(drain_connections(self.state, timeout_s, hurried))
 
 
-@pytest.fixture
-def played():
-    """Runs a coroutine function with a Port, on a JumpingLoop."""
+def played(scene):
+    """Make a test of a coroutine function that is given a Port, on a JumpingLoop."""
 
-    def play(scene):
+    def test(**values):
         loop, port = JumpingLoop(), Port()
         try:
-            loop.run_until_complete(scene(port))
+            loop.run_until_complete(scene(port, **values))
         finally:
             loop.close()
             for transport in port.transports:
                 transport.shut()
 
-    return play
+    signature = inspect.signature(scene)
+    test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
+    test.__name__ = scene.__name__
+    return test
 
 
 async def turn(times=5):
@@ -161,144 +164,128 @@ def replies(transport):
     return [CLOSES in head for head in heads]
 
 
-def test_idle_connection_is_closed_with_fin_after_a_moment(played):
-    async def scene(port):
-        _, transport = port.connect()
-        ending = port.ending()
-        await asyncio.sleep(PATIENCE_S - LOOK_S)
-        assert transport.said == []
-        await ending
-        assert asyncio.get_running_loop().time() == pytest.approx(PATIENCE_S, abs=3 * LOOK_S)
-        assert transport.said == ["FIN", "aborted"]
-        await turn()
-        assert not port.state.connections
-
-    played(scene)
+@played
+async def test_idle_connection_is_closed_with_fin_after_a_moment(port):
+    _, transport = port.connect()
+    ending = port.ending()
+    await asyncio.sleep(PATIENCE_S - LOOK_S)
+    assert transport.said == []
+    await ending
+    assert asyncio.get_running_loop().time() == pytest.approx(PATIENCE_S, abs=3 * LOOK_S)
+    assert transport.said == ["FIN", "aborted"]
+    await turn()
+    assert not port.state.connections
 
 
-def test_request_arriving_while_draining_is_answered_as_the_last(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        ending = port.ending()
-        await asyncio.sleep(PATIENCE_S / 2)
-        connection.data_received(GET % b"at-once")
-        await turn()
-        assert replies(transport) == [True]
-        assert transport.said[-1] == "FIN"
-        await asyncio.sleep(LINGER_S / 2)
-        assert not ending.done(), "the client may not have read it all"
-        transport.client_ends()
-        await ending
-
-    played(scene)
+@played
+async def test_request_arriving_while_draining_is_answered_as_the_last(port):
+    connection, transport = port.connect()
+    ending = port.ending()
+    await asyncio.sleep(PATIENCE_S / 2)
+    connection.data_received(GET % b"at-once")
+    await turn()
+    assert replies(transport) == [True]
+    assert transport.said[-1] == "FIN"
+    await asyncio.sleep(LINGER_S / 2)
+    assert not ending.done(), "the client may not have read it all"
+    transport.client_ends()
+    await ending
 
 
-def test_client_activity_restarts_the_idle_time(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        ending = port.ending()
-        await asyncio.sleep(PATIENCE_S * 0.9)
-        transport.kernel.send(b"G")
-        await asyncio.sleep(PATIENCE_S)
-        assert transport.said == [], "what is unread is not closed on"
-        connection.data_received(transport.here.recv(1))
-        await asyncio.sleep(PATIENCE_S)
-        assert transport.said == [], "a request has begun"
-        connection.data_received((GET % b"at-once")[1:])
-        await turn()
-        assert replies(transport) == [True]
-        transport.client_ends()
-        await ending
-
-    played(scene)
+@played
+async def test_client_activity_restarts_the_idle_time(port):
+    connection, transport = port.connect()
+    ending = port.ending()
+    await asyncio.sleep(PATIENCE_S * 0.9)
+    transport.kernel.send(b"G")
+    await asyncio.sleep(PATIENCE_S)
+    assert transport.said == [], "what is unread is not closed on"
+    connection.data_received(transport.here.recv(1))
+    await asyncio.sleep(PATIENCE_S)
+    assert transport.said == [], "a request has begun"
+    connection.data_received((GET % b"at-once")[1:])
+    await turn()
+    assert replies(transport) == [True]
+    transport.client_ends()
+    await ending
 
 
-def test_request_in_flight_is_awaited_and_its_reply_is_last(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        connection.data_received(GET % b"slow")
-        ending = port.ending()
-        await asyncio.sleep(10 * PATIENCE_S)
-        assert transport.said == []
-        port.allow("/slow").set()
-        await turn()
-        assert replies(transport) == [True]
-        transport.client_ends()
-        await ending
-
-    played(scene)
+@played
+async def test_request_in_flight_is_awaited_and_its_reply_is_last(port):
+    connection, transport = port.connect()
+    connection.data_received(GET % b"slow")
+    ending = port.ending()
+    await asyncio.sleep(10 * PATIENCE_S)
+    assert transport.said == []
+    port.allow("/slow").set()
+    await turn()
+    assert replies(transport) == [True]
+    transport.client_ends()
+    await ending
 
 
 @pytest.mark.parametrize("where", ["queued", "begun", "in the kernel"])
-def test_reply_with_a_further_request_is_not_the_last(played, where):
-    async def scene(port):
-        connection, transport = port.connect()
-        connection.data_received(GET % b"slow")
-        second = GET % b"at-once"
-        if where == "queued":
-            connection.data_received(second)
-        elif where == "begun":
-            connection.data_received(second[:9])
-        else:
-            transport.kernel.send(second)
-        ending = port.ending()
-        await turn()
-        port.allow("/slow").set()
-        await turn(10)
-        if where == "begun":
-            connection.data_received(second[9:])
-        elif where == "in the kernel":
-            connection.data_received(transport.here.recv(100))
-        await turn(10)
-        assert replies(transport) == [False, True]
-        assert transport.said[-1] == "FIN"
-        transport.client_ends()
-        await ending
-
-    played(scene)
+@played
+async def test_reply_with_a_further_request_is_not_the_last(port, where):
+    connection, transport = port.connect()
+    connection.data_received(GET % b"slow")
+    second = GET % b"at-once"
+    if where == "queued":
+        connection.data_received(second)
+    elif where == "begun":
+        connection.data_received(second[:9])
+    else:
+        transport.kernel.send(second)
+    ending = port.ending()
+    await turn()
+    port.allow("/slow").set()
+    await turn(10)
+    if where == "begun":
+        connection.data_received(second[9:])
+    elif where == "in the kernel":
+        connection.data_received(transport.here.recv(100))
+    await turn(10)
+    assert replies(transport) == [False, True]
+    assert transport.said[-1] == "FIN"
+    transport.client_ends()
+    await ending
 
 
-def test_remaining_requests_are_cancelled_after_the_timeout(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        connection.data_received(GET % b"never")
-        half, halfway = port.connect()
-        half.data_received((GET % b"at-once")[:9])
-        await turn()
-        await port.ending(timeout_s=3.0)
-        assert asyncio.get_running_loop().time() == pytest.approx(3.0 + ANSWERED_S, abs=5 * LOOK_S)
-        assert [each.said[-1] for each in (transport, halfway)] == ["aborted", "aborted"]
-        await turn()
-        assert not port.state.connections
-
-    played(scene)
+@played
+async def test_remaining_requests_are_cancelled_after_the_timeout(port):
+    connection, transport = port.connect()
+    connection.data_received(GET % b"never")
+    half, halfway = port.connect()
+    half.data_received((GET % b"at-once")[:9])
+    await turn()
+    await port.ending(timeout_s=3.0)
+    assert asyncio.get_running_loop().time() == pytest.approx(3.0 + ANSWERED_S, abs=5 * LOOK_S)
+    assert [each.said[-1] for each in (transport, halfway)] == ["aborted", "aborted"]
+    await turn()
+    assert not port.state.connections
 
 
-def test_immediate_end_cuts_every_connection(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        connection.data_received(GET % b"never")
-        await turn()
-        await port.ending(hurried=lambda: True)
-        assert transport.said == ["aborted"]
-        assert asyncio.get_running_loop().time() == 0.0
-        port.allow("/never").set()
-        await turn()
-
-    played(scene)
+@played
+async def test_immediate_end_cuts_every_connection(port):
+    connection, transport = port.connect()
+    connection.data_received(GET % b"never")
+    await turn()
+    await port.ending(hurried=lambda: True)
+    assert transport.said == ["aborted"]
+    assert asyncio.get_running_loop().time() == 0.0
+    port.allow("/never").set()
+    await turn()
 
 
-def test_individually_drained_connection_may_idle_forever(played):
-    async def scene(port):
-        connection, transport = port.connect()
-        connection.draining = True
-        await asyncio.sleep(20 * PATIENCE_S)
-        assert transport.said == []
-        connection.data_received(GET % b"at-once")
-        await turn()
-        assert replies(transport) == [True]
-
-    played(scene)
+@played
+async def test_individually_drained_connection_may_idle_forever(port):
+    connection, transport = port.connect()
+    connection.draining = True
+    await asyncio.sleep(20 * PATIENCE_S)
+    assert transport.said == []
+    connection.data_received(GET % b"at-once")
+    await turn()
+    assert replies(transport) == [True]
 
 
 class Told(asyncio.Protocol):
@@ -323,84 +310,72 @@ def finished(port):
     return lingering, transport, protocol
 
 
-def test_finished_connection_discards_input_and_closes_with_its_client(played):
-    async def scene(port):
-        lingering, transport, protocol = finished(port)
-        assert lingering.is_closing()
-        assert transport.reading
-        transport.protocol.data_received(b"more requests")
-        lingering.write(b"nobody is to hear that")
-        lingering.close()
-        assert transport.said == [b"last words", "FIN"]
-        transport.client_ends()
-        await asyncio.sleep(2 * LINGER_S)
-        assert transport.said == [b"last words", "FIN", "closed"]
-        assert (protocol.received, protocol.lost) == ([], 1)
-
-    played(scene)
+@played
+async def test_finished_connection_discards_input_and_closes_with_its_client(port):
+    lingering, transport, protocol = finished(port)
+    assert lingering.is_closing()
+    assert transport.reading
+    transport.protocol.data_received(b"more requests")
+    lingering.write(b"nobody is to hear that")
+    lingering.close()
+    assert transport.said == [b"last words", "FIN"]
+    transport.client_ends()
+    await asyncio.sleep(2 * LINGER_S)
+    assert transport.said == [b"last words", "FIN", "closed"]
+    assert (protocol.received, protocol.lost) == ([], 1)
 
 
-def test_client_that_never_reads_its_last_reply_is_dropped(played):
-    async def scene(port):
-        _, transport, protocol = finished(port)
-        transport.buffered = 1000
-        for _ in range(20):
-            transport.buffered -= 1
-            await asyncio.sleep(STALLED_S / 2)
-        assert not protocol.lost, "it reads, however slowly"
-        await asyncio.sleep(STALLED_S + 2 * LINGER_S)
-        assert protocol.lost == 1
-
-    played(scene)
+@played
+async def test_client_that_never_reads_its_last_reply_is_dropped(port):
+    _, transport, protocol = finished(port)
+    transport.buffered = 1000
+    for _ in range(20):
+        transport.buffered -= 1
+        await asyncio.sleep(STALLED_S / 2)
+    assert not protocol.lost, "it reads, however slowly"
+    await asyncio.sleep(STALLED_S + 2 * LINGER_S)
+    assert protocol.lost == 1
 
 
-def test_bytes_sent_after_the_last_reply_are_limited(played):
-    async def scene(port):
-        _, transport, protocol = finished(port)
-        for _ in range(SENDING_NBYTES >> 20):
-            transport.protocol.data_received(bytes(1 << 20))
-        assert transport.said == [b"last words", "FIN"]
-        transport.protocol.data_received(b"one more")
-        await turn()
-        assert protocol.lost == 1
-
-    played(scene)
+@played
+async def test_bytes_sent_after_the_last_reply_are_limited(port):
+    _, transport, protocol = finished(port)
+    for _ in range(SENDING_NBYTES >> 20):
+        transport.protocol.data_received(bytes(1 << 20))
+    assert transport.said == [b"last words", "FIN"]
+    transport.protocol.data_received(b"one more")
+    await turn()
+    assert protocol.lost == 1
 
 
-def test_client_still_sending_after_the_last_reply_is_dropped_eventually(played):
-    async def scene(port):
-        _, transport, protocol = finished(port)
-        for _ in range(int(SENDING_S) - 2):
-            await asyncio.sleep(1.0)
-            transport.protocol.data_received(b"more")
-        assert not protocol.lost
-        for _ in range(4):
-            await asyncio.sleep(1.0)
-            transport.protocol.data_received(b"more")
-        assert protocol.lost == 1
-
-    played(scene)
+@played
+async def test_client_still_sending_after_the_last_reply_is_dropped_eventually(port):
+    _, transport, protocol = finished(port)
+    for _ in range(int(SENDING_S) - 2):
+        await asyncio.sleep(1.0)
+        transport.protocol.data_received(b"more")
+    assert not protocol.lost
+    for _ in range(4):
+        await asyncio.sleep(1.0)
+        transport.protocol.data_received(b"more")
+    assert protocol.lost == 1
 
 
-def test_client_that_already_finished_is_not_awaited(played):
-    async def scene(port):
-        transport = NotingTransport(Told())
-        port.transports.append(transport)
-        LingeringTransport(transport).close(finished=True)
-        assert transport.said == ["aborted"], "closed, as the transport notes it"
-
-    played(scene)
+@played
+async def test_client_that_already_finished_is_not_awaited(port):
+    transport = NotingTransport(Told())
+    port.transports.append(transport)
+    LingeringTransport(transport).close(finished=True)
+    assert transport.said == ["aborted"], "closed, as the transport notes it"
 
 
-def test_silent_client_is_dropped_once_it_has_its_reply(played):
-    async def scene(port):
-        _, transport, protocol = finished(port)
-        transport.buffered = 1
-        await asyncio.sleep(2.5 * LINGER_S)
-        assert not protocol.lost, "it has not been given all of its reply"
-        transport.buffered = 0
-        await asyncio.sleep(LINGER_S)
-        assert transport.said[-1] == "aborted"
-        assert protocol.lost == 1
-
-    played(scene)
+@played
+async def test_silent_client_is_dropped_once_it_has_its_reply(port):
+    _, transport, protocol = finished(port)
+    transport.buffered = 1
+    await asyncio.sleep(2.5 * LINGER_S)
+    assert not protocol.lost, "it has not been given all of its reply"
+    transport.buffered = 0
+    await asyncio.sleep(LINGER_S)
+    assert transport.said[-1] == "aborted"
+    assert protocol.lost == 1

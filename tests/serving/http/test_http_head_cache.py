@@ -87,7 +87,7 @@ def metadata(_):
 
 
 @pytest.mark.e2e
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     asked=st.lists(st.tuples(st.sampled_from([row, row, row, chunked, metadata]), st.integers(0, 9)), max_size=12),
     cuts=st.lists(st.integers(0, 2000), max_size=6),

@@ -82,18 +82,10 @@ def test_unknown_path_below_v1_is_a_malformed_request(path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/doc",
-        "",
-        "/v3",
-        "/v2/x",
-        "/v2/models",
-        "/v2/models/",
-        "/v2/models/m/x",
-        "/v2/models/m/versions/x",
-        "/V2",
+        "/doc", "", "/v3", "/v2/x", "/v2/models", "/v2/models/", "/v2/models/m/x", "/v2/models/m/versions/x", "/V2",
         "/admin/models",
     ],
-)
+)  # fmt: skip
 def test_unknown_path_elsewhere_is_not_found(path):
     with pytest.raises(NotFound):
         parse(path.encode())
@@ -104,26 +96,7 @@ def test_path_length_is_limited():
         parse(b"/v1/models/" + b"m" * 5000)
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                b"/",
-                b":",
-                b"v1",
-                b"v2",
-                b"models",
-                b"m",
-                b"versions",
-                b"3",
-                b"labels",
-                b"predict",
-                b"%ff",
-                b"infer",
-            ]
-        )
-    )
-)
+@given(st.lists(st.sampled_from(b"/ : v1 v2 models m versions 3 labels predict %ff infer".split())))
 def test_arbitrary_path_is_routed_or_refused_with_a_freshet_error(parts):
     with contextlib.suppress(FreshetError):
         parse(b"".join(parts))

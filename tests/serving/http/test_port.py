@@ -7,24 +7,24 @@ import socket
 
 import pytest
 
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.front.resource_limits import BodyMemory
+from freshet_serving.serving.http import connection_draining
 from freshet_serving.serving.http import port as port_module
 from freshet_serving.serving.http.connection import HttpConnection
-from freshet_serving.serving.http.port import HttpPort, listen, reserve
+from freshet_serving.serving.http.port import HttpPort, listen
 from tests.serving.http.talking import echo
 from tests.serving.rpc.live import Live
+from tests.support.coroutines import on_loop
 from tests.support.descriptors import few_descriptors
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 WAIT_S = 30
 
 
-def test_busy_port_gives_a_one_line_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(BadInput, match=f"127.0.0.1:{port}: cannot listen"):
-            reserve("127.0.0.1", port)
+@pytest.fixture(autouse=True)
+def short_linger(monkeypatch):
+    """Clients that never finish keep no connection open."""
+    monkeypatch.setattr(connection_draining, "LINGER_S", 0.02)
 
 
 def reached(port):
@@ -86,56 +86,51 @@ class Client:
         await self.writer.wait_closed()
 
 
-def test_connection_beyond_the_limit_waits_until_one_closes():
-    async def main():
-        async with serving(most=2) as (port, address):
-            clients = [await Client.of(address) for _ in range(3)]
-            for client in clients:
-                client.ask()
-            assert [await client.answered() for client in clients[:2]] == [b"200"] * 2
-            assert len(port.server_state.connections) == 2
-            await clients[0].leave()
-            assert await clients[2].answered() == b"200"
-            assert len(port.server_state.connections) == 2
-            for client in clients[1:]:
-                await client.leave()
-
-    asyncio.run(main())
+@on_loop
+async def test_connection_beyond_the_limit_waits_until_one_closes():
+    async with serving(most=2) as (port, address):
+        clients = [await Client.of(address) for _ in range(3)]
+        for client in clients:
+            client.ask()
+        assert [await client.answered() for client in clients[:2]] == [b"200"] * 2
+        assert len(port.server_state.connections) == 2
+        await clients[0].leave()
+        assert await clients[2].answered() == b"200"
+        assert len(port.server_state.connections) == 2
+        for client in clients[1:]:
+            await client.leave()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n12"])
-def test_waiting_connection_makes_room_for_a_new_one(monkeypatch, sent):
+@on_loop
+async def test_waiting_connection_makes_room_for_a_new_one(monkeypatch, sent):
     monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
-
-    async def main():
-        async with serving(most=1) as (port, address):
-            first, second = await Client.of(address), await Client.of(address)
-            first.ask()
-            assert await first.answered() == b"200"
-            first.writer.write(sent)
-            (connection,) = port.server_state.connections
-            while sent and connection.idle:
-                await asyncio.sleep(0.001)
-            monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
-            second.ask()
-            while not connection.transport.is_closing():
-                await asyncio.sleep(0.001)
-            monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
-            assert await second.answered() == b"200"
-            assert (await first.reader.read())[:12] == (b"HTTP/1.1 408" if sent else b"")
-            await first.leave()
-            await second.leave()
-
-    asyncio.run(main())
+    async with serving(most=1) as (port, address):
+        first, second = await Client.of(address), await Client.of(address)
+        first.ask()
+        assert await first.answered() == b"200"
+        first.writer.write(sent)
+        (connection,) = port.server_state.connections
+        while sent and connection.idle:
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(port_module, "PRESSED_S", 0.0)
+        second.ask()
+        while not connection.transport.is_closing():
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(port_module, "PRESSED_S", 1e9)
+        assert await second.answered() == b"200"
+        assert (await first.reader.read())[:12] == (b"HTTP/1.1 408" if sent else b"")
+        await first.leave()
+        await second.leave()
 
 
 def test_room_is_made_when_all_connections_arrived_at_once(monkeypatch):
-    monkeypatch.setattr(port_module, "PRESSED_S", 0.2)
+    monkeypatch.setattr(port_module, "PRESSED_S", 0.05)
     monkeypatch.setattr(port_module, "ROOM_S", 0.01)
     monkeypatch.setattr(port_module, "RETRY_S", 0.01)
     listener = socket.create_server(("127.0.0.1", 0))
-    silent = [socket.create_connection(listener.getsockname()) for _ in range(20)]
+    silent = [socket.create_connection(listener.getsockname()) for _ in range(12)]
 
     async def main():
         last = await Client.of(listener.getsockname())

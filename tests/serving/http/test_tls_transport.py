@@ -103,7 +103,7 @@ def test_data_sent_right_after_a_handshake_waits_for_it(server, authority, monke
 
 
 def test_long_body_is_received_and_returned(server, authority):
-    rows = 20_000
+    rows = 10_000
     body = json.dumps({"instances": [{"ids": [1, 2, 3], "floats": [0.5, 1]}] * rows}).encode()
     status, reply = ask(server.http_address, authority.client(), body=body)
     assert (status, len(reply["predictions"])) == (200, rows)
@@ -172,7 +172,7 @@ def test_certificates_change_under_load_without_failed_requests(authority, monke
                     failed.append(error)
 
         def rotate():
-            before, goal = shown(), answered[0] + 10
+            before, goal = shown(), answered[0] + 5
             authority.write("rotating")
             until(lambda: shown() != before)
             until(lambda: answered[0] >= goal or failed)
@@ -183,7 +183,7 @@ def test_certificates_change_under_load_without_failed_requests(authority, monke
             for thread in loading:
                 thread.start()
             try:
-                for _ in range(4):
+                for _ in range(2):
                     rotate()
                     kept.sendall(post())
                     assert read_reply(file)[2] == SCORED

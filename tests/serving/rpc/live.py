@@ -15,6 +15,8 @@ from freshet_serving.serving.http.port import reserve
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.rpc.rpc_port import RpcPort
 from freshet_serving.serving.telemetry.metrics import Metrics
+from tests.serving.codecs import predict_requests
+from tests.serving.codecs.predict_requests import DT_FLOAT, DT_INT64
 from tests.serving.fakes import FakeProcessor
 
 WAIT_S = 30
@@ -122,16 +124,7 @@ def scores(reply):
 
 
 def predict_request():
-    made = message("tensorflow.serving.PredictRequest")()
-    made.model_spec.name = "ctr"
-    ids, floats = made.inputs["ids"], made.inputs["floats"]
-    ids.dtype, floats.dtype = 9, 1
-    for tensor, columns in ((ids, 3), (floats, 2)):
-        tensor.tensor_shape.dim.add(size=1)
-        tensor.tensor_shape.dim.add(size=columns)
-    ids.int64_val.extend([1, 1, 1])
-    floats.float_val.extend([0.5, 0.5])
-    return made
+    return predict_requests.predict_request(("ids", DT_INT64, [1, 3], [1] * 3), ("floats", DT_FLOAT, [1, 2], [0.5] * 2))
 
 
 def tfs_predict(live):

@@ -9,8 +9,7 @@ from freshet_serving.processor.errors import Expired, Overloaded
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.telemetry.logs import AccessLog
-from freshet_serving.serving.telemetry.tracing import Trace
-from tests.serving.fakes import FakeProcessor
+from tests.serving.fakes import FakeProcessor, FakeTracer
 from tests.serving.rpc.live import WAIT_S, Live, predict_request, refused, request, scores, tfs_predict
 from tests.support.waiting import until
 
@@ -130,21 +129,8 @@ def test_request_id_is_returned_with_replies_errors_and_streams():
         assert "x-request-id" not in dict(without.trailing_metadata())
 
 
-class FakeTrail:
-    """serving.telemetry.tracing.Tracer: traces whatever has a traceparent."""
-
-    def __init__(self):
-        self.ended = []
-
-    def begin(self, headers, protocol):
-        return Trace(1, 2, 3, 0.5, protocol) if b"traceparent" in headers else None
-
-    def end(self, trace, status):
-        self.ended.append((trace, status))
-
-
 def test_traced_call_is_followed_to_any_outcome():
-    tracer, metadata = FakeTrail(), [("traceparent", "x")]
+    tracer, metadata = FakeTracer(), [("traceparent", "x")]
     with Live(tracer=tracer) as live:
         live.infer(request(), timeout=WAIT_S)
         assert tracer.ended == []

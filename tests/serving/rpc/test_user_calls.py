@@ -6,17 +6,19 @@ import pytest
 
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.serving.codecs.messages import message
+from tests.serving.codecs.predict_requests import DT_FLOAT, DT_INT64, DT_STRING, predict_request
 from tests.serving.rpc.live import WAIT_S, Live, refused, scores, tfs_predict
 from tests.support.ranked import MODEL, write_ranked
 
 ITEMS = [5, 6, 7]
-DT_FLOAT, DT_INT32, DT_STRING, DT_INT64 = 1, 3, 7, 9
+DT_INT32 = 3
 
 
-@pytest.fixture(params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
-def live(request, tmp_path):
-    write_ranked(tmp_path)
-    config = ProcessorConfig(str(tmp_path), sessions=1, user_state_mb=4, **request.param)
+@pytest.fixture(scope="module", params=[{}, {"compute": "inline"}], ids=["threads", "inline"])
+def live(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked(folder)
+    config = ProcessorConfig(str(folder), sessions=1, user_state_mb=4, **request.param)
     with Processor.initialize(config) as processor, Live(processor.predictor) as live:
         yield live
 
@@ -83,19 +85,12 @@ def test_requests_of_a_stream_are_about_users(live):
 
 
 def predict(signature="", history=None, items=(), sequence_id=b"7", version=None):
-    made = message("tensorflow.serving.PredictRequest")()
-    made.model_spec.name, made.model_spec.signature_name = MODEL, signature
-    texts = made.inputs["sequence_id"]
-    texts.dtype = DT_STRING
-    texts.string_val.append(sequence_id)
-    texts.tensor_shape.dim.add(size=1)
     numbers = {"history.item": [history] if history is not None else None, "item": list(items) or None}
-    for name, values in {**numbers, "sequence_version": version and [version]}.items():
-        if values is not None:
-            array, tensor = np.array(values, np.int64), made.inputs[name]
-            tensor.dtype, tensor.tensor_content = DT_INT64, array.tobytes()
-            for size in array.shape:
-                tensor.tensor_shape.dim.add(size=size)
+    numbers["sequence_version"] = version and [version]
+    arrays = {name: np.array(values, np.int64) for name, values in numbers.items() if values is not None}
+    tensors = ((name, DT_INT64, array.shape, array.tobytes()) for name, array in arrays.items())
+    made = predict_request(("sequence_id", DT_STRING, [1], [sequence_id]), *tensors, model=MODEL)
+    made.model_spec.signature_name = signature
     return made
 
 

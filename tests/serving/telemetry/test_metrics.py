@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from freshet_serving.processor.counter_block import CounterBlock
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.telemetry.metrics import BOUNDS_S, PHASE_BOUNDS_S, Counts, Metrics
+from freshet_serving.serving.telemetry.metrics import PHASE_BOUNDS_S, Counts, Metrics
 from tests.serving.fakes import PACKED, FakeProcessor
 from tests.support.counters import slots_of_owners
 
@@ -77,10 +77,6 @@ def test_closed_processor_does_not_break_a_scrape():
     metrics = Metrics(lifecycle)
     lifecycle.close()
     assert ("freshet_ready",) in scraped(metrics)
-
-
-def test_histogram_bounds_ascend():
-    assert list(BOUNDS_S) == sorted(set(BOUNDS_S))
 
 
 def test_nothing_is_lost_or_counted_twice_during_a_scrape():

@@ -7,11 +7,13 @@ import threading
 
 import pytest
 
+from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.serving.telemetry.otel import OtlpExporter
 from freshet_serving.serving.telemetry.tracing import TraceSpan
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_production_live import INPUTS
+from tests.serving.test_server import fetch, running
 from tests.support.extensions import needs
 from tests.support.packages import write_package
 from tests.support.waiting import until
@@ -41,7 +43,7 @@ def collector():
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}", got, answers
     server.shutdown()
@@ -117,27 +119,45 @@ def test_invalid_address_is_refused(endpoint):
         OtlpExporter(endpoint, "w1")
 
 
-@needs("admin")
-@pytest.mark.e2e
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_live_server_exports_stages_of_a_request_and_batch(collector, tmp_path, workers):
-    address, got, _ = collector
-    write_package(tmp_path / "repository", users=range(6))
-    options = ("--workers", workers, "--trace-endpoint", address, "--trace-share", "0", "--log-format", "json")
-    options += ("--access-log-share", "1")
-    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    headers = {"traceparent": traceparent, "x-request-id": "abc"}
-    body = json.dumps({"inputs": INPUTS}).encode()
-    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
-        assert server.request("POST", "/v1/models/small:predict", body)[0] == 200
-        status, found, _ = server.request("POST", "/v1/models/small:predict", body, headers)
-        assert (status, found["x-request-id"]) == (200, "abc")
-        until(lambda: got)
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+HEADERS = {"traceparent": TRACEPARENT, "x-request-id": "abc"}
+BODY = json.dumps({"inputs": INPUTS}).encode()
+
+
+def check_stages(got):
     spans = {span["name"]: span for span in spans_in(got)}
     assert spans.keys() == {"predict small", "parse", "queue", "encode", "batch", "sparse", "dense"}
     request = spans["predict small"]
-    assert (request["traceId"], request["parentSpanId"]) == (traceparent[3:35], traceparent[36:52])
+    assert (request["traceId"], request["parentSpanId"]) == (TRACEPARENT[3:35], TRACEPARENT[36:52])
     assert spans["batch"]["links"] == [{"traceId": request["traceId"], "spanId": request["spanId"]}]
+
+
+@pytest.mark.e2e
+def test_server_alone_exports_stages_of_a_request_and_batch(collector, tmp_path):
+    address, got, _ = collector
+    write_package(tmp_path, users=range(6))
+    config = ProcessorConfig(str(tmp_path), sessions=1)
+    options = {"trace_endpoint": address, "trace_share": 0.0}
+    with running(lambda _: Processor.initialize(config), **options) as (server, _, _):
+        until(lambda: fetch(server.http_address, "/v1/models/small:predict", BODY)[0] == 200)
+        assert fetch(server.http_address, "/v1/models/small:predict", BODY, HEADERS)[0] == 200
+        until(lambda: got)
+    check_stages(got)
+
+
+@needs("admin")
+@pytest.mark.e2e
+def test_workers_export_stages_of_a_request_and_batch(collector, tmp_path):
+    address, got, _ = collector
+    write_package(tmp_path / "repository", users=range(6))
+    options = ("--workers", "2", "--trace-endpoint", address, "--trace-share", "0", "--log-format", "json")
+    options += ("--access-log-share", "1")
+    with LiveServer(tmp_path / "repository", *options, log=tmp_path / "serve.log") as server:
+        assert server.request("POST", "/v1/models/small:predict", BODY)[0] == 200
+        status, found, _ = server.request("POST", "/v1/models/small:predict", BODY, HEADERS)
+        assert (status, found["x-request-id"]) == (200, "abc")
+        until(lambda: got)
+    check_stages(got)
     lines = [line for line in (tmp_path / "serve.log").read_text().splitlines() if line.startswith("{")]
     access = [found for line in lines if (found := json.loads(line))["logger"] == "freshet.access"]
     assert [line["status"] for line in access if line["request_id"] == "abc"] == [200]

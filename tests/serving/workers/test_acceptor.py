@@ -1,6 +1,7 @@
 """Who gets a connection, and when."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -8,6 +9,22 @@ import pytest
 from freshet_serving.serving.workers.acceptor import Acceptor
 from tests.serving.workers.fakes import FakeFleet, FakeWorker
 from tests.support.descriptors import few_descriptors
+
+
+@contextlib.asynccontextmanager
+async def accepting(worker_pool):
+    """An Acceptor that listens, its address, and the task that ends once it has been ended."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    acceptor = Acceptor(listener, worker_pool)
+    serving = asyncio.create_task(acceptor.listen())
+    yield acceptor, listener.getsockname()
+    await serving
+
+
+async def held(acceptor):
+    while acceptor._held is None:
+        await asyncio.sleep(0.001)
 
 
 def test_connection_without_a_free_worker_waits_for_its_turn():
@@ -19,24 +36,17 @@ def test_connection_without_a_free_worker_waits_for_its_turn():
     worker_pool.join = lambda: said.append("joined")
 
     async def main():
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        address = listener.getsockname()
-        acceptor = Acceptor(listener, worker_pool)
-        serving = asyncio.create_task(acceptor.listen())
-        clients = [await asyncio.open_connection(*address) for _ in range(3)]
-        while acceptor._held is None:
-            await asyncio.sleep(0.001)
-        assert worker.handed == 0
-        worker_pool.workers.append(worker)
-        assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
-        worker_pool.workers.clear()
-        clients.append(await asyncio.open_connection(*address))
-        while acceptor._held is None:
-            await asyncio.sleep(0.001)
-        acceptor.end()
-        acceptor.abort()
-        await serving
+        async with accepting(worker_pool) as (acceptor, address):
+            clients = [await asyncio.open_connection(*address) for _ in range(3)]
+            await held(acceptor)
+            assert worker.handed == 0
+            worker_pool.workers.append(worker)
+            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+            worker_pool.workers.clear()
+            clients.append(await asyncio.open_connection(*address))
+            await held(acceptor)
+            acceptor.end()
+            acceptor.abort()
         assert await clients[-1][0].read() == b"", "nobody is left to take it"
         for _, writer in clients:
             writer.close()
@@ -54,19 +64,14 @@ def test_waiting_connections_are_handed_out_before_workers_end(monkeypatch):
     worker_pool.join = lambda: None
 
     async def main():
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        acceptor = Acceptor(listener, worker_pool)
-        serving = asyncio.create_task(acceptor.listen())
-        clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(5)]
-        acceptor.end()
-        while acceptor._held is None:
-            await asyncio.sleep(0.001)
-        worker_pool.workers.append(worker)
-        assert [await reader.read() for reader, _ in clients] == [b"7"] * 5
-        for _, writer in clients:
-            writer.close()
-        await serving
+        async with accepting(worker_pool) as (acceptor, address):
+            clients = [await asyncio.open_connection(*address) for _ in range(5)]
+            acceptor.end()
+            await held(acceptor)
+            worker_pool.workers.append(worker)
+            assert [await reader.read() for reader, _ in clients] == [b"7"] * 5
+            for _, writer in clients:
+                writer.close()
 
     asyncio.run(main())
     assert told == [5]
@@ -77,20 +82,17 @@ def test_supervisor_without_descriptors_accepts_again_later(caplog):
     worker_pool.hand_off, worker_pool.end, worker_pool.join = worker.hand_off, lambda: None, lambda: None
 
     async def main():
-        loop, listener = asyncio.get_running_loop(), socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        acceptor = Acceptor(listener, worker_pool)
-        serving = asyncio.create_task(acceptor.listen())
-        with socket.socket() as client:
-            client.setblocking(False)
-            with few_descriptors():
-                await loop.sock_connect(client, listener.getsockname())
-                while not acceptor._starved:
-                    await asyncio.sleep(0.001)
-                assert worker.handed == 0
-            assert await loop.sock_recv(client, 1) == b"7"
-        acceptor.end()
-        await serving
+        loop = asyncio.get_running_loop()
+        async with accepting(worker_pool) as (acceptor, address):
+            with socket.socket() as client:
+                client.setblocking(False)
+                with few_descriptors():
+                    await loop.sock_connect(client, address)
+                    while not acceptor._starved:
+                        await asyncio.sleep(0.001)
+                    assert worker.handed == 0
+                assert await loop.sock_recv(client, 1) == b"7"
+            acceptor.end()
 
     asyncio.run(main())
     assert caplog.text.count("cannot accept") == 1
@@ -98,33 +100,25 @@ def test_supervisor_without_descriptors_accepts_again_later(caplog):
 
 def test_new_connections_wait_briefly_while_counts_are_uneven(monkeypatch):
     worker_pool, worker, waited = FakeFleet(), FakeWorker(7), []
-    worker_pool.hand_off, worker_pool.unbalanced, worker_pool.end, worker_pool.join = (
-        worker.hand_off,
-        True,
-        lambda: None,
-        lambda: None,
-    )
+    worker_pool.hand_off, worker_pool.unbalanced = worker.hand_off, True
+    worker_pool.end = worker_pool.join = lambda: None
     pause = Acceptor._pause
     monkeypatch.setattr(
         Acceptor, "_pause", lambda acceptor, delay_s: (waited.append(worker.handed), pause(acceptor, delay_s))
     )
 
     async def main():
-        listener = socket.create_server(("127.0.0.1", 0))
-        listener.setblocking(False)
-        acceptor = Acceptor(listener, worker_pool)
-        serving = asyncio.create_task(acceptor.listen())
-        for _ in range(2):
-            clients = [await asyncio.open_connection(*listener.getsockname()) for _ in range(3)]
-            assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
-            for _, writer in clients:
-                writer.close()
-        worker_pool.unbalanced = False
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        assert await reader.read() == b"7"
-        writer.close()
-        acceptor.end()
-        await serving
+        async with accepting(worker_pool) as (acceptor, address):
+            for _ in range(2):
+                clients = [await asyncio.open_connection(*address) for _ in range(3)]
+                assert [await reader.read() for reader, _ in clients] == [b"7"] * 3
+                for _, writer in clients:
+                    writer.close()
+            worker_pool.unbalanced = False
+            reader, writer = await asyncio.open_connection(*address)
+            assert await reader.read() == b"7"
+            writer.close()
+            acceptor.end()
 
     asyncio.run(main())
     assert waited[0] == 0

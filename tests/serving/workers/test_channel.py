@@ -22,7 +22,7 @@ def ends():
         yield both
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 600), st.sampled_from([0, 10, 40_000, 300_000])), max_size=5))
 def test_messages_arrive_whole_in_order_with_their_descriptors(sizes):
     here, there = Channel.pair()

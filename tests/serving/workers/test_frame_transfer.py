@@ -142,7 +142,7 @@ moves = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves)
 def test_every_process_serves_like_the_writer_after_any_changes(package, moves):
     version, far = open_far(package)

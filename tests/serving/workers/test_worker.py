@@ -21,6 +21,7 @@ from freshet_serving.serving.workers.worker import Worker
 from freshet_serving.serving.workers.worker_counts import PLANNED
 from freshet_serving.serving.workers.worker_pool import WorkerSettings
 from tests.serving.workers import channel_ends
+from tests.support.coroutines import on_loop
 from tests.support.descriptors import few_descriptors
 from tests.support.extensions import needs
 
@@ -47,19 +48,17 @@ class Told:
         self.ended += 1
 
 
-def test_message_without_memory_for_it_is_answered_with_an_error():
+@on_loop
+async def test_message_without_memory_for_it_is_answered_with_an_error():
     class Short(Told):
         def _act(self, message, fds):
             raise RuntimeError("can't start new thread")
 
-    async def main():
-        with channel_ends.ends() as (supervisor, channel):
-            supervisor.send({"op": "frame", "id": 7})
-            Short(channel, asyncio.get_running_loop())._read()
-            message, _ = supervisor.receive()
-            assert message == {"op": "reply", "id": 7, "error": ["NotReady", "a worker is short of memory"]}
-
-    asyncio.run(main())
+    with channel_ends.ends() as (supervisor, channel):
+        supervisor.send({"op": "frame", "id": 7})
+        Short(channel, asyncio.get_running_loop())._read()
+        message, _ = supervisor.receive()
+        assert message == {"op": "reply", "id": 7, "error": ["NotReady", "a worker is short of memory"]}
 
 
 def test_worker_without_descriptors_accepts_connections_again_later(monkeypatch):

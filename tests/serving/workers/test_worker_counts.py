@@ -62,11 +62,7 @@ def test_counts_survive_a_snapshot_and_add_up():
     total = Counts.of(add(parts[0].snapshot(), parts[1].snapshot()))
     assert list(total.predictions()) == [("ctr", 2, 128)]
     series = {(protocol, code): (sum(counts), counts[-1], sum_s) for protocol, code, counts, sum_s in total.series()}
-    assert series == {
-        ("kserve", 200): (2, 0, 0.006),
-        ("kserve", 429): (1, 1, 100.0),
-        ("kserve", 430): (1, 1, 100.0),
-    }
+    assert series == {("kserve", 200): (2, 0, 0.006), ("kserve", 429): (1, 1, 100.0), ("kserve", 430): (1, 1, 100.0)}
     assert all(len(counts) == len(BOUNDS_S) + 1 for _, _, counts, _ in total.series())
     assert list(Counts.of({}).series()) == []
 

@@ -84,7 +84,7 @@ class Mortal(FakeWorker):
 
 @pytest.fixture
 def fleets(monkeypatch):
-    """Makes (fleet, owner) with Mortal workers, started; ended afterwards."""
+    """Makes (fleet, owner) with Mortal workers, started, or complete; ended afterwards."""
     monkeypatch.setattr(fleet_module, "WorkerProcess", Mortal)
     monkeypatch.setattr(fleet_module, "FIRST_BACKOFF_S", 0.001)
     monkeypatch.setattr(fleet_module, "MAX_BACKOFF_S", 0.01)
@@ -99,6 +99,13 @@ def fleets(monkeypatch):
         worker_pool.start(owner)
         return worker_pool, owner
 
+    def complete(count=2):
+        worker_pool, owner = make(count)
+        worker_pool.wait_complete()
+        return worker_pool, owner
+
+    make.complete = complete
+
     yield make
     for worker_pool in made:
         worker_pool.end()
@@ -112,16 +119,14 @@ def spawns(count):
 
 
 def test_every_slot_gets_a_process_before_the_pool_is_complete(fleets):
-    worker_pool, owner = fleets(3)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(3)
     assert sorted(w.slot for w in worker_pool.available()) == [0, 1, 2]
     assert [w.settings["seat"] for w in sorted(owner.introduced, key=lambda w: w.slot)] == [0, 1, 2]
     assert [(i["up"], i["restarts"], i["connections"]) for i in worker_pool.info()] == [(True, 0, 0)] * 3
 
 
 def test_worker_gets_only_as_many_connections_as_its_descriptors_allow(fleets):
-    worker_pool, _ = fleets()
-    worker_pool.wait_complete()
+    worker_pool, _ = fleets.complete()
     worker_pool._most = 2
     here, there = socket.socketpair()
     with here, there:
@@ -133,8 +138,7 @@ def test_worker_gets_only_as_many_connections_as_its_descriptors_allow(fleets):
 
 
 def test_dead_process_is_reaped_once_and_replaced_in_its_slot(fleets):
-    worker_pool, owner = fleets()
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete()
     spawns(2)
     victim = worker_pool.available()[1]
     victim.gone.set()
@@ -148,8 +152,7 @@ def test_dead_process_is_reaped_once_and_replaced_in_its_slot(fleets):
 
 
 def test_owner_learns_the_cause_of_death_before_the_replacement(fleets, caplog):
-    worker_pool, owner = fleets(1)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(1)
     (victim,) = worker_pool.available()
     victim.signal = "SIGBUS"
     victim.gone.set()
@@ -161,8 +164,7 @@ def test_owner_learns_the_cause_of_death_before_the_replacement(fleets, caplog):
 
 
 def test_failing_crash_handler_does_not_keep_a_slot_empty(fleets, monkeypatch, caplog):
-    worker_pool, owner = fleets(1)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(1)
     monkeypatch.setattr(owner, "on_crash", lambda slot, signal: 1 / 0)
     (victim,) = worker_pool.available()
     victim.gone.set()
@@ -172,8 +174,7 @@ def test_failing_crash_handler_does_not_keep_a_slot_empty(fleets, monkeypatch, c
 
 
 def test_workers_give_up_excess_connections_to_a_new_process(fleets):
-    worker_pool, _ = fleets(3)
-    worker_pool.wait_complete()
+    worker_pool, _ = fleets.complete(3)
     victim, *others = sorted(worker_pool.available(), key=lambda w: w.slot)
     worker_pool.reap(victim)
     until(lambda: len(worker_pool.available()) == 3)
@@ -195,8 +196,7 @@ def test_excess_connections_are_given_up_after_two_checks(fleets, monkeypatch):
         return 0.0
 
     monkeypatch.setattr(Mortal, "heartbeat_age_s", look)
-    worker_pool, _ = fleets(2)
-    worker_pool.wait_complete()
+    worker_pool, _ = fleets.complete(2)
     for worker in worker_pool.available():
         # Not left to the first look at it: that may come after those at the other.
         worker.handed = 1
@@ -224,8 +224,7 @@ def test_slot_whose_process_cannot_serve_is_retried_and_never_used(fleets, monke
 
 @pytest.mark.parametrize(("computing", "said"), [(1, "within a batch"), (0, "outside of a batch")])
 def test_silent_process_is_replaced_and_its_activity_logged(fleets, caplog, computing, said):
-    worker_pool, owner = fleets(1)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(1)
     silent = worker_pool.available()[0]
     worker_pool._beats[0] = 7
     assert silent.beats() == 7
@@ -238,8 +237,7 @@ def test_silent_process_is_replaced_and_its_activity_logged(fleets, caplog, comp
 
 
 def test_hanging_processes_are_replaced_one_at_a_time(fleets):
-    worker_pool, owner = fleets(3)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(3)
     held = threading.Event()
 
     def initialize_worker(worker):
@@ -262,8 +260,7 @@ def test_hanging_processes_are_replaced_one_at_a_time(fleets):
 
 
 def test_suspect_process_gets_no_connections_until_it_responds(fleets):
-    worker_pool, owner = fleets(2)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(2)
     silent, other = workers = sorted(worker_pool.available(), key=lambda w: w.slot)
     here, there = socket.socketpair()
     with here, there:
@@ -291,8 +288,7 @@ def test_suspect_process_gets_no_connections_until_it_responds(fleets):
 
 
 def test_reaped_process_is_no_longer_suspect(fleets):
-    worker_pool, owner = fleets(2)
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete(2)
     victim = worker_pool.available()[0]
     victim.silence_s = fleet_module.SUSPECT_S + 1
     until(worker_pool.suspects)
@@ -302,8 +298,7 @@ def test_reaped_process_is_no_longer_suspect(fleets):
 
 
 def test_no_process_is_replaced_after_the_end(fleets):
-    worker_pool, owner = fleets()
-    worker_pool.wait_complete()
+    worker_pool, owner = fleets.complete()
     workers = worker_pool.available()
     worker_pool.end()
     worker_pool.join()
@@ -313,8 +308,7 @@ def test_no_process_is_replaced_after_the_end(fleets):
 
 
 def test_connection_goes_to_the_least_loaded_worker_with_room(fleets):
-    worker_pool, _ = fleets(3)
-    worker_pool.wait_complete()
+    worker_pool, _ = fleets.complete(3)
     here, there = socket.socketpair()
     workers = sorted(worker_pool.available(), key=lambda w: w.slot)
     for _ in range(9):

@@ -66,6 +66,19 @@ def hosts(root, monkeypatch):
         host.close()
 
 
+@pytest.fixture
+def loaded(hosts):
+    """(host, workers) with two workers, once the models are loaded."""
+    host, workers = hosts()
+    host.load_all()
+    return host, workers
+
+
+def last(worker):
+    """Return the last message to a worker; reports are asked for at intervals."""
+    return next((op, message) for op, message in reversed(worker.said) if op != "report")
+
+
 def version_of(host):
     return host.model("small").pick()
 
@@ -76,9 +89,8 @@ def delta(tmp_path, step, **changes):
     return path.read_bytes()
 
 
-def test_every_worker_has_a_version_before_it_is_routed(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_every_worker_has_a_version_before_it_is_routed(loaded):
+    host, workers = loaded
     host.opened()
     key = version_of(host).replicas.key
     for worker in workers:
@@ -87,19 +99,19 @@ def test_every_worker_has_a_version_before_it_is_routed(hosts):
             for op, m in worker.said
         ]
         assert names.index(("open", False)) < names.index(("frame", False)) < names.index(("routes", True))
-        last = worker.said[-1][1]
-        assert (last["loaded"], last["ready"], last["draining"]) == (True, True, False)
-        assert last["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
+        routes = last(worker)[1]
+        assert (routes["loaded"], routes["ready"], routes["draining"]) == (True, True, False)
+        assert routes["models"]["small"]["states"] == [[1, "AVAILABLE", ""]]
 
 
-def test_flip_follows_the_preparation_by_every_worker(hosts, tmp_path, monkeypatch):
-    host, _ = hosts()
-    host.load_all()
+def test_flip_follows_the_preparation_by_every_worker(loaded, tmp_path, monkeypatch):
+    host, _ = loaded
     version = version_of(host)
     seen, ask = [], FakeWorker.ask
 
     def watched(self, op, message=None, fds=()):
-        seen.append((op, self.slot, version.control.publish_seq))
+        if op != "report":
+            seen.append((op, self.slot, version.control.publish_seq))
         return ask(self, op, message, fds)
 
     monkeypatch.setattr(FakeWorker, "ask", watched)
@@ -108,13 +120,11 @@ def test_flip_follows_the_preparation_by_every_worker(hosts, tmp_path, monkeypat
     assert version.control.publish_seq == 1
 
 
-def test_row_delta_sends_only_previews_to_workers(hosts, tmp_path):
+def test_row_delta_sends_only_previews_to_workers(loaded, tmp_path):
     def told():
-        # Reports are asked for at intervals.
         return [[op for op, *_ in worker.said if op not in ("preview", "report")] for worker in workers]
 
-    host, workers = hosts()
-    host.load_all()
+    host, workers = loaded
     before = told()
     for step in range(1, 4):
         host.apply_delta("small", delta(tmp_path, step))
@@ -123,9 +133,8 @@ def test_row_delta_sends_only_previews_to_workers(hosts, tmp_path):
     assert version_of(host).control.entry(version_of(host).control.publish_seq).step == 2
 
 
-def test_refusal_by_one_worker_refuses_the_delta(hosts, tmp_path):
-    host, workers = hosts()
-    host.load_all()
+def test_refusal_by_one_worker_refuses_the_delta(loaded, tmp_path):
+    host, workers = loaded
     workers[1].refuse = BadInput("cannot pack it")
     with pytest.raises(BadInput, match="cannot pack it"):
         host.apply_delta("small", delta(tmp_path, 1, dense_seed=3))
@@ -138,9 +147,8 @@ def test_refusal_by_one_worker_refuses_the_delta(hosts, tmp_path):
     assert brought[1] == brought[2] > 0, "what it refused it does not hold"
 
 
-def test_worker_that_dies_while_preparing_is_reaped_before_the_flip(hosts, tmp_path):
-    host, workers = hosts()
-    host.load_all()
+def test_worker_that_dies_while_preparing_is_reaped_before_the_flip(loaded, tmp_path):
+    host, workers = loaded
     version = version_of(host)
     key = version.replicas.key
     workers[0].pin(key, 0)
@@ -152,9 +160,8 @@ def test_worker_that_dies_while_preparing_is_reaped_before_the_flip(hosts, tmp_p
     assert workers[1].ops("frame")[-1] == ("frame", key, 1)
 
 
-def test_without_workers_a_frame_is_refused_and_rows_are_accepted(hosts, tmp_path, root):
-    host, workers = hosts()
-    host.load_all()
+def test_without_workers_a_frame_is_refused_and_rows_are_accepted(loaded, tmp_path, root):
+    host, workers = loaded
     for worker in workers:
         worker.dies_at = "frame"
     for _ in range(2):
@@ -172,9 +179,8 @@ def test_without_workers_a_frame_is_refused_and_rows_are_accepted(hosts, tmp_pat
     assert version_of(host).generation == Generation(1, 2)
 
 
-def test_pin_of_a_dead_worker_does_not_block_deltas(hosts, tmp_path):
-    host, workers = hosts()
-    host.load_all()
+def test_pin_of_a_dead_worker_does_not_block_deltas(loaded, tmp_path):
+    host, workers = loaded
     version = version_of(host)
     workers[1].pin(version.replicas.key, 0)
     host._worker_pool.reap(workers[1])
@@ -192,9 +198,8 @@ def test_version_is_loaded_once_a_worker_is_up(hosts):
     assert host.ready
 
 
-def test_new_worker_gets_versions_then_routes_then_connections(hosts, tmp_path):
-    host, _ = hosts()
-    host.load_all()
+def test_new_worker_gets_versions_then_routes_then_connections(loaded, tmp_path):
+    host, _ = loaded
     host.opened()
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
     host.apply_delta("small", delta(tmp_path, 2))
@@ -211,9 +216,8 @@ def test_new_worker_gets_versions_then_routes_then_connections(hosts, tmp_path):
     assert len([m["new"] for op, m in late.said if op == "frame"][-1]) == len(version.dense)
 
 
-def test_new_worker_gets_the_served_frame_not_a_refused_one(hosts, tmp_path, monkeypatch):
-    host, _ = hosts()
-    host.load_all()
+def test_new_worker_gets_the_served_frame_not_a_refused_one(loaded, tmp_path, monkeypatch):
+    host, _ = loaded
     host.apply_delta("small", delta(tmp_path, 1, dense_seed=1))
     with monkeypatch.context() as patched:
         patched.setattr(ChangeLog, "commit", lambda *_: (_ for _ in ()).throw(NotReady("no space")))
@@ -229,9 +233,8 @@ def test_new_worker_gets_the_served_frame_not_a_refused_one(hosts, tmp_path, mon
     assert [op for op, _, _ in late.ops("frame")] == ["frame"] * 2
 
 
-def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
-    host, workers = hosts()
-    host.load_all()
+def test_version_is_closed_in_workers_after_it_is_unrouted(loaded, root):
+    host, workers = loaded
     first = version_of(host).replicas.key
     write_package(root, version=2, users=USERS)
     host.model("small")._selection.folder = FolderWatch(root / "small")
@@ -247,9 +250,8 @@ def test_version_is_closed_in_workers_after_it_is_unrouted(hosts, root):
     assert late.ops("open") == [("open", second, None)]
 
 
-def test_kept_requests_are_those_of_the_worker_that_has_most(hosts):
-    host, (first, second) = hosts()
-    host.load_all()
+def test_kept_requests_are_those_of_the_worker_that_has_most(loaded):
+    host, (first, second) = loaded
     replicas = version_of(host).replicas
     first.answers["kept"], second.answers["kept"] = {"kept": ""}, {"kept": b64encode(b"requests").decode()}
     assert replicas.kept() == b"requests"
@@ -257,9 +259,8 @@ def test_kept_requests_are_those_of_the_worker_that_has_most(hosts):
     assert [message["requests"] for op, message in first.said if op == "remember"] == [b64encode(b"requests").decode()]
 
 
-def test_first_worker_that_is_up_scores_kept_requests(hosts):
-    host, (first, second) = hosts()
-    host.load_all()
+def test_first_worker_that_is_up_scores_kept_requests(loaded):
+    host, (first, second) = loaded
     replicas = version_of(host).replicas
     scores = RequestScores(np.ones(2, bool), np.zeros(2, bool), {"score": np.ones((2, 1), np.float32)}, (4, 1))
     first.dies_at = "score"
@@ -271,9 +272,8 @@ def test_first_worker_that_is_up_scores_kept_requests(hosts):
     assert replicas.score(b"requests", 1.0) is None
 
 
-def test_unserved_version_is_freed_without_garbage_collection(hosts, root):
-    host, _ = hosts()
-    host.load_all()
+def test_unserved_version_is_freed_without_garbage_collection(loaded, root):
+    host, _ = loaded
     version = weakref.ref(version_of(host))
     gc.disable()
     try:
@@ -296,18 +296,16 @@ def test_version_that_cannot_be_opened_is_closed_everywhere(hosts):
     assert late.ops("open") == []
 
 
-def test_worker_that_rejects_its_routes_is_reaped(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_worker_that_rejects_its_routes_is_reaped(loaded):
+    host, workers = loaded
     workers[0].dies_at = "routes"
     host.on_routes_changed()
     assert workers[0].killed
-    assert workers[1].said[-1][0] == "routes"
+    assert last(workers[1])[0] == "routes"
 
 
-def test_drain_waits_neither_for_routes_nor_silent_workers(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_drain_waits_neither_for_routes_nor_silent_workers(loaded):
+    host, workers = loaded
     host._worker_pool.silent = [1]
     told = len(workers[1].said)
     drain = threading.Thread(target=host.drain)
@@ -315,35 +313,33 @@ def test_drain_waits_neither_for_routes_nor_silent_workers(hosts):
         drain.start()
         drain.join(WAIT_S)
         assert not drain.is_alive()
-    assert workers[0].said[-1] == ("drain", {})
+    assert last(workers[0]) == ("drain", {})
     assert len(workers[1].said) == told
     host.initialize_worker(FakeWorker(1))
     assert [m["draining"] for op, m in workers[0].said if op == "routes"][-1]
 
 
-def test_silent_worker_makes_the_whole_server_unready(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_silent_worker_makes_the_whole_server_unready(loaded):
+    host, workers = loaded
     assert host.ready
     host._worker_pool.silent = [1]
     host.on_suspects_changed()
     assert not host.ready
-    assert workers[0].said[-1] == ("unready", {"seats": [1], "stale": "", "concerns": ()})
-    assert workers[1].said[-1] != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
+    assert last(workers[0]) == ("unready", {"seats": [1], "stale": "", "concerns": ()})
+    assert last(workers[1]) != ("unready", {"seats": [1], "stale": "", "concerns": ()}), "it reads nothing"
     host.on_routes_changed()
-    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    assert last(workers[0])[1]["ready"], "it is not the routes that tell of it"
     asked = len(workers[1].said)
     host.refresh()
     assert len(workers[1].said) == asked
     host._worker_pool.silent = []
     host.on_suspects_changed()
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
-def test_worker_reports_are_summed_per_model(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_worker_reports_are_summed_per_model(loaded):
+    host, workers = loaded
     key = str(version_of(host).replicas.key)
     for worker, requests in zip(workers, (3, 4)):
         work = {"batches": 1, "requests": requests, "rows": 10, "padded_rows": 2, "failed": 0}
@@ -378,9 +374,8 @@ def test_worker_reports_are_summed_per_model(hosts):
     assert (choice["rows"], choice["chosen"], choice["cost_us"]) == (64, "divided", {"whole": 20.0, "divided": 10.0})
 
 
-def test_canary_evidence_of_workers_adds_up(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_canary_evidence_of_workers_adds_up(loaded):
+    host, workers = loaded
     version = version_of(host)
     assert host.evidence("canary", version, version) is None
     for worker, requests in zip(workers, (3, 4)):
@@ -406,14 +401,13 @@ def test_scrape_is_answered_to_its_worker_even_on_failure(hosts, caplog):
     host._scrapes.submit(setattr, host, "_scrape", None)
     host.on_message(workers[0], {"op": "scrape", "id": 4})
     host._scrapes.shutdown()
-    assert workers[1].said[-1] == ("reply", {"id": 9, "text": "metrics"})
+    assert last(workers[1]) == ("reply", {"id": 9, "text": "metrics"})
     assert workers[0].said[-2:] == [("reply", {"id": 3, "text": "metrics"}), ("reply", {"id": 4, "text": None})]
     assert "could not render" in caplog.text
 
 
-def test_resize_applies_to_current_and_future_workers(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_resize_applies_to_current_and_future_workers(loaded):
+    host, workers = loaded
     host.resize(2, "default")
     host.resize(3)
     host.resize(4, "default")
@@ -426,9 +420,8 @@ def test_resize_applies_to_current_and_future_workers(hosts):
     assert ops.index("resize") < ops.index("routes"), "before it is offered"
 
 
-def test_refused_session_count_is_not_kept(hosts, monkeypatch):
-    host, workers = hosts()
-    host.load_all()
+def test_refused_session_count_is_not_kept(loaded, monkeypatch):
+    host, workers = loaded
     for worker in workers:
         worker.refuse_size = NotFound("group 'x' is not one of default")
     with pytest.raises(NotFound, match="group 'x'"):
@@ -456,9 +449,9 @@ def test_damaged_version_is_unrouted_before_a_worker_restarts(hosts, root, caplo
     assert "all of them are read" not in caplog.text
     assert host.catalogue["small"].routes.served == {}
     for worker in workers:
-        assert worker.said[-1] == ("close", {"version": key})
-        (*_, last) = (m["models"] for op, m in worker.said if op == "routes")
-        assert last["small"]["served"] == {}
+        assert last(worker) == ("close", {"version": key})
+        (*_, routes) = (m["models"] for op, m in worker.said if op == "routes")
+        assert routes["small"]["served"] == {}
     late = FakeWorker(2)
     host.initialize_worker(late)
     assert late.ops("open", "frame") == []
@@ -484,9 +477,8 @@ def test_unexplained_sigbus_checks_every_mapped_byte(hosts, root, caplog):
     assert "no longer served: tables/user.safetensors: was overwritten while being served" in caplog.text
 
 
-def test_refused_delta_is_reported_to_every_worker_once(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_refused_delta_is_reported_to_every_worker_once(loaded):
+    host, workers = loaded
     log_applier = host.catalogue["small"]._log_appliers[1]
     log_applier.status = dataclasses.replace(log_applier.status, state="WAITING", reason="delta 32 refused")
     before = len(workers[0].said)
@@ -494,26 +486,23 @@ def test_refused_delta_is_reported_to_every_worker_once(hosts):
     host.readiness.tell(host.on_staleness_changed)
     told = ("unready", {"seats": [], "stale": "", "concerns": host.concerns})
     assert host.concerns == ("model 'small' version 1: WAITING: delta 32 refused",)
-    assert [worker.said[-1] for worker in workers] == [told] * 2
+    assert [last(worker) for worker in workers] == [told] * 2
     assert len(workers[0].said) == before + 1
 
 
-def test_stale_model_is_reported_to_workers_without_unrouting_it(hosts):
-    host, workers = hosts()
-    host.load_all()
+def test_stale_model_is_reported_to_workers_without_unrouting_it(loaded):
+    host, workers = loaded
     host.readiness.max_staleness_s = 5.0
     host.catalogue["small"]._log_appliers[1].current_at_s -= 60.0
     host.readiness.tell(host.on_staleness_changed)
     assert not host.ready
-    assert [worker.said[-1] for worker in workers] == [
-        ("unready", {"seats": [], "stale": host.stale, "concerns": ()})
-    ] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": host.stale, "concerns": ()})] * 2
     host.on_routes_changed()
-    assert workers[0].said[-1][1]["ready"], "it is not the routes that tell of it"
+    assert last(workers[0])[1]["ready"], "it is not the routes that tell of it"
     host.poll()
     host.readiness.tell(host.on_staleness_changed)
     assert host.ready
-    assert [worker.said[-1] for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
+    assert [last(worker) for worker in workers] == [("unready", {"seats": [], "stale": "", "concerns": ()})] * 2
 
 
 @needs("core_planner")

@@ -18,12 +18,9 @@ from tests.compiler.imports.onnx_graph.spelled import (
     pooled,
     torchscript_bag,
     translated,
+    translator,
     written,
 )
-
-pytestmark = pytest.mark.tensorflow
-
-FULL = [2, 1, 3, 4, 1]
 
 
 def found(path):
@@ -40,9 +37,10 @@ def test_each_embedding_bag_spelling_is_recognised_and_pools_like_pytorch(text, 
     (bag,), (pair,) = found(path)
     assert (bag.attributes["mode"], bag.inputs[0]) == (mode, "emb.weight")
     assert (pair.ids, pair.offsets, pair.ends) == ("ids", "off", last)
-    for lengths in (FULL, [0, 2, 0, 3, 0], [1]):
+    translation = translator(path)
+    for lengths in ([2, 1, 3, 4, 1], [0, 2, 0, 3, 0], [1]):
         fed = bags_of(lengths)
-        (got,) = translated(path, fed)
+        (got,) = translation(fed)
         np.testing.assert_allclose(got, pooled(mode, fed), rtol=1e-5, atol=1e-6)
 
 
@@ -84,25 +82,24 @@ def test_offsets_used_elsewhere_are_kept(tmp_path):
     np.testing.assert_allclose(got, pooled("sum", fed) + TABLE[fed["off"]], rtol=1e-5)
 
 
-def test_per_entry_weight_input_is_refused_with_advice(tmp_path):
-    text = (
+def test_inputs_that_weigh_or_count_the_entries_of_another_are_refused_with_advice(tmp_path):
+    """Weights of each entry; the lengths of TorchRec's KeyedJaggedTensor, whose splits are summed from an input."""
+    weights = (
         dynamo_bag(SUM)
         .replace("int64[batch] off)", "int64[batch] off, float[n] w)")
         .replace("Unsqueeze (spread, column)", "Unsqueeze (w, column)")
     )
-    with pytest.raises(BadInput, match="input 'w': it weighs the entries of 'ids'"):
-        found(written(tmp_path / "bag.onnx", text, 20, emb__weight=TABLE))
-
-
-def test_lengths_beside_flat_ids_are_refused_with_advice(tmp_path):
-    """TorchRec's KeyedJaggedTensor: splits are summed from an input."""
-    text = torchscript_bag(last=True).replace("int64[batch] off)", "int64[batch] lengths)")
+    lengths = torchscript_bag(last=True).replace("int64[batch] off)", "int64[batch] lengths)")
     summed = """axis = Constant <value: tensor = int64 {0}> ()
         summed = CumSum (lengths, axis)
         off = Concat <axis: int = 0> (zero, summed)"""
-    text = text.replace("same = Identity (off)", summed)
-    with pytest.raises(BadInput, match="input 'lengths': it says how many values of another input each row has"):
-        found(written(tmp_path / "bag.onnx", text, 17, emb__weight=TABLE))
+    lengths = lengths.replace("same = Identity (off)", summed)
+    for text, opset, message in (
+        (weights, 20, "input 'w': it weighs the entries of 'ids'"),
+        (lengths, 17, "input 'lengths': it says how many values of another input each row has"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            found(written(tmp_path / "bag.onnx", text, opset, emb__weight=TABLE))
 
 
 @pytest.mark.parametrize(

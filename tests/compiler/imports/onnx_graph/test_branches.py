@@ -7,8 +7,6 @@ from freshet_serving.compiler.imports.onnx_graph.branches import decided
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import OnnxBody, read_onnx
 from tests.compiler.imports.onnx_graph.spelled import check_same, unoptimised_bag, written
 
-pytestmark = pytest.mark.tensorflow
-
 NESTED = """g (float[batch, 2] x) => (float[batch, 2] y) {
     mode = Constant <value_int: int = MODE> ()
     one = Constant <value: tensor = int64 {1}> ()

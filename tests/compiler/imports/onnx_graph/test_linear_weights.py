@@ -7,9 +7,9 @@ from freshet_serving.compiler.imports.onnx_graph.linear_weights import linear_na
 from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.models.publishing.publisher import Publisher
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.repository import open_repository
 from tests.compiler.imports.onnx_graph.spelled import changed, written
+from tests.compiler.imports.replies import replies
 
 W, B = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones(3, np.float32)
 # nn.Linear on three dimensions, as exporters write it when they fold constants.
@@ -19,16 +19,21 @@ FOLDED = """g (float[batch, 2, 4] x) => (float[batch, 2, 3] y) {
 }"""
 
 
-def test_bias_gives_the_name_of_the_layer(tmp_path):
-    path = written(tmp_path / "m.onnx", FOLDED, **{"onnx::MatMul_12": W, "query__bias": B})
-    assert linear_names(read_onnx(path).body) == {"onnx::MatMul_12": "query.weight"}
-
-
-@pytest.mark.parametrize(("scope", "known"), [("/query/MatMul", True), ("/other/MatMul", False), ("MatMul_3", True)])
-def test_scope_of_the_product_must_be_the_layer(scope, known, tmp_path):
-    path = written(tmp_path / "m.onnx", FOLDED, **{"onnx::MatMul_12": W, "query__bias": B})
+@pytest.mark.parametrize(
+    ("layer", "scope", "named"),
+    [
+        ("query", "", True),
+        ("query", "/query/MatMul", True),
+        ("query", "/other/MatMul", False),
+        ("query", "MatMul_3", True),
+        ("tower.layers.0", "/tower/layers/layers.0/MatMul", False),
+    ],
+)
+def test_bias_gives_the_name_of_the_layer_in_whose_scope_the_product_is(layer, scope, named, tmp_path):
+    text = FOLDED.replace("query.bias", f"{layer}.bias")
+    path = written(tmp_path / "m.onnx", text, **{"onnx::MatMul_12": W, f"{layer}.bias".replace(".", "__"): B})
     changed(path, lambda proto: setattr(proto.graph.node[0], "name", scope))
-    assert bool(linear_names(read_onnx(path).body)) == known
+    assert linear_names(read_onnx(path).body) == ({"onnx::MatMul_12": f"{layer}.weight"} if named else {})
 
 
 def test_native_weight_takes_deltas_in_the_shape_of_the_layer(tmp_path):
@@ -40,6 +45,5 @@ def test_native_weight_takes_deltas_in_the_shape_of_the_layer(tmp_path):
 
     Publisher(tmp_path / "models", "m").publish({}, dense={"query.weight": 2 * W.T})
     x = np.random.default_rng(0).standard_normal((3, 2, 4)).astype(np.float32)
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
-        got = processor.process(PredictRequest("m", {"x": x.reshape(3, 8)})).outputs["y"]
+    got = replies(tmp_path / "models", "m", {"x": x.reshape(3, 8)})["y"]
     np.testing.assert_allclose(got.reshape(3, 2, 3), x @ (2 * W) + B, rtol=1e-5, atol=1e-5)

@@ -6,8 +6,6 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
-pytestmark = pytest.mark.tensorflow
-
 RANDOM = np.random.default_rng(7)
 
 

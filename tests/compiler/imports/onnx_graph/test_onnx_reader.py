@@ -13,8 +13,6 @@ from freshet_serving.compiler.imports.onnx_graph.onnx_reader import read_onnx
 from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import MEAN, TABLE, changed, dynamo_bag, truncated, written
 
-pytestmark = pytest.mark.tensorflow
-
 DENSE = "g (float[batch, 4] x) => (float[batch, 4] y) { a = Mul (x, w) y = Add (a, w) }"
 W = np.arange(4, dtype=np.float32)
 

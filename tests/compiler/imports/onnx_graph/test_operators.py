@@ -7,8 +7,6 @@ from freshet_serving.compiler.imports.onnx_graph.operators import TRANSLATED, un
 from freshet_serving.compiler.imports.onnx_graph.translation import TRANSLATORS
 from tests.compiler.imports.onnx_graph.spelled import MEAN, SUM, TABLE, changed, dynamo_bag, torchscript_bag, written
 
-pytestmark = pytest.mark.tensorflow
-
 
 def test_list_names_what_has_a_translator():
     assert sorted(TRANSLATED) == sorted(TRANSLATORS)

@@ -6,8 +6,6 @@ import pytest
 from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import ENDLESS, check_same, made, translated, written
 
-pytestmark = pytest.mark.tensorflow
-
 RANDOM = np.random.default_rng(6)
 X = RANDOM.standard_normal((5, 4)).astype(np.float32)
 CUBE = RANDOM.standard_normal((5, 3, 4)).astype(np.float32)

@@ -8,8 +8,6 @@ from freshet_serving.compiler.imports.onnx_graph.translation import weights_of
 from freshet_serving.processor.errors import BadInput, TooLarge
 from tests.compiler.imports.onnx_graph.spelled import check_same, made, translated, written
 
-pytestmark = pytest.mark.tensorflow
-
 RANDOM = np.random.default_rng(8)
 W, B = RANDOM.standard_normal((4, 3)).astype(np.float32), RANDOM.standard_normal(3).astype(np.float32)
 X = RANDOM.standard_normal((5, 2, 4)).astype(np.float32)
@@ -53,33 +51,6 @@ def test_weight_of_unknown_origin_keeps_its_name(text, weights, tmp_path):
     found = names(written(tmp_path / "m.onnx", text, **{"onnx::MatMul_12": W, **weights}))
     assert "onnx__MatMul_12" in found
     np.testing.assert_array_equal(found["onnx__MatMul_12"], W)
-
-
-def test_weight_in_a_different_module_keeps_its_name(tmp_path):
-    from tests.compiler.imports.onnx_graph.spelled import changed
-
-    path = written(tmp_path / "m.onnx", FOLDED, **{"onnx::MatMul_12": W, "query__bias": B})
-
-    def within(scope):
-        def edit(proto):
-            proto.graph.node[0].name = f"/{scope}/MatMul"
-
-        return names(changed(path, edit)).keys()
-
-    assert within("tower") == {"onnx__MatMul_12", "query.bias"}
-    assert within("query") == {"query.weight", "query.bias"}
-
-
-def test_nested_module_names_equal_those_of_the_state_dict(tmp_path):
-    from tests.compiler.imports.onnx_graph.spelled import changed
-
-    text = FOLDED.replace("query.bias", "tower.layers.0.bias")
-    path = written(tmp_path / "m.onnx", text, **{"onnx::MatMul_12": W, "tower__layers__0__bias": B})
-
-    def edit(proto):
-        proto.graph.node[0].name = "/tower/layers/layers.0/MatMul"
-
-    assert names(changed(path, edit)).keys() == {"tower.layers.0.bias", "onnx__MatMul_12"}
 
 
 def test_unused_initialisers_and_unnamed_numbers_are_not_weights(tmp_path):

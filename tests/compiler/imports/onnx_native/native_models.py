@@ -128,6 +128,16 @@ def normal(*shape):
     return (RANDOM.standard_normal(shape) * 0.5).astype(np.float32)
 
 
+ENDLESS = """g (float[batch, 2] x) => (float[batch, 2] y) {
+    forever = Constant <value: tensor = int64 {9223372036854775807}> ()
+    go = Constant <value: tensor = bool {1}> ()
+    y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
+        again = Identity (c)
+        w = Add (v, v)
+    }>
+}"""
+"""A loop of as many trips as there are numbers."""
+
 ITEMS, DIM, HIDDEN, LENGTH = 30, 4, 3, 5
 
 # The history goes sequence first, as PyTorch's GRU does it; the target reads the same table by another way.

@@ -8,7 +8,6 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import read_nati
 from freshet_serving.compiler.imports.onnx_native.served_lookups import find_lookups
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import open_repository
 from tests.compiler.imports.onnx_graph.spelled import (
@@ -23,6 +22,7 @@ from tests.compiler.imports.onnx_graph.spelled import (
     torchscript_bag,
     written,
 )
+from tests.compiler.imports.replies import replies
 
 POOLED = [spelling for spelling in SPELLINGS if spelling[3] != "max"]
 LENGTHS = [2, 0, 3, 4, 1]
@@ -48,8 +48,7 @@ def imported(path, folder):
 
 
 def scores(folder, inputs):
-    with Processor.initialize(ProcessorConfig(repository=str(folder / "models"), sessions=1)) as processor:
-        return processor.process(PredictRequest("m", inputs)).outputs["y"]
+    return replies(folder / "models", "m", inputs)["y"]
 
 
 def ragged(fed):

@@ -20,14 +20,15 @@ from tests.compiler.imports.onnx_native.native_models import (
     regressor,
     spelled,
 )
-from tests.compiler.imports.onnx_native.test_native_import import scores
+from tests.compiler.imports.replies import replies
 
+SMALL = ImportOptions(buckets=(1, 4))
 INPUTS = {"history": np.arange(20).reshape(4, 5), "dense": np.ones((4, 2), np.float32)}
 
 
 @pytest.fixture
 def repository(tmp_path):
-    import_model(spelled(tmp_path / "first.onnx", LSTM, **LSTM_WEIGHTS), tmp_path / "models", "m")
+    import_model(spelled(tmp_path / "first.onnx", LSTM, **LSTM_WEIGHTS), tmp_path / "models", "m", options=SMALL)
     return tmp_path / "models"
 
 
@@ -39,36 +40,36 @@ def test_retrained_file_becomes_rows_and_weights(repository, tmp_path):
     path = spelled(tmp_path / "second.onnx", LSTM, **retrained())
     export = read_retrained(path, Repository(repository).version("m"), ImportOptions())
     Publisher(repository, "m").publish_difference(export.tables, export.dense, hashed=True)
-    import_model(path, tmp_path / "models", "again")
+    import_model(path, tmp_path / "again", "m", options=SMALL)
 
-    got, wanted = (scores(repository, name, INPUTS)["score"] for name in ("m", "again"))
+    got, wanted = (replies(folder, "m", INPUTS)["score"] for folder in (repository, tmp_path / "again"))
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
 def test_rows_and_weights_that_a_stage_reads_are_published(tmp_path):
-    import_model(spelled(tmp_path / "first.onnx", FREE_GRU, **GRU_WEIGHTS), tmp_path / "models", "free")
+    import_model(spelled(tmp_path / "first.onnx", FREE_GRU, **GRU_WEIGHTS), tmp_path / "models", "free", options=SMALL)
     version = Repository(tmp_path / "models").version("free")
     rows = {"items__weight": GRU_WEIGHTS["items__weight"] * np.float32(2)}
     path = spelled(tmp_path / "second.onnx", FREE_GRU, **GRU_WEIGHTS | rows)
     export = read_retrained(path, version, ImportOptions())
     Publisher(tmp_path / "models", "free").publish_difference(export.tables, export.dense, hashed=True)
-    import_model(path, tmp_path / "models", "again")
+    import_model(path, tmp_path / "again", "free", options=SMALL)
 
     inputs = {"history": Ragged.of([[1, 2, 3], [4, 5, 6]]), "target": np.array([7, 8])}
-    got, wanted = (scores(tmp_path / "models", name, inputs)["score"] for name in ("free", "again"))
+    got, wanted = (replies(tmp_path / folder, "free", inputs)["score"] for folder in ("models", "again"))
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
     weights = {"W": GRU_WEIGHTS["W"] * np.float32(2)}
     other = spelled(tmp_path / "third.onnx", FREE_GRU, **GRU_WEIGHTS | weights)
     export = read_retrained(other, version, ImportOptions())
     Publisher(tmp_path / "models", "free").publish_difference(export.tables, export.dense, hashed=True)
-    import_model(other, tmp_path / "models", "moved")
-    got, wanted = (scores(tmp_path / "models", name, inputs)["score"] for name in ("free", "moved"))
+    import_model(other, tmp_path / "moved", "free", options=SMALL)
+    got, wanted = (replies(tmp_path / folder, "free", inputs)["score"] for folder in ("models", "moved"))
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
 def test_stage_whose_inputs_may_have_one_row_takes_deltas(tmp_path):
     first = spelled(tmp_path / "first.onnx", FREE_ATTENTION, **FREE_ATTENTION_WEIGHTS)
-    import_model(first, tmp_path / "models", "free", options=ImportOptions(buckets=(1,)))
+    import_model(first, tmp_path / "models", "free", options=SMALL)
     version = Repository(tmp_path / "models").version("free")
     assert SINGLE_KEY.encode() in version.file("stage/graph.onnx")
 

@@ -11,12 +11,13 @@ from freshet_serving.compiler.imports.importing import ImportOptions, analyse, i
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.package_proof import prove
 from freshet_serving.models.publishing.publisher import Publisher
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import labelled
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import ITEMS, own_scores, spelled
+from tests.compiler.imports.replies import replies, started
 
 ROWS = 200
 A, B = 3, 8
@@ -66,17 +67,11 @@ def imported(tmp_path_factory):
     def get(name):
         if name not in done:
             path = MODELS[name][0](folder / f"{name}.onnx")
-            found = import_model(path, folder / "models", name, options=ImportOptions(buckets=BUCKETS))
-            done[name] = path, folder / "models", VersionReader(found.folder).manifest
+            found = import_model(path, folder / name, name, options=ImportOptions(buckets=BUCKETS))
+            done[name] = path, folder / name, VersionReader(found.folder).manifest
         return done[name]
 
     return get
-
-
-def scores(repository, name, inputs):
-    """All outputs for a request, as of the newest generation."""
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        return processor.process(PredictRequest(name, inputs)).outputs
 
 
 def same_scores(got, wanted, names):
@@ -95,7 +90,7 @@ def test_served_scores_are_those_of_onnx_runtime(name, imported):
     assert {e.backend for e in manifest.executables} == {"onnxruntime"}
     assert len({e.file for e in manifest.executables}) == 1
     numbers = [o.name for o in manifest.outputs if o.dtype != "string"]
-    same_scores(scores(repository, name, inputs), own_scores(path, inputs), numbers)
+    same_scores(replies(repository, name, inputs), own_scores(path, inputs), numbers)
 
 
 def test_dictionaries_of_classes_are_served_as_a_matrix(imported):
@@ -108,14 +103,14 @@ def test_dictionaries_of_classes_are_served_as_a_matrix(imported):
         ("label", 1, "int64"),
         ("probabilities", 2, "float32"),
     ]
-    same_scores(scores(repository, "classifier", inputs), wanted, wanted)
+    same_scores(replies(repository, "classifier", inputs), wanted, wanted)
 
 
 def test_output_of_strings_is_served_as_labels(imported):
     path, repository, manifest = imported("scaled_linear")
     assert [(o.name, o.labels) for o in manifest.outputs] == [("label", ["no", "yes"]), ("probabilities", None)]
     inputs = MODELS["scaled_linear"][1]
-    found = labelled(scores(repository, "scaled_linear", inputs)["label"].ravel(), manifest.texts["label"])
+    found = labelled(replies(repository, "scaled_linear", inputs)["label"].ravel(), manifest.texts["label"])
     assert found.tolist() == own_scores(path, inputs)["label"].tolist()
     notes = manifest.notes["import"]["notes"]
     assert "ONNX Runtime computes the graph as it is: operator Scaler of ai.onnx.ml has no translation" in notes
@@ -133,11 +128,13 @@ def test_delta_of_the_embedding_reaches_every_use(name, imported):
     output = manifest.outputs[0].name
 
     assert [table.name for table in manifest.tables] == ["items.weight"]
-    before = [scores(repository, name, one)[output] for one in (inputs, replaced)]
-    publisher = Publisher(repository, name)
-    rows = publisher.served().rows("items.weight", np.array([B], np.int64))[1]
-    publisher.publish({"items.weight": (np.array([A]), rows)})
-    after = [scores(repository, name, one)[output] for one in (inputs, replaced)]
+    with started(repository) as processor:
+        before = [processor.process(PredictRequest(name, one)).outputs[output] for one in (inputs, replaced)]
+        publisher = Publisher(repository, name)
+        rows = publisher.served().rows("items.weight", np.array([B], np.int64))[1]
+        publisher.publish({"items.weight": (np.array([A]), rows)})
+        processor.poll()
+        after = [processor.process(PredictRequest(name, one)).outputs[output] for one in (inputs, replaced)]
 
     assert np.abs(before[0] - before[1]).max() > 1e-4
     np.testing.assert_array_equal(after[0], after[1])
@@ -149,9 +146,9 @@ def test_dense_delta_changes_the_weights_of_the_recurrent_layer(imported):
     dense = VersionReader(repository / "lstm" / "1").dense()
     inputs = MODELS["lstm"][1]
     assert set(dense) == {"W", "R", "top.weight"}
-    before = scores(repository, "lstm", inputs)["score"]
+    before = replies(repository, "lstm", inputs)["score"]
     Publisher(repository, "lstm").publish({}, dense={**dense, "top.weight": dense["top.weight"] * np.float32(2)})
-    after = scores(repository, "lstm", inputs)["score"]
+    after = replies(repository, "lstm", inputs)["score"]
     np.testing.assert_allclose(after, 2 * before, rtol=1e-5, atol=1e-6)
 
 
@@ -179,24 +176,23 @@ def test_table_with_another_use_stays_one_dense_weight(tmp_path):
         publisher.publish({"items.weight": (np.array([A]), weights["items__weight"][[B]])})
 
 
-def test_output_that_depends_on_other_rows_is_refused(tmp_path):
-    text = "g (float[batch, 4] x) => (float[batch, 4] y) { y = MeanVarianceNormalization <axes = [0]> (x) }"
-    with pytest.raises(BadInput, match="depends on the other rows"):
-        import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
-
-
-def test_graph_that_fails_for_fewer_rows_is_refused(tmp_path):
-    nodes = "fifth = Gather <axis = 0> (x, four) s = Add (x, fifth) y = Shrink (s)"
-    text = f"g (float[batch, 4] x) => (float[batch, 4] y) {{ {nodes} }}"
-    file = spelled(tmp_path / "m.onnx", text, four=np.array([4]))
-    with pytest.raises(BadInput, match="expected one that runs for any number of rows, got one that fails for 3 of"):
-        import_model(file, tmp_path / "models", "m")
-
-
-def test_input_of_free_width_is_refused_in_one_line(tmp_path):
-    text = "g (float[batch, any] x) => (float[batch, any] y) { y = Shrink (x) }"
-    with pytest.raises(BadInput, match=r"input 'x': expected a fixed size of each row, got \['rows', 'any'\]"):
-        import_model(spelled(tmp_path / "m.onnx", text), tmp_path / "models", "m")
+@pytest.mark.parametrize(
+    ("columns", "nodes", "message"),
+    [
+        ("4", "y = MeanVarianceNormalization <axes = [0]> (x)", "depends on the other rows"),
+        (
+            "4",
+            "fifth = Gather <axis = 0> (x, four) s = Add (x, fifth) y = Shrink (s)",
+            "expected one that runs for any number of rows, got one that fails for 3 of",
+        ),
+        ("any", "y = Shrink (x)", r"input 'x': expected a fixed size of each row, got \['rows', 'any'\]"),
+    ],
+    ids=["mixes rows", "needs five rows", "free width"],
+)
+def test_graph_that_is_no_function_of_a_row_is_refused(columns, nodes, message, tmp_path):
+    text = f"g (float[batch, {columns}] x) => (float[batch, {columns}] y) {{ {nodes} }}"
+    with pytest.raises(BadInput, match=message):
+        import_model(spelled(tmp_path / "m.onnx", text, four=np.array([4])), tmp_path / "models", "m")
 
 
 def test_report_is_the_same_without_an_import(imported):
@@ -215,7 +211,7 @@ def test_user_inputs_are_sent_once_and_computed_with_every_candidate(tmp_path):
 
     assert {f.input for f in manifest.features if f.side == "user"} == {"history"}
     assert "user-once: ONNX Runtime computes the user's part with every candidate" in found.report["notes"]
-    got = scores(tmp_path / "models", "m", {"history": history, "target": target})
+    got = replies(tmp_path / "models", "m", {"history": history, "target": target})
     same_scores(got, own_scores(path, {"history": history.repeat(ROWS, 0), "target": target}), ["score"])
     with pytest.raises(BadInput, match="user: expected one of the inputs history, target, got 'past'"):
         import_model(path, tmp_path / "models", "other", options=ImportOptions(user=("past",)))
@@ -244,7 +240,7 @@ def test_weights_outside_the_file_become_tables_weights_and_constants(tmp_path):
 
     assert (tmp_path / "m.onnx.data").stat().st_size > 0
     assert [t.name for t in VersionReader(found.folder).manifest.tables] == ["items.weight"]
-    same_scores(scores(tmp_path / "models", "m", inputs), own_scores(inside, inputs), ["score"])
+    same_scores(replies(tmp_path / "models", "m", inputs), own_scores(inside, inputs), ["score"])
 
 
 # Operators by the dozen, each for what is special about it.
@@ -306,7 +302,7 @@ def test_request_with_refused_ids_fails_alone(tmp_path):
     path = spelled(tmp_path / "m.onnx", COMPUTED_IDS, t=native_models.normal(12, 2), one=np.array([1]))
     import_model(path, tmp_path / "models", "m", options=ImportOptions(buckets=(8,)))
     good = {"i": np.arange(3).reshape(3, 1)}
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+    with started(tmp_path / "models") as processor:
         before = processor.process(PredictRequest("m", good)).outputs["y"]
         with pytest.raises(BadInput, match="the model refuses these inputs: an index or a size in it is out of range"):
             processor.process(PredictRequest("m", {"i": np.full((8, 1), 99)}))
@@ -361,14 +357,11 @@ def test_names_that_a_package_cannot_have_are_kept_beside_plain_ones(tmp_path):
     )
     assert manifest.own_names == {"user:age": "user_age"}
     assert list(manifest.replies()) == ["p:click"]
+    with pytest.raises(BadInput, match=r"got 'user:age', 'user/age'"):
+        NativeImporter(named(path, "user:age", "user/age"), "")
 
 
 def test_plain_names_add_nothing_to_the_manifest(tmp_path):
     manifest = NativeImporter(named(tmp_path / "m.onnx", "age", "item"), "").draft().manifest("m", 1)
     assert b"own_names" not in manifest.to_json()
     assert b"signatures" not in manifest.to_json()
-
-
-def test_inputs_of_one_name_are_refused_by_their_own_names(tmp_path):
-    with pytest.raises(BadInput, match=r"got 'user:age', 'user/age'"):
-        NativeImporter(named(tmp_path / "m.onnx", "user:age", "user/age"), "")

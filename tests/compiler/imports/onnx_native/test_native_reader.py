@@ -4,7 +4,6 @@ import numpy as np
 import onnx
 import pytest
 
-from freshet_serving.compiler.imports.error_reason import reason_of
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.processor.errors import BadInput
 from tests.compiler.imports.onnx_native.native_models import GRU, GRU_WEIGHTS, regressor, spelled
@@ -51,6 +50,14 @@ def test_custom_operator_is_refused_by_name(path):
     assert "operator Shrink of 'my.company': expected one of ai.onnx, ai.onnx.ml, com.microsoft" in said
 
 
+def external(proto, location):
+    """The first initialiser lies in another file."""
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+
+
 def test_operator_that_reads_files_is_refused(path):
     def context(proto):
         proto.graph.node[0].op_type, proto.graph.node[0].domain = "EPContext", "com.microsoft"
@@ -61,26 +68,13 @@ def test_operator_that_reads_files_is_refused(path):
 @pytest.mark.parametrize("location", ["../outside.bin", "/etc/passwd"])
 def test_data_outside_the_folder_are_refused(location, path):
     (path.parent.parent / "outside.bin").write_bytes(bytes(16))
-
-    def outside(proto):
-        tensor = proto.graph.initializer[0]
-        tensor.ClearField("raw_data")
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=location)
-
-    assert "its data file is missing or outside the model's folder" in refused(edited(path, outside))
+    changed = edited(path, lambda proto: external(proto, location))
+    assert "its data file is missing or outside the model's folder" in refused(changed)
 
 
 def test_data_inside_the_folder_are_read(path):
     (path.parent / "w.bin").write_bytes(W.tobytes())
-
-    def beside(proto):
-        tensor = proto.graph.initializer[0]
-        tensor.ClearField("raw_data")
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value="w.bin")
-
-    model = read_native(edited(path, beside))
+    model = read_native(edited(path, lambda proto: external(proto, "w.bin")))
     np.testing.assert_array_equal(model.session.run(["y"], {"x": np.full((1, 4), 2, np.float32)})[0], [2 * W])
 
 
@@ -116,12 +110,3 @@ def test_nodes_without_use_are_left_out(tmp_path):
     text = GRU.replace("score = Sigmoid (raw)", "score = Sigmoid (raw)\n unused = Det (both)")
     model = read_native(spelled(tmp_path / "m.onnx", text, **GRU_WEIGHTS))
     assert "Det" not in {node.op_type for node in model.proto.graph.node}
-
-
-INVALID = "[ONNXRuntimeError] : 10 : INVALID_GRAPH : Load model from x failed:This is an invalid model."
-FAILED = "[ONNXRuntimeError] : 1 : FAIL : /onnxruntime_src/onnxruntime/core/a.cc:48 void f(int) No.\nReally"
-
-
-@pytest.mark.parametrize(("said", "shown"), [(INVALID, "This is an invalid model."), (FAILED, "No. Really")])
-def test_library_message_is_shown_without_codes_and_source_files(said, shown):
-    assert reason_of(RuntimeError(said)) == shown

@@ -18,6 +18,7 @@ from freshet_serving.processor.repository.version import VersionReader
 from freshet_serving.processor.running.cost import CostTable
 from freshet_serving.processor.running.run_limit import RunEnds, TimeLimit
 from tests.compiler.imports.onnx_native.native_models import ML, normal, own_scores, spelled
+from tests.compiler.imports.replies import replies, started
 
 WORDS = ["red", "green", "blue"]
 ROWS = 200
@@ -63,8 +64,7 @@ def models(tmp_path_factory):
 
 
 def scores(repository, name, inputs):
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
-        return processor.process(PredictRequest(name, inputs)).outputs
+    return replies(repository, name, inputs)
 
 
 def test_encoder_of_strings_is_served_by_a_stage(models):
@@ -190,7 +190,7 @@ def test_rows_of_unequal_length_are_refused_however_rows_are_divided(models, mon
     """The cost table may cover rows one by one, of which each has a length that the model takes."""
     monkeypatch.setattr(CostTable, "bucket_plan", lambda table, rows: (1,) * rows)
     uneven, even = Ragged.of([[1], [1, 2]]), Ragged.of([[1, 2], [3, 4]])
-    with Processor.initialize(ProcessorConfig(repository=str(models[0]), sessions=1)) as processor:
+    with started(models[0]) as processor:
         with pytest.raises(BadInput, match="expected rows of equal length"):
             processor.process(PredictRequest("pooled", {"history": uneven}))
         assert len(processor.process(PredictRequest("pooled", {"history": even})).outputs["score"]) == 2

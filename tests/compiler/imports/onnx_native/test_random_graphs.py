@@ -5,21 +5,22 @@ import pytest
 
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository import open_repository
 from tests.compiler.imports.onnx_native.native_models import own_scores
 from tests.compiler.imports.onnx_native.random_graphs import RandomGraph
+from tests.compiler.imports.replies import started
 
 BUCKETS = (1, 16)
-FEW, MANY = range(8), range(8, 200)
+FEW, MANY = range(4), range(4, 200)
 LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(16, 30)]
 MORE = [pytest.param(seed, marks=(pytest.mark.long, pytest.mark.campaign)) for seed in range(30, 60)]
 
 
 def checked(drawn, path, repository, random):
     """Compare what is served with ONNX Runtime."""
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+    with started(repository) as processor:
         for columns, feeds in drawn.requests(random):
             got = processor.process(PredictRequest("random", columns)).outputs["score"]
             expected = own_scores(path, feeds)["score"]

@@ -6,9 +6,10 @@ import pytest
 from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native.native_models import normal, spelled
+from tests.compiler.imports.replies import started
 
 HEAD = """g (int64[n, any] past, int64[n, 1] item) => (float[n] score) {
     one = Constant <value: tensor = int64[1] {1}> ()
@@ -51,7 +52,7 @@ def test_inputs_that_are_joined_to_others_are_not(repository):
 def test_list_that_is_sent_once_scores_as_its_copies(repository, name):
     random = np.random.default_rng(0)
     past, items = random.integers(0, 30, 9).tolist(), random.integers(0, 30, (ROWS, 1))
-    with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
+    with started(repository) as processor:
         once = processor.process(PredictRequest(name, {"past": Ragged.of([past]), "item": items})).outputs["score"]
         copies = PredictRequest(name, {"past": Ragged.of([past] * ROWS), "item": items})
         np.testing.assert_allclose(processor.process(copies).outputs["score"], once, rtol=1e-5, atol=1e-6)

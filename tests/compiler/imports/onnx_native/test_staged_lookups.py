@@ -11,12 +11,13 @@ from freshet_serving.compiler.imports.onnx_native.onnx_stage import OnnxStage
 from freshet_serving.compiler.imports.onnx_native.staged_lookups import StagedLookup, find_staged_lookups
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import DIM, ITEMS, own_scores, spelled
+from tests.compiler.imports.replies import started
 
 A, B, OTHER = 3, 8, 12
 MODELS = {
@@ -34,10 +35,6 @@ def imported(request, tmp_path_factory):
     path = spelled(folder / f"{name}.onnx", text, microsoft=microsoft, **weights)
     import_model(path, folder / "models", name, options=ImportOptions(buckets=(1, 8, 64)))
     return name, path, folder / "models"
-
-
-def started(repository):
-    return Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1))
 
 
 def asked(processor, name, history, target):

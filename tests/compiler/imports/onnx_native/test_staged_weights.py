@@ -10,11 +10,12 @@ from freshet_serving.compiler.imports.onnx_native.native_reader import read_nati
 from freshet_serving.compiler.imports.onnx_native.staged_weights import staged_weights
 from freshet_serving.models.publishing.publisher import Publisher
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from tests.compiler.imports.onnx_native import native_models
 from tests.compiler.imports.onnx_native.native_models import ITEMS, normal, own_scores, spelled
+from tests.compiler.imports.replies import started
 
 MODELS = {
     "gru": (native_models.FREE_GRU, native_models.GRU_WEIGHTS, 0),
@@ -48,7 +49,7 @@ def test_published_weights_score_as_the_retrained_file_until_rolled_back(tmp_pat
     tables = {table.name: table for table in publisher.manifest.tables}
     assert tables.keys() == moved.keys()
 
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "models"), sessions=1)) as processor:
+    with started(tmp_path / "models") as processor:
         scores = [processor.process(PredictRequest(name, inputs)).outputs["score"]]
         publisher.publish(
             {name: (np.arange(tables[name].rows), w.reshape(-1, tables[name].dim)) for name, w in moved.items()}

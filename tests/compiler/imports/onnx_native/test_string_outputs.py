@@ -5,12 +5,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.string_outputs import number_strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.processor.package import labelled
 from freshet_serving.processor.repository.version import VersionReader
 from tests.compiler.imports.onnx_native.native_models import ML, RANDOM, forest, own_scores
+from tests.compiler.imports.replies import declared_replies
 
 ROWS, COLUMNS = 64, 5
 NAMES = ["cat", "dog", "\u00e9mu"]
@@ -76,17 +75,15 @@ def written(path, nodes, weights):
 @pytest.mark.parametrize("build", [linear, trees, gathered, encoded])
 def test_labels_equal_those_of_onnx_runtime(build, tmp_path):
     path = written(tmp_path / "model.onnx", *build(NAMES))
-    imported = import_model(path, tmp_path / "repository", "labels")
+    imported = import_model(path, tmp_path / "repository", "labels", options=ImportOptions(buckets=(64,)))
     outputs = {o.name: o for o in VersionReader(imported.folder).manifest.outputs}
     assert (outputs["label"].dtype, outputs["label"].dims) == ("string", [])
     given = RANDOM.standard_normal((ROWS, COLUMNS)).astype(np.float32)
     own = own_scores(path, {"input": given})
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("labels")[0]
-        found = processor.process(PredictRequest("labels", {"input": given})).outputs
-    labels = labelled(found["label"].reshape(-1), manifest.texts["label"])
-    assert labels.tolist() == own["label"].tolist()
-    assert len(set(labels.tolist())) > 1
+    found = declared_replies(tmp_path / "repository", "labels", {"input": given})
+    labels = found["label"].ravel().tolist()
+    assert labels == own["label"].tolist()
+    assert len(set(labels)) > 1
     np.testing.assert_allclose(found["scores"], own["scores"], rtol=1e-5, atol=1e-5)
 
 

@@ -6,16 +6,7 @@ import pytest
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.trial import run_bounded
 from freshet_serving.processor.errors import BadInput
-from tests.compiler.imports.onnx_native.native_models import spelled
-
-ENDLESS = """g (float[batch, 2] x) => (float[batch, 2] y) {
-    forever = Constant <value: tensor = int64 {9223372036854775807}> ()
-    go = Constant <value: tensor = bool {1}> ()
-    y = Loop (forever, go, x) <body: graph = b (int64 i, bool c, float[n, 2] v) => (bool again, float[n, 2] w) {
-        again = Identity (c)
-        w = Add (v, v)
-    }>
-}"""
+from tests.compiler.imports.onnx_native.native_models import ENDLESS, spelled
 
 
 def test_endless_run_is_ended(tmp_path):

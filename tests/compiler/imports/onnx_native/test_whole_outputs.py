@@ -1,16 +1,14 @@
 """Whole numbers that float32 does not hold pass through an ONNX graph unchanged: ids beside scores, the best ones."""
 
 import numpy as np
-import pytest
 
-from freshet_serving.compiler.imports.importing import import_model
+from freshet_serving.compiler.imports.importing import ImportOptions, import_model
 from freshet_serving.compiler.imports.onnx_native.native_import import NativeImporter
 from freshet_serving.compiler.imports.onnx_native.native_reader import read_native
 from freshet_serving.compiler.imports.onnx_native.whole_outputs import exact_outputs
 from freshet_serving.compiler.imports.package_proof import prove
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from freshet_serving.serving.codecs.tensor_types import as_declared
 from tests.compiler.imports.onnx_native.native_models import spelled
+from tests.compiler.imports.replies import declared_replies
 
 IDS = np.array([[2**24 + 1, 7, -(2**24) - 1], [2**62 + 1, -(2**63), 2**63 - 1]])
 PRICE = np.array([[0.1, 0.3, 0.2], [3.0, 1.0, 2.0]], np.float32)
@@ -29,10 +27,8 @@ STAGED = """g (int64[n,m] ids, float[n,1] price) => (float[n,1] score, int64[n] 
 
 
 def replies(tmp_path, path, inputs):
-    import_model(path, tmp_path / "r", "m")
-    with Processor.initialize(ProcessorConfig(repository=str(tmp_path / "r"), sessions=1)) as processor:
-        manifest = processor.predictor.manifest("m")[0]
-        return as_declared(processor.process(PredictRequest("m", inputs)).outputs, manifest)
+    import_model(path, tmp_path / "r", "m", options=ImportOptions(buckets=(1, 4)))
+    return declared_replies(tmp_path / "r", "m", inputs)
 
 
 def test_ids_that_pass_through_or_are_selected_keep_their_bits(tmp_path):
@@ -44,15 +40,16 @@ def test_ids_that_pass_through_or_are_selected_keep_their_bits(tmp_path):
     np.testing.assert_array_equal(found["place"], place)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint32", "uint64"])
-def test_whole_types_are_exact_over_their_range(dtype, tmp_path):
-    text = "g (int64[n] id, float[n,1] x) => (int64[n] same, float[n,1] y) { same = Identity (id) y = Shrink (x) }"
-    text = text.replace("int64", dtype)
-    limits = np.iinfo(dtype)
-    ids = np.array([limits.min, limits.max, 2**24 + 1], dtype)
-    inputs = {"id": ids.astype(np.int64), "x": np.zeros((3, 1), np.float32)}
-    found = replies(tmp_path, spelled(tmp_path / "m.onnx", text), inputs)
-    assert (found["same"].dtype, found["same"].tolist()) == (ids.dtype, ids.tolist())
+def test_whole_types_are_exact_over_their_range(tmp_path):
+    dtypes = ("int32", "uint32", "uint64")
+    given, same = (", ".join(f"{dtype}[n] {name}{dtype}" for dtype in dtypes) for name in ("id_", "same_"))
+    steps = " ".join(f"same_{dtype} = Identity (id_{dtype})" for dtype in dtypes)
+    text = f"g ({given}, float[n,1] x) => ({same}, float[n,1] y) {{ {steps} y = Shrink (x) }}"
+    ids = {d: np.array([np.iinfo(d).min, np.iinfo(d).max, 2**24 + 1], d) for d in dtypes}
+    inputs = {f"id_{dtype}": values.astype(np.int64) for dtype, values in ids.items()}
+    found = replies(tmp_path, spelled(tmp_path / "m.onnx", text), inputs | {"x": np.zeros((3, 1), np.float32)})
+    for dtype, values in ids.items():
+        assert (found[f"same_{dtype}"].dtype, found[f"same_{dtype}"].tolist()) == (values.dtype, values.tolist())
 
 
 def test_whole_numbers_of_a_stage_are_exact(tmp_path):

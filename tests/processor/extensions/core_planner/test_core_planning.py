@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.cores import available
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.core_planner.core_planning import (
     MOST_SESSIONS,
+    SHARED,
     CorePlanning,
     batch_costs,
+    check_groups,
+    cores_of,
     p99_s,
     placements,
 )
-from freshet_serving.processor.extensions.core_planner.core_sets import SHARED, cores_of
 from freshet_serving.processor.extensions.core_planner.group_counts import COUNTED, SIZES, CountedGroups
 from freshet_serving.processor.extensions.core_planner.planner import Allotment, Plan
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
@@ -190,3 +193,54 @@ def test_each_group_has_a_core_and_a_session_in_every_worker(data):
         assert set(cpus) == (sets[name] if name in own else sets[SHARED])
         if name in own:
             assert len(cpus) <= sessions * workers < len(cpus) + workers
+
+
+@pytest.mark.parametrize(
+    ("group", "error"),
+    [
+        ({"p99_ms": 0.0}, "groups.a.p99_ms: expected more than 0"),
+        ({"p99_ms": float("nan")}, "groups.a.p99_ms: expected more than 0"),
+        ({"share": -1.0}, "groups.a.share: expected more than 0"),
+        ({"min_cores": 0}, "groups.a.min_cores: expected 1 to"),
+        ({"p99_ms": 5.0, "share": 1.0}, "groups.a.share: expected p99_ms or share"),
+        ({"p99_ms": 5.0, "cpus": "0"}, "groups.a.cpus: cores are planned"),
+        ({"p99_ms": 5.0, "sessions": 2}, "groups.a.sessions: cores are planned"),
+    ],
+)
+def test_planned_groups_leave_cores_to_the_plan(group, error):
+    with pytest.raises(BadInput, match=error):
+        check_groups(SessionConfig(groups={"a": GroupConfig(["a"], **group)}))
+
+
+def test_cores_of_another_group_are_not_planned_beside_a_budget():
+    with pytest.raises(BadInput, match=r"groups.b.cpus: cores are planned .*remove cpus"):
+        check_groups(SessionConfig(groups={"a": GroupConfig(["a"], p99_ms=5.0), "b": GroupConfig(["b"], cpus="0")}))
+
+
+CORES = frozenset(range(16))
+
+
+def test_groups_take_the_highest_shared_cores():
+    assert cores_of({"a": 2}, {}, frozenset(range(4))) == {"a": {2, 3}, SHARED: {0, 1}}
+
+
+def test_group_keeps_its_cores_when_another_grows():
+    before = cores_of({"a": 2, "b": 2}, {}, CORES)
+    after = cores_of({"a": 5, "b": 2}, before, CORES)
+    assert after["b"] == before["b"]
+    assert after["a"] > before["a"]
+
+
+def test_core_that_is_gone_is_replaced():
+    assert cores_of({"a": 2}, {"a": frozenset({2, 9})}, frozenset(range(4)))["a"] == {2, 3}
+
+
+@given(turns=st.lists(st.lists(st.integers(0, 5), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_every_core_is_in_one_set(turns):
+    sets = {}
+    for counts in turns:
+        before, sets = sets, cores_of(dict(zip("abc", counts, strict=True)), sets, CORES)
+        assert [len(sets[name]) for name in "abc"] == counts
+        assert sorted(cpu for cpus in sets.values() for cpu in cpus) == sorted(CORES)
+        for name in before.keys() - {SHARED}:
+            assert len(sets[name] & before[name]) == min(len(sets[name]), len(before[name]))

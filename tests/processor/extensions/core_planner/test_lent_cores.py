@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import FakeClock
@@ -28,12 +28,14 @@ MISSING = 7999
 two_cores = pytest.mark.skipif(len(available()) < 2, reason="needs two cores")
 
 
+@settings(max_examples=40)
 @given(server=st.text(), written_s=st.floats(0, 1e9), lent=st.frozensets(st.integers(0, 8000)), kept=st.integers(0, 99))
 def test_loan_is_read_as_it_was_written(server, written_s, lent, kept):
     loan = Loan(server, written_s, lent, kept)
     assert Loan.parse(loan.dump()) == loan
 
 
+@settings(max_examples=40)
 @given(
     st.binary(max_size=64)
     | st.recursive(

@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.extensions.core_planner.planner import RELEASE_S, Demand, Planner
@@ -122,6 +122,7 @@ demands = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(cores=st.integers(1, 64), turns=st.lists(demands, min_size=1, max_size=6))
 def test_every_core_has_one_place(cores, turns):
     planner = Planner(cores)

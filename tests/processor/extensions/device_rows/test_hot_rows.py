@@ -24,7 +24,7 @@ def read(hot, row):
     return int(hot.places[row])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     steps=st.lists(st.tuples(st.sampled_from(["read", "read", "run", "turn"]), st.integers(0, ROWS - 1)), max_size=60)
 )

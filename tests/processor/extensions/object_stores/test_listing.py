@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.extensions.object_stores.listing import LATE_S, WHOLE_S
+from freshet_serving.processor.extensions.object_stores.listing import EMPTY_AT_ONCE, LATE_S, WHOLE_S, NegativeCache
 from tests.processor.extensions.object_stores.sides import Server, follows, opened
 from tests.support.packages import make_delta
 from tests.support.waiting import until
@@ -208,3 +208,27 @@ def test_oversized_trainer_report_delays_no_listing(bucket, trainer, server):
     server.beat(40.0)
     assert server.repository.concern() == ""
     assert not (server.mirror.root / "small" / "trainer.json").exists()
+
+
+def test_unknown_names_come_first_and_empty_ones_take_turns():
+    names, every = NegativeCache(), [f"n{n:03}" for n in range(3 * EMPTY_AT_ONCE)]
+    assert names.due(every) == every
+    for name in every:
+        names.note(name, empty=True)
+    turns = []
+    for _ in range(3):
+        turns.append(names.due([*every, "new"]))
+        assert turns[-1][0] == "new"
+        for name in turns[-1]:
+            names.note(name, empty=name != "new")
+    assert sorted(name for turn in turns for name in turn[1:]) == every
+
+
+def test_name_that_is_filled_or_deleted_is_forgotten():
+    names = NegativeCache()
+    for name in "abc":
+        names.note(name, empty=True)
+    names.note("a", empty=False)
+    assert names.due("abc") == ["a", "b", "c"]
+    assert names.due("c") == ["c"]
+    assert names.due("bc") == ["b", "c"]

@@ -17,7 +17,6 @@ from freshet_serving.processor.repository.log.re_signing import re_sign
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.extensions.object_stores.sides import opened, publish
 from tests.support.packages import connect, make_delta
 from tests.support.waiting import until
@@ -53,16 +52,6 @@ class Replica:
 
     def errors(self):
         return {status.version: status.error for status in self.model.routes.status() if status.error}
-
-
-@pytest.fixture
-def bucket():
-    return Bucket()
-
-
-@pytest.fixture
-def trainer(bucket, tmp_path):
-    return ChangeLog.of(publish(opened(bucket, tmp_path / "trainer"), tmp_path, users=range(20)))
 
 
 @pytest.fixture

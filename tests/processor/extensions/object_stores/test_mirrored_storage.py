@@ -216,7 +216,7 @@ FAULTS = st.lists(st.tuples(st.integers(1, 90), st.sampled_from(["out", "kill"])
 MOVES = st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["publish", "rollback", "fold", "start"])), max_size=9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(moves=MOVES, faults=FAULTS)
 def test_no_acknowledged_record_is_lost_under_random_faults(tmp_path_factory, moves, faults):
     tmp_path, bucket = tmp_path_factory.mktemp("mirrors"), Bucket()

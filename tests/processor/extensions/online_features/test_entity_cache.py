@@ -71,7 +71,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
         assert 0 <= self.cache.nbytes <= self.room
 
 
-CacheAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+CacheAgainstModel.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestCacheAgainstModel = CacheAgainstModel.TestCase
 
 

@@ -8,7 +8,6 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.feature_lookup import FeatureLookup
-from freshet_serving.processor.extensions.online_features.online_store import Loss
 from freshet_serving.processor.extensions.online_features.reader import OnlineFeatures
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.package import Input, SequenceEntry
@@ -157,14 +156,6 @@ def test_one_list_of_the_store_serves_all_rows_that_fit(store):
     filled = features.fill(sent)
     assert sequences.aligned(filled.inputs)["words"].values.tolist() == [b"a", b"a"]
     assert filled.defaulted == {}
-
-
-@pytest.mark.parametrize("loss", list(Loss))
-def test_no_loss_of_a_store_fails_a_request(store, loss):
-    store.down = loss
-    filled = lookup(store).fill(request(7))
-    assert set(filled.defaulted) == {"tags", "f0", "f1"}
-    assert len(filled.inputs["tags"]) == 1
 
 
 def test_without_waiting_only_memory_answers(store):

@@ -70,10 +70,8 @@ class Shop:
 
 
 @pytest.mark.parametrize("section", [HASH, FEAST], ids=["hash", "feast"])
-@pytest.mark.parametrize("text", [False, True], ids=["ids", "texts"])
-@pytest.mark.parametrize("unsigned", [False, True])
-@settings(deadline=None, max_examples=20)
-@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=30)
+@given(text=st.booleans(), unsigned=st.booleans(), lengths=st.lists(st.integers(0, 5), min_size=1, max_size=6))
 def test_what_is_written_is_read_to_the_bit(section, text, unsigned, lengths):
     shop = Shop(section, unsigned, **(TEXTS if text else {}))
     numbers = np.arange(len(lengths)) - 2

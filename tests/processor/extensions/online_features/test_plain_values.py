@@ -128,8 +128,7 @@ def test_whole_numbers_written_as_floats_are_integers():
     assert decode_text(b"[NaN, 1]", VALUE_TYPES["float_list"]) == np.array([np.nan, 1], "<f4").tobytes()
 
 
-@pytest.mark.parametrize("unsigned", [False, True])
-@given(content=st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), max_size=5))
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), max_size=5), st.booleans())
 def test_lists_of_ids_are_read_as_they_were_written(content, unsigned):
     kind = VALUE_TYPES["int64_list"]
     lists = Ragged.of(content)
@@ -139,8 +138,10 @@ def test_lists_of_ids_are_read_as_they_were_written(content, unsigned):
         assert not any(b"-" in text for text in texts)
 
 
-@pytest.mark.parametrize("name", ["float_list", "double_list"])
-@given(content=st.lists(st.lists(st.floats(width=32, allow_infinity=False), max_size=9), max_size=5))
+@given(
+    st.lists(st.lists(st.floats(width=32, allow_infinity=False), max_size=9), max_size=5),
+    st.sampled_from(["float_list", "double_list"]),
+)
 def test_lists_of_floats_are_read_as_they_were_written(content, name):
     kind = VALUE_TYPES[name]
     flat = np.array([number for row in content for number in row], np.float32)

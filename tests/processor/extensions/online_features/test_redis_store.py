@@ -26,13 +26,6 @@ FIELDS = (b"a", b"b")
 
 
 @pytest.fixture
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def open_store():
     """Opens stores, and closes them after the test."""
     opened = []

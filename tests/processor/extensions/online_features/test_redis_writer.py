@@ -7,20 +7,13 @@ import pytest
 import redis
 
 from freshet_serving.processor.errors import BadInput, NotReady
-from freshet_serving.processor.extensions.online_features import redis_writer
+from freshet_serving.processor.extensions.online_features import redis_connector, redis_writer
 from freshet_serving.processor.extensions.online_features.redis_writer import RedisWriter
 from freshet_serving.processor.extensions.online_features.store_settings import parse_store
 from tests.processor.extensions.online_features.proxies import HeldProxy
-from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, needs_redis
+from tests.processor.extensions.remote_rows.fakes import Impostor, cluster_nodes, needs_redis
 
 pytestmark = needs_redis
-
-
-@pytest.fixture
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -127,7 +120,8 @@ def test_a_user_without_permission_is_told_which_are_needed(server, open_writer,
 
 
 @pytest.mark.parametrize("reply", [b"+OK\r\n", b"x" * 10, b"$9\r\n", b"-ERR no\r\n", b"*9999999\r\n"])
-def test_whatever_answers_raises_nothing_else(open_writer, reply):
+def test_whatever_answers_raises_nothing_else(open_writer, monkeypatch, reply):
+    monkeypatch.setattr(redis_connector, "CONNECT_S", 0.05)
     with Impostor(reply) as impostor:
         writer = open_writer(impostor.url)
         for _ in range(2):

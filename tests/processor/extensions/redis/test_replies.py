@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import exceptions
 
@@ -59,6 +59,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(VALUES, max_size=5), st.integers(1, 50))
 def test_replies_split_at_any_point_are_read(values, piece):
     reader = reading(Wire(b"".join(map(encoded, values)), piece))

@@ -120,12 +120,14 @@ class Impostor:
     def __init__(self, reply):
         self._reply, self._listener = reply, socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self._sockets = [self._listener]
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
 
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self._sockets.append(connection)
                 self._threads.append(threading.Thread(target=self._answer, args=(connection,), daemon=True))
                 self._threads[-1].start()
 
@@ -140,10 +142,14 @@ class Impostor:
         return self
 
     def __exit__(self, *_):
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        # The listener first: then the list of sockets is whole.
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            if sock is self._listener:
+                self._threads[0].join(10)
         self._listener.close()
-        for thread in self._threads:
+        for thread in self._threads[1:]:
             thread.join(10)
 
 

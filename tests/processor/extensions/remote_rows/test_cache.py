@@ -40,7 +40,7 @@ def keep(cache, ids, status):
 ids = st.integers(0, 40) | st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows=st.integers(0, 40), batches=st.lists(st.lists(ids, unique=True, max_size=30), max_size=20))
 def test_cached_rows_round_trip(rows, batches):
     cache = RowCache([NBYTES], rows)

@@ -31,7 +31,7 @@ def packed(stored, ids):
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ids=st.lists(keys, unique=True, max_size=200), asked=st.lists(keys, min_size=1, max_size=40))
 def test_exactly_the_stored_rows_are_found_again(ids, asked):
     ids = np.array(ids, np.int64)
@@ -49,7 +49,7 @@ def test_exactly_the_stored_rows_are_found_again(ids, asked):
             np.testing.assert_array_equal(row.view(np.float32), rows[where[i]])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), count=st.integers(1, 30))
 def test_changed_bucket_is_lost_or_holds_valid_rows(data, count):
     ids = np.arange(count)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.extensions.top_items import best_items
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import write_delta
 from tests.support.plain_filters import passes
 from tests.support.ranked import MODEL, RECORDS, best, columns_of, histories, ranked_delta, write_ranked
 
@@ -20,28 +20,18 @@ ITEMS = range(300)
 RECORDED = range(0, 300, 3)
 
 
-@pytest.fixture(params=[{"sessions": 1}, {"compute": "inline"}])
-def opened(request, tmp_path):
-    processors = []
-
-    def make(**options):
-        write_ranked(tmp_path / "repository", ITEMS, recorded=options.pop("recorded", RECORDED))
-        config = ProcessorConfig(repository=str(tmp_path / "repository"), undo_depth=8, **request.param, **options)
-        processors.append(Processor.initialize(config))
-        return processors[-1]
-
-    yield make
-    for processor in processors:
-        processor.close()
-
-
 @pytest.fixture
-def upload(tmp_path):
-    def apply(processor, delta):
-        write_delta(tmp_path / "upload", delta)
-        processor.apply_delta(MODEL, data=(tmp_path / "upload").read_bytes())
+def opened(open_repository):
+    return partial(open_repository, partial(write_ranked, items=ITEMS, recorded=RECORDED))
 
-    return apply
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    """For tests that only ask."""
+    folder = tmp_path_factory.mktemp("chosen")
+    write_ranked(folder, ITEMS, recorded=RECORDED)
+    with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as opened:
+        yield opened
 
 
 def ask(processor, users, k=10, wanted=None, **more):
@@ -77,8 +67,8 @@ FIRST = dict.fromkeys(ITEMS, 0)
         {"category": "no such text"},
     ],
 )
-def test_items_that_pass_are_ranked_as_if_there_were_no_others(opened, wanted):
-    processor, records = opened(), records_at(0, RECORDED)
+def test_items_that_pass_are_ranked_as_if_there_were_no_others(processor, wanted):
+    records = records_at(0, RECORDED)
     for users in ([[1, 2]], [[5], [], [7, 8]]):
         reply = ask(processor, users, 20, wanted)
         lists = [expected(FIRST, 0, user, 20, lambda key: passes(wanted, records.get(key))) for user in users]
@@ -90,10 +80,11 @@ def test_items_that_pass_are_ranked_as_if_there_were_no_others(opened, wanted):
 
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
-def test_what_a_delta_takes_out_is_in_no_reply_of_its_generation(opened, upload):
-    processor, records, contents = opened(), records_at(0, RECORDED), dict(FIRST)
+@pytest.mark.parametrize("compute", ["threads", "inline"])
+def test_what_a_delta_takes_out_is_in_no_reply_of_its_generation(opened, upload, compute):
+    processor, records, contents = opened(compute=compute), records_at(0, RECORDED), dict(FIRST)
     states = {0: (dict(contents), dict(records))}
-    for step in range(1, 6):
+    for step in range(1, 5):
         recorded, gone = range(step, 300, 4), [key for key in records if key % 5 == step % 5]
         unrecorded = set(gone) - set(recorded)
         upload(processor, ranked_delta(step, [step], [250 + step], recorded=recorded, unrecorded=unrecorded))
@@ -127,8 +118,8 @@ def check(processor, step, contents, records):
         np.testing.assert_allclose(reply.outputs["scores"][0], scores, atol=1e-5)
 
 
-def test_listed_items_alone_count_and_nothing_is_scanned(opened, monkeypatch):
-    processor, records = opened(), records_at(0, RECORDED)
+def test_listed_items_alone_count_and_nothing_is_scanned(processor, monkeypatch):
+    records = records_at(0, RECORDED)
     monkeypatch.setattr(best_items, "rank_rows", None)
     allowed = [9, 3, 12, 999, 3, 30, 1]
     reply = ask(processor, [[1, 2]], 10, allow=np.array(allowed))
@@ -143,8 +134,7 @@ def test_listed_items_alone_count_and_nothing_is_scanned(opened, monkeypatch):
         assert reply.outputs["item_ids"][n].tolist() == ids.tolist()
 
 
-def test_blocked_and_seen_items_do_not_count(opened):
-    processor = opened()
+def test_blocked_and_seen_items_do_not_count(processor):
     every = ask(processor, [[1, 2]], 300).outputs["item_ids"][0].tolist()
     reply = ask(processor, [[1, 2]], 300, block=np.array(every[:50]), seen=Ragged.of([every[60:70]]))
     assert reply.outputs["item_ids"][0].tolist() == every[50:60] + every[70:]
@@ -158,8 +148,8 @@ def test_blocked_and_seen_items_do_not_count(opened):
     assert ask(processor, [[1, 2]], 5, block=np.array([10**9])).outputs["item_ids"][0].tolist() == every[:5]
 
 
-def test_candidates_pass_the_filter_and_history_among_them_counts(opened):
-    processor, records = opened(), records_at(0, RECORDED)
+def test_candidates_pass_the_filter_and_history_among_them_counts(processor):
+    records = records_at(0, RECORDED)
     reply = ask(processor, [[3, 6]], 50, {"stock": {"in": [1, 2, 3]}}, item=np.arange(0, 60, 3))
     wanted = {key for key in range(0, 60, 3) if records[key]["stock"]}
     assert set(reply.outputs["item_ids"][0].tolist()) == wanted
@@ -198,9 +188,9 @@ def test_requests_with_one_filter_share_a_scan_and_others_do_not(opened):
         ({"other": np.array([1])}, "other"),
     ],
 )
-def test_what_chooses_no_items_is_refused_by_name(opened, more, message):
+def test_what_chooses_no_items_is_refused_by_name(processor, more, message):
     with pytest.raises(BadInput) as refused:
-        ask(opened(), [[1]], 3, **more)
+        ask(processor, [[1]], 3, **more)
     assert message in str(refused.value)
 
 
@@ -214,7 +204,7 @@ def test_versions_without_filters_say_so(tmp_path):
         assert ask(processor, [[1]], 3, block=np.array([5])).outputs["item_ids"].shape == (1, 3)
 
 
-def test_filters_and_lists_count_as_ids(opened):
+def test_filters_and_lists_and_long_clauses_count_as_ids(opened):
     processor = opened(limits=RequestLimits(max_ids=650))
     assert ask(processor, [[1], [2]], 3).outputs["item_ids"].shape == (2, 3)
     with pytest.raises(TooLarge, match="max_ids: expected at most 650 items to rank"):
@@ -224,20 +214,14 @@ def test_filters_and_lists_count_as_ids(opened):
     ):
         ask(processor, [[1], [2]], 3, allow=np.arange(400))
 
-
-def test_clauses_that_take_long_count_as_more(opened):
-    processor = opened(limits=RequestLimits(max_ids=650))
-    assert ask(processor, [[1]], 3, {name: {"not": 3} for name in ("stock", "price")}).outputs["item_ids"].shape == (
-        1,
-        3,
-    )
+    quick = {name: {"not": 3} for name in ("stock", "price")}
+    assert ask(processor, [[1]], 3, quick).outputs["item_ids"].shape == (1, 3)
     for wanted in ({"tags": "t1", "stock": 1}, {"stock": {"in": list(range(40))}, "price": 1}):
         with pytest.raises(TooLarge, match="max_ids: expected at most 650 items to rank"):
             ask(processor, [[1]], 3, wanted)
 
 
-def test_empty_filter_and_empty_lists_leave_what_they_say(opened):
-    processor = opened()
+def test_empty_filter_and_empty_lists_leave_what_they_say(processor):
     every = ask(processor, [[1]], 5).outputs["item_ids"].tolist()
     assert ask(processor, [[1]], 5, filter=Strings.of([""])).outputs["item_ids"].tolist() == every
     assert ask(processor, [[1]], 5, block=np.empty(0, np.int64)).outputs["item_ids"].tolist() == every

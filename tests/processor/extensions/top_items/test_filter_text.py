@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
@@ -149,6 +149,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from([*BY_NAME, "other"]), json_values, max_size=3))
 def test_any_json_is_read_or_refused(wanted):
     clauses = []
@@ -160,6 +161,7 @@ def test_any_json_is_read_or_refused(wanted):
             assert number is None or not math.isnan(number)
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_read_or_refused(data):
     with suppress(BadInput):

@@ -15,7 +15,6 @@ from freshet_serving.processor.extensions.top_items import best_items, row_ranki
 from freshet_serving.processor.extensions.top_items.item_ranker import MAX_QUEUED
 from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.sessions.request import MAX_TOP_ITEMS
 from freshet_serving.processor.tables.budgets import Budgets
 from tests.support.packages import make_inputs, write_package
@@ -29,29 +28,23 @@ LONG = [int(i) for i in np.random.default_rng(5).integers(0, 45, 50)]
 HISTORIES = ([], [7], [1, 2, 3, 4, 5, 6, 7], LONG[:LENGTH], LONG, [1000], [3, 3, 3])
 
 
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    """For tests that only ask."""
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked(folder, ITEMS)
+    with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as opened:
+        yield opened
+
+
 @pytest.fixture
-def opened(tmp_path):
+def opened(open_repository):
     """Makes a processor of a model that ranks items."""
-    processors = []
 
     def make(items=ITEMS, dtype="float32", notes=None, **options):
-        write_ranked(tmp_path / "repository", items, dtype=dtype, notes=notes)
-        config = ProcessorConfig(repository=str(tmp_path / "repository"), undo_depth=8, **(options or {"sessions": 1}))
-        processors.append(Processor.initialize(config))
-        return processors[-1]
+        return open_repository(partial(write_ranked, items=items, dtype=dtype, notes=notes), **options)
 
-    yield make
-    for processor in processors:
-        processor.close()
-
-
-@pytest.fixture
-def upload(tmp_path):
-    def apply(processor, delta):
-        write_delta(tmp_path / "upload", delta)
-        processor.apply_delta(MODEL, data=(tmp_path / "upload").read_bytes())
-
-    return apply
+    return make
 
 
 @pytest.fixture
@@ -109,13 +102,13 @@ def test_rows_of_other_types_rank_as_candidates_do(opened, dtype):
     assert (np.diff(reply.outputs["scores"][0]) <= 0).all()
 
 
-def test_every_user_has_a_row_of_best_items(opened):
+def test_every_user_has_a_row_of_best_items(processor):
     users = [[1], [], [5, 6, 7], LONG]
-    assert_best(opened().process(ask(4, *users)), FIRST, 0, users, 4)
+    assert_best(processor.process(ask(4, *users)), FIRST, 0, users, 4)
 
 
-def test_all_forms_of_a_history_give_the_same_items(opened):
-    processor, events = opened(), np.array([3, 4, 9])
+def test_all_forms_of_a_history_give_the_same_items(processor):
+    events = np.array([3, 4, 9])
     wanted = processor.process(ask(5, events.tolist())).outputs["item_ids"]
     shared = {"history.item": events, "history.row_splits": np.array([0, 3])}
     padded = {"history.item": np.array([[3, 4, 9, 0]]), "history.lengths": np.array([3])}
@@ -124,8 +117,7 @@ def test_all_forms_of_a_history_give_the_same_items(opened):
         assert np.array_equal(reply.outputs["item_ids"], wanted)
 
 
-def test_equal_scores_are_ordered_by_id(opened):
-    processor = opened()
+def test_equal_scores_are_ordered_by_id(processor):
     assert processor.process(ask(6, [])).outputs["item_ids"].tolist() == [[0, 1, 2, 3, 4, 5]]
     ids = processor.process(ask(40, [30])).outputs["item_ids"][0].tolist()
     # These pairs have one row each.
@@ -168,7 +160,7 @@ def test_deltas_removals_and_a_rollback_change_the_items(opened, upload):
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
 @pytest.mark.parametrize("options", LAYOUTS[:2])
 def test_reply_is_of_one_generation_while_deltas_arrive(opened, upload, options):
-    processor, last = opened(**options), 25
+    processor, last = opened(**options), 15
     contents = {0: dict(FIRST)}
     for step in range(1, last + 1):
         # An item comes with each step, and is gone with the next one.
@@ -202,13 +194,12 @@ def test_reply_is_of_one_generation_while_deltas_arrive(opened, upload, options)
 
 
 @pytest.mark.parametrize("k", [-1, MAX_TOP_ITEMS + 1, 10**12])
-def test_hostile_number_of_items_is_refused(opened, k):
+def test_hostile_number_of_items_is_refused(processor, k):
     with pytest.raises(BadInput, match=f"top_items: expected 1 to {MAX_TOP_ITEMS}, got {k}"):
-        opened().process(ask(k))
+        processor.process(ask(k))
 
 
-def test_candidates_beside_the_number_are_ranked(opened):
-    processor = opened()
+def test_candidates_beside_the_number_are_ranked(processor):
     inputs = {"item": np.array([9, 1, 30, 4, 77, 9, 31]), **histories([1])}
     reply = processor.process(PredictRequest(MODEL, inputs, top_items=3))
     scored = processor.process(PredictRequest(MODEL, {**inputs, "item": np.array([1, 4, 9, 30, 31])}))
@@ -221,9 +212,9 @@ def test_candidates_beside_the_number_are_ranked(opened):
 
 
 @pytest.mark.parametrize("inputs", [{}, {"history.item": np.array([1])}, {**histories([1]), "other": np.array([1])}])
-def test_other_inputs_are_checked_as_for_candidates(opened, inputs):
+def test_other_inputs_are_checked_as_for_candidates(processor, inputs):
     with pytest.raises(BadInput, match="input"):
-        opened().process(PredictRequest(MODEL, inputs, top_items=3))
+        processor.process(PredictRequest(MODEL, inputs, top_items=3))
 
 
 def test_model_without_items_to_rank_is_refused(tmp_path):
@@ -244,8 +235,7 @@ def test_version_without_the_note_is_refused(opened):
         opened(notes={}).process(ask(3))
 
 
-def test_items_in_a_row_store_are_refused(opened, monkeypatch):
-    processor = opened()
+def test_items_in_a_row_store_are_refused(processor, monkeypatch):
     monkeypatch.setattr(processor.predictor.replica(MODEL), "remote", SimpleNamespace(holds=lambda table: table == 0))
     with pytest.raises(BadInput, match="expected a table in memory, got 'item', whose rows are in a row store"):
         processor.process(ask(3))
@@ -253,15 +243,15 @@ def test_items_in_a_row_store_are_refused(opened, monkeypatch):
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
 def test_table_with_a_memory_budget_is_ranked_whole(opened, upload, tmp_path):
-    items = range(2000)
+    items = range(800)
     processor = opened(items, sessions=1, budgets=Budgets({f"{MODEL}/*": 1}, tmp_path))
     assert_best(processor.process(ask(50, [1, 2])), dict.fromkeys(items, 0), 0, [[1, 2]], 50)
     contents = dict.fromkeys(items, 0)
-    for step in range(1, 6):
-        upload(processor, ranked_delta(step, list(range(step, 2000, 7))))
-        contents |= dict.fromkeys(range(step, 2000, 7), step)
+    for step in range(1, 4):
+        upload(processor, ranked_delta(step, list(range(step, 800, 7))))
+        contents |= dict.fromkeys(range(step, 800, 7), step)
         # Meanwhile rows move to the log, and their places are used again.
-        found = [processor.process(ask(50, [1, 2])) for _ in range(20)]
+        found = [processor.process(ask(50, [1, 2])) for _ in range(10)]
         assert len({reply.outputs["scores"].tobytes() for reply in found}) == 1
         assert_best(found[0], contents, step, [[1, 2]], 50)
 

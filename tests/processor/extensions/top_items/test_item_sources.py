@@ -69,10 +69,12 @@ def test_tables_by_another_hash_are_no_sources():
     assert ItemRanking.of(made).sources == {}
 
 
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.recursive(
-        st.none() | st.integers() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+        st.none() | st.integers() | st.floats() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+        max_leaves=6,
     )
 )
 def test_notes_of_any_kind_are_read(noted):

@@ -1,15 +1,15 @@
 """Popular, new and like items: equal to a plain sort, under deltas, removals, filters and rollbacks."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from freshet_serving.processor.columns import Ragged, Strings
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.package.delta import write_delta
 from tests.support.ranked import MODEL, NUMBERS, columns_of, numbers_of, ranked_delta, write_ranked
 from tests.support.towers import MODEL as PAIR
 from tests.support.towers import World, change, write_towers
@@ -30,38 +30,14 @@ def listed(numbers_by_item, items, column, k):
     ]
 
 
-@pytest.fixture
-def opened(tmp_path):
-    processors = []
-
-    def make(write, *given, **options):
-        write(tmp_path / "repository", *given, **options)
-        config = ProcessorConfig(repository=str(tmp_path / "repository"), undo_depth=8, sessions=1)
-        processors.append(Processor.initialize(config))
-        return processors[-1]
-
-    yield make
-    for processor in processors:
-        processor.close()
-
-
-@pytest.fixture
-def upload(tmp_path):
-    def apply(processor, delta):
-        write_delta(tmp_path / "upload", delta)
-        processor.apply_delta(delta.model, data=(tmp_path / "upload").read_bytes())
-
-    return apply
-
-
 def top(processor, source, k=6, **more):
     reply = processor.process(PredictRequest(MODEL, {"source": Strings.of([source]), **more}, top_items=k))
     return reply.outputs["item_ids"][0].tolist(), reply.outputs["scores"][0]
 
 
-def test_sources_rank_by_their_numbers(opened):
+def test_sources_rank_by_their_numbers(open_repository):
     pairs = numbers(ITEMS)
-    processor = opened(write_ranked, ITEMS, numbers=pairs)
+    processor = open_repository(partial(write_ranked, numbers=pairs), ITEMS)
     for column, (source, scale, shift) in enumerate((("popular", 2.0, -20.0), ("new", 4096.0, 0.0))):
         ids, scores = top(processor, source)
         assert ids == listed(pairs, ITEMS, column, 6)
@@ -70,9 +46,9 @@ def test_sources_rank_by_their_numbers(opened):
 
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
-def test_deltas_removals_and_a_rollback_change_what_is_popular(opened, upload):
+def test_deltas_removals_and_a_rollback_change_what_is_popular(open_repository, upload):
     pairs = numbers(ITEMS)
-    processor = opened(write_ranked, ITEMS, numbers=pairs)
+    processor = open_repository(partial(write_ranked, numbers=pairs), ITEMS)
     before = top(processor, "popular", 40)[0]
     after = {**pairs, 7: (50.0, 0.5), 99: (3.0, 2.0)}
     delta = ranked_delta(1, [99], removed=[3])
@@ -90,9 +66,9 @@ def test_deltas_removals_and_a_rollback_change_what_is_popular(opened, upload):
 
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
-def test_rows_of_items_that_are_not_there_do_not_count(opened, upload):
+def test_rows_of_items_that_are_not_there_do_not_count(open_repository, upload):
     pairs = numbers(range(60))
-    processor = opened(write_ranked, ITEMS, numbers=pairs)
+    processor = open_repository(partial(write_ranked, numbers=pairs), ITEMS)
     assert top(processor, "new", 9)[0] == listed(pairs, ITEMS, 1, 9)
     # The numbers of the items that this removes stay.
     gone = listed(pairs, ITEMS, 1, 3)
@@ -101,9 +77,9 @@ def test_rows_of_items_that_are_not_there_do_not_count(opened, upload):
 
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
-def test_filters_and_lists_hold_for_sources(opened, upload):
+def test_filters_and_lists_hold_for_sources(open_repository, upload):
     pairs = numbers(ITEMS)
-    processor = opened(write_ranked, ITEMS, numbers=pairs, recorded=ITEMS)
+    processor = open_repository(partial(write_ranked, numbers=pairs, recorded=ITEMS), ITEMS)
     step = dict.fromkeys(ITEMS, 0)
     for _ in range(2):
         stock = {item: columns_of([item], step[item])["stock"][0] for item in ITEMS}
@@ -120,9 +96,9 @@ def test_filters_and_lists_hold_for_sources(opened, upload):
 
 
 @pytest.mark.parametrize("entity", [True, False])
-def test_items_are_like_others_by_their_vectors(opened, upload, entity):
+def test_items_are_like_others_by_their_vectors(open_repository, upload, entity):
     world = World.first(ITEMS, entity)
-    processor = opened(write_towers, world)
+    processor = open_repository(write_towers, world)
 
     worlds = [world]
 
@@ -148,20 +124,20 @@ def test_items_are_like_others_by_their_vectors(opened, upload, entity):
     assert (reply.outputs["item_ids"].shape, reply.unfilled) == ((1, 0), 8)
 
 
-def test_items_of_two_towers_whose_ids_are_strings_have_like_ones(opened):
+def test_items_of_two_towers_whose_ids_are_strings_have_like_ones(open_repository):
     world = World.first(ITEMS, "texts")
-    processor = opened(write_towers, world)
+    processor = open_repository(write_towers, world)
     ask = {"like": Strings.of(["item 4"]), "block": Ragged.of([["item 5"]])}
     ids = processor.process(PredictRequest(PAIR, ask, top_items=50)).outputs["item_ids"][0]
     assert {str(i) for i in ids} == {f"item {i}" for i in ITEMS if i not in (4, 5)}
 
 
 @pytest.mark.unguarded("each delta has a matrix of its own, so all scores move")
-def test_sources_follow_many_deltas_and_rollbacks(opened, upload):
+def test_sources_follow_many_deltas_and_rollbacks(open_repository, upload):
     random = np.random.default_rng(4)
     states = [(0, numbers(ITEMS))]
-    processor = opened(write_ranked, ITEMS, numbers=states[0][1])
-    for step in range(1, 13):
+    processor = open_repository(partial(write_ranked, numbers=states[0][1]), ITEMS)
+    for step in range(1, 9):
         if len(states) > 2 and random.random() < 0.4:
             states.pop()
             processor.rollback(MODEL, Generation(1, states[-1][0]))

@@ -17,11 +17,9 @@ ITEMS = range(60)
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(open_repository):
     world = World.first(ITEMS, "filters")
-    write_towers(tmp_path / "repository", world)
-    with Processor.initialize(ProcessorConfig(str(tmp_path / "repository"), undo_depth=8, sessions=1)) as processor:
-        yield processor, world
+    return open_repository(write_towers, world), world
 
 
 def in_stock(world):
@@ -44,7 +42,7 @@ def check(processor, worlds, k=9):
 
 
 @pytest.mark.parametrize("catches_up", [True, False])
-def test_filters_are_of_the_pin_where_vectors_lag(opened, tmp_path, monkeypatch, catches_up):
+def test_filters_are_of_the_pin_where_vectors_lag(opened, upload, monkeypatch, catches_up):
     processor, world = opened
     if not catches_up:
         monkeypatch.setattr(ItemVectors, "advance", lambda self, state: False)
@@ -56,8 +54,7 @@ def test_filters_are_of_the_pin_where_vectors_lag(opened, tmp_path, monkeypatch,
     )  # fmt: skip
     for step, more in enumerate(changes, 1):
         worlds[step], delta = change(worlds[step - 1], step, **more)
-        write_delta(tmp_path / "upload", delta)
-        processor.apply_delta(MODEL, data=(tmp_path / "upload").read_bytes())
+        upload(processor, delta)
         check(processor, worlds)
         if catches_up:
             while processor.host.upkeep.maintain():
@@ -77,26 +74,23 @@ def test_allowed_and_blocked_items_are_ranked_by_vectors(opened):
     assert reply.unfilled == 6
 
 
-def test_items_whose_ids_are_strings_are_named(tmp_path):
+def test_items_whose_ids_are_strings_are_named(open_repository, upload):
     world = World.first(ITEMS, "texts")
-    write_towers(tmp_path / "repository", world)
-    config = ProcessorConfig(str(tmp_path / "repository"), sessions=1, delta_guard="off")
-    with Processor.initialize(config) as processor:
-        for step, more in enumerate(({}, {"put": [3, 80], "items": [4, 80], "removed": [7]}, {"dense": ["item"]})):
-            if step:
-                world, delta = change(world, step, **more)
-                write_delta(tmp_path / "upload", delta)
-                processor.apply_delta(MODEL, data=(tmp_path / "upload").read_bytes())
-            while processor.host.upkeep.maintain():
-                pass
-            for user in USERS:
-                reply = processor.process(PredictRequest(MODEL, {"user": np.array([user])}, top_items=8))
-                names, found = reply.outputs["item_ids"][0].tolist(), reply.outputs["scores"][0]
-                ids = np.array([int(name.removeprefix("item ")) for name in names])
-                assert_best(ids, found, world, world, user, 8)
-                candidates = {"user": np.array([user]), "item": Strings.of(names)}
-                scored = processor.process(PredictRequest(MODEL, candidates)).outputs["score"][:, 0]
-                np.testing.assert_allclose(scored, found, atol=1e-5)
+    processor = open_repository(write_towers, world, delta_guard="off")
+    for step, more in enumerate(({}, {"put": [3, 80], "items": [4, 80], "removed": [7]}, {"dense": ["item"]})):
+        if step:
+            world, delta = change(world, step, **more)
+            upload(processor, delta)
+        while processor.host.upkeep.maintain():
+            pass
+        for user in USERS:
+            reply = processor.process(PredictRequest(MODEL, {"user": np.array([user])}, top_items=8))
+            names, found = reply.outputs["item_ids"][0].tolist(), reply.outputs["scores"][0]
+            ids = np.array([int(name.removeprefix("item ")) for name in names])
+            assert_best(ids, found, world, world, user, 8)
+            candidates = {"user": np.array([user]), "item": Strings.of(names)}
+            scored = processor.process(PredictRequest(MODEL, candidates)).outputs["score"][:, 0]
+            np.testing.assert_allclose(scored, found, atol=1e-5)
 
 
 STEPS = st.lists(
@@ -108,7 +102,7 @@ STEPS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(steps=STEPS)
 def test_filters_hold_over_deltas_removals_towers_passes_and_rollbacks(tmp_path_factory, steps):
     folder, world = tmp_path_factory.mktemp("towers"), World.first(ITEMS, "filters")

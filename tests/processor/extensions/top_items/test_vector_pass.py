@@ -35,12 +35,10 @@ WORK = st.one_of(DELTAS, DELTAS, st.integers(1, 3), st.sampled_from(["slice", "s
 class Played:
     """A version, and the world of each generation that it has served, by digest."""
 
-    def __init__(self, folder, entity, undo_depth, tiered):
-        first = World.first(ITEMS, entity)
-        files = VersionReader(write_towers(folder, first))
+    def __init__(self, package, first, undo_depth, tier_folder):
         # With a budget every settled row is cold.
-        budgets = Budgets({f"{MODEL}/*": 1}, folder) if tiered else None
-        self.version = ServedVersion(files, undo_depth, SystemClock(), budgets=budgets)
+        budgets = Budgets({f"{MODEL}/*": 1}, tier_folder) if tier_folder else None
+        self.version = ServedVersion(VersionReader(package), undo_depth, SystemClock(), budgets=budgets)
         self.version.attach_replicas(connect(self.version))
         self.worlds = {self.version.digest: first}
         self.chain = [self.version.digest]
@@ -98,18 +96,22 @@ class Played:
             np.testing.assert_allclose(row, of.item_vector(key), atol=1e-5)
 
 
-@pytest.mark.parametrize("at_once", [3, 1000])
 @pytest.mark.parametrize("entity", [True, False])
-def test_vectors_are_of_the_generation_that_is_named(entity, at_once, tmp_path_factory, monkeypatch):
-    monkeypatch.setattr(vector_pass, "AT_ONCE", at_once)
+def test_vectors_are_of_the_generation_that_is_named(entity, tmp_path_factory, monkeypatch):
+    repository = tmp_path_factory.mktemp("repository")
+    package = write_towers(repository, World.first(ITEMS, entity))
     monkeypatch.setattr(vector_pass, "ROWS", 7)
     monkeypatch.setattr(item_vectors, "SLICE_S", 0.0)
     monkeypatch.setattr(item_vectors, "LONGEST_SLICE_S", 0.0)
 
-    @given(st.lists(WORK, min_size=1, max_size=14), st.sampled_from([0, 2, 4]), st.sampled_from([False, False, True]))
-    @settings(max_examples=60, deadline=None)
-    def play(works, undo_depth, tiered):
-        played = Played(tmp_path_factory.mktemp("played"), entity, undo_depth, tiered)
+    @given(
+        st.lists(WORK, min_size=1, max_size=14), st.sampled_from([0, 2, 4]), st.sampled_from([False, False, True]),
+        st.sampled_from([3, 1000]),
+    )  # fmt: skip
+    @settings(max_examples=40, deadline=None)
+    def play(works, undo_depth, tiered, at_once):
+        monkeypatch.setattr(vector_pass, "AT_ONCE", at_once)
+        played = Played(package, World.first(ITEMS, entity), undo_depth, tiered and repository)
         for work in works:
             played.play(work)
         played.settle()

@@ -3,33 +3,20 @@
 import numpy as np
 import pytest
 
-from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
+from freshet_serving.processor.engine import PredictRequest
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.delta import write_delta
 from tests.support.towers import MODEL, USERS, World, assert_best, change, note, write_towers
 
 ITEMS = range(40)
 
 
 @pytest.fixture
-def opened(tmp_path):
-    processors = []
-
+def opened(open_repository):
     def make(entity=True, notes=None, **options):
         world = World.first(ITEMS, entity)
-        write_towers(tmp_path / "repository", world, notes=notes)
-        config = ProcessorConfig(repository=str(tmp_path / "repository"), undo_depth=8, **(options or {"sessions": 1}))
-        processors.append(Processor.initialize(config))
-        return processors[-1], world
+        return open_repository(write_towers, world, notes, **options), world
 
-    yield make
-    for processor in processors:
-        processor.close()
-
-
-def upload(processor, delta, tmp_path):
-    write_delta(tmp_path / "upload", delta)
-    processor.apply_delta(MODEL, data=(tmp_path / "upload").read_bytes())
+    return make
 
 
 def ask(k, users):
@@ -47,8 +34,7 @@ def check(processor, worlds, k=7):
     return reply
 
 
-@pytest.mark.parametrize("options", [{"sessions": 2}, {"compute": "inline"}])
-@pytest.mark.parametrize("entity", [True, False])
+@pytest.mark.parametrize(("entity", "options"), [(True, {"sessions": 2}), (False, {"compute": "inline"})])
 def test_scores_are_those_of_candidates(opened, entity, options):
     processor, world = opened(entity, **options)
     reply = check(processor, {0: world})
@@ -59,7 +45,7 @@ def test_scores_are_those_of_candidates(opened, entity, options):
 
 
 @pytest.mark.parametrize("entity", [True, False])
-def test_lists_follow_deltas_and_name_vectors_that_lag(opened, entity, tmp_path):
+def test_lists_follow_deltas_and_name_vectors_that_lag(opened, upload, entity):
     processor, world = opened(entity)
     worlds = {0: world}
     changes = (
@@ -68,7 +54,7 @@ def test_lists_follow_deltas_and_name_vectors_that_lag(opened, entity, tmp_path)
     )  # fmt: skip
     for step, more in enumerate(changes, 1):
         worlds[step], delta = change(worlds[step - 1], step, **more)
-        upload(processor, delta, tmp_path)
+        upload(processor, delta)
         reply = check(processor, worlds)
         assert reply.generation.step == step
         assert step > 2 or reply.item_generation is None

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Strings
@@ -51,6 +51,7 @@ def plain(pairs):
     return [(item, price if price == price else "nan", time) for item, price, time in pairs]
 
 
+@settings(max_examples=40)
 @given(events, events, st.sampled_from(["newest", "oldest"]))
 def test_appended_events_lie_by_time_and_are_added_once(kept, sent, keep):
     sequence = entry(keep=keep)
@@ -68,6 +69,7 @@ def test_appended_events_lie_by_time_and_are_added_once(kept, sent, keep):
         assert tuples(changed(APPEND, found, columns(sent), sequence)) == tuples(found)
 
 
+@settings(max_examples=40)
 @given(events, st.permutations(range(3)), st.lists(events, min_size=3, max_size=3))
 def test_order_of_appends_does_not_matter_to_what_is_there(kept, order, parts):
     sequence = entry(most=100)
@@ -81,6 +83,7 @@ def test_order_of_appends_does_not_matter_to_what_is_there(kept, order, parts):
     assert one[TIME].tolist() == two[TIME].tolist()
 
 
+@settings(max_examples=40)
 @given(events, events)
 def test_replaced_events_are_those_of_the_same_times(kept, sent):
     kept = sorted(kept, key=lambda event: event[-1])
@@ -91,6 +94,7 @@ def test_replaced_events_are_those_of_the_same_times(kept, sent):
     assert found[TIME].tolist() == sorted(found[TIME].tolist())
 
 
+@settings(max_examples=40)
 @given(events, events, st.booleans())
 def test_removed_events_are_gone_and_the_others_keep_their_order(kept, sent, timed):
     kept = sorted(kept, key=lambda event: event[-1])

@@ -1,7 +1,7 @@
 """Columns of one user as words: what is unpacked is what was packed, to the bit."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -29,6 +29,7 @@ def plain(column):
     return column.dtype.name, column.shape, column.tobytes()
 
 
+@settings(max_examples=50)
 @given(st.integers(1, 2**53 - 1), columns)
 def test_unpacked_is_what_was_packed(version, sent):
     words = packed(version, sent)

@@ -13,7 +13,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.extensions.user_state import user_states
 from freshet_serving.processor.extensions.user_state.state_counters import BLOCK
 from freshet_serving.processor.features.user_calls import PREPARE, REMOVE, REPLACE, SCORE, UserCall
-from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.models.zoo.sequence_models import make_batch, of_request, publish_untrained
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
 
 LONG = pytest.mark.long
@@ -26,9 +26,7 @@ COLUMNS = ("history.item", "history.action", "history.time")
 @pytest.fixture(scope="module", params=["hstu", pytest.param("stca", marks=LONG)])
 def package(request, tmp_path_factory):
     folder, timed = tmp_path_factory.mktemp(request.param), request.param == "hstu"
-    trainer = make_trainer(request.param, LENGTH, timed, units=8, layers=2)
-    trainer.learn(make_batch(64, (5, LENGTH), timed=timed))
-    publish(trainer, folder / "r", buckets=(1, ROWS))
+    publish_untrained(request.param, folder / "r", LENGTH, timed, (1, ROWS), units=8, layers=2)
     columns = make_batch(ROWS, (LENGTH,), seed=7, items=ITEMS + 10, timed=timed).columns
     return folder / "r", [of_request(columns, ROWS, user) for user in range(USERS)]
 

@@ -123,7 +123,7 @@ with words.locked(name):
     sys.stdin.readline()
 """
 COUNT = """
-for _ in range(300):
+for _ in range(100):
     while True:
         try:
             with words.locked(name):
@@ -159,7 +159,7 @@ def test_changes_of_two_processes_at_once_are_all_made(opened):
     with started(opened.memory, COUNT) as other:
         store, words = opened.stores[0], opened.words[0]
         made = 0
-        while made < 300:
+        while made < 100:
             try:
                 with words.locked(opened.name):
                     words.replace(opened.name, words.read_held(opened.name) + 1, store.erasures)
@@ -168,12 +168,12 @@ def test_changes_of_two_processes_at_once_are_all_made(opened):
                 continue
         assert other.stdout.readline() == "done\n"
         other.stdin.close()
-    assert words.read(opened.name)[0] == 600
+    assert words.read(opened.name)[0] == 200
 
 
 KEEP = """
 users = StateNames(store.secret)
-for turn in range(1, 1500):
+for turn in range(1, 400):
     name = users.name(b"", b"kept/m", b"mine%d" % (turn % 5), b"mine%d" % (turn % 5))
     with words.locked(name):
         while not words.replace(name, np.arange(turn, turn + 70 * (turn % 20) + 2), store.erasures):

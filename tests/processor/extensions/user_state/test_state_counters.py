@@ -6,7 +6,17 @@ import pytest
 
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.extensions.user_state import state_arena as arena
-from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, CAUSES, StateCounters, flops_of
+from freshet_serving.processor.extensions.user_state.state_counters import (
+    BEYOND,
+    BLOCK,
+    CAUSES,
+    KEPT,
+    ROUNDED,
+    UNASKED,
+    UNKEPT,
+    StateCounters,
+    flops_of,
+)
 
 
 def test_looks_are_counted_by_outcome():
@@ -14,11 +24,8 @@ def test_looks_are_counted_by_outcome():
     counters.looked(arena.HIT, 0.5, 20.0, 300)
     for outcome in CAUSES:
         counters.looked(outcome, 0.25, 0.0, 300)
-    counters.computed(True)
-    counters.computed(False)
-    counters.left_out()
-    counters.used_rounded()
-    counters.beyond()
+    for place in (KEPT, UNKEPT, UNASKED, ROUNDED, BEYOND):
+        counters.add(place)
     shown = by_name(counters.snapshot(4096), BLOCK)
     expected = {
         "hits": 1, "hit_age_s": 20.0, "look_s": 2.0, "kept": 1, "unkept": 1, "unasked": 1, "saved_flops": 300,

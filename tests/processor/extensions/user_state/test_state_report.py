@@ -7,7 +7,7 @@ import pytest
 from freshet_serving.processor.counter_block import Slot
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.extensions.user_state import state_arena as arena
-from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, StateCounters
+from freshet_serving.processor.extensions.user_state.state_counters import BLOCK, KEPT, StateCounters
 from freshet_serving.processor.extensions.user_state.state_report import user_state_report
 from freshet_serving.processor.extensions.user_state.user_counters import UserCounters
 from freshet_serving.processor.features.user_bounds import OldestUsers
@@ -35,7 +35,7 @@ def test_rates_ages_and_saved_work_are_of_hits_and_looks():
     counters = StateCounters()
     for outcome, age_s in ((arena.HIT, 3.0), (arena.HIT, 5.0), (arena.OTHER_ROWS, 0.0), (arena.ABSENT, 0.0)):
         counters.looked(outcome, 0.001, age_s, 1000)
-    counters.computed(True)
+    counters.add(KEPT)
     host = host_of()
     snapshot = {**counters.snapshot(4096), Slot(BLOCK, "repaired"): 9}
     host.counted = lambda version: snapshot if version.manifest.version == 1 else {}

@@ -171,13 +171,13 @@ class Store(RuleBasedStateMachine):
     @invariant()
     def free_pages_and_held_pages_are_all(self):
         for store in self.stores:
-            fresh = store._own.pages - int(store._books[arena.FRESH])
-            assert int(store._books[arena.FREE]) + fresh + int(store._counts.sum()) == store._own.pages
+            fresh = store.own.pages - int(store._books[arena.FRESH])
+            assert int(store._books[arena.FREE]) + fresh + int(store._counts.sum()) == store.own.pages
             free = store._free[: store._books[arena.FREE]].tolist()
             assert len(set(free)) == len(free)
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Store.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestStore = Store.TestCase
 
 
@@ -243,20 +243,7 @@ def test_state_that_was_begun_before_an_erasure_is_not_kept():
     assert store.erase() == 0
     assert not store.keep(name, 7, np.arange(3), [words], began)
     assert found(store, name, range(3), 700)[0] == arena.ABSENT
-    assert set(words.tolist()).isdisjoint(store._memory.tolist())
-
-
-def test_erasing_one_subject_leaves_the_owners_others_and_other_owners():
-    shared = memory()
-    store, eraser = opened(shared), opened(shared, 1)
-    asked = [(user, owner) for user in (1, 2) for owner in OWNERS]
-    for n, (user, owner) in enumerate(asked):
-        assert keep(store, name_of(store, user, owner), [1], words_of(n, 9))
-    names = StateNames(store.secret)
-    assert eraser.erase(names.owner(b"one"), names.subject(b"2")) == 1
-    assert [found(store, name_of(store, *who), [1], 9)[0] == arena.HIT for who in asked] == [True, True, False, True]
-    assert eraser.erase(names.owner(b"one")) == 1
-    assert [found(store, name_of(store, *who), [1], 9)[0] == arena.HIT for who in asked] == [False, True, False, True]
+    assert set(words.tolist()).isdisjoint(store.memory.tolist())
 
 
 def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
@@ -268,7 +255,7 @@ def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
     assert (outcome, age_s) == (arena.HIT, TTL_S)
     clock.advance(0.01)
     assert found(store, name_of(store, 1), [1], 700)[0] == arena.EXPIRED
-    store.sweep(PAGES)
+    store._sweep(PAGES)
     assert store.figures.expired == 1
     assert set(words.tolist()).isdisjoint(shared.tolist())
     # The cause outlives the state.
@@ -302,8 +289,8 @@ def test_full_store_admits_what_is_long_or_comes_again():
 def test_eviction_spares_what_was_read_and_its_cause_is_known():
     store = opened(memory())
     users = [user for user in filled(store) if found(store, name_of(store, user), [1], 200)[0] == arena.HIT]
-    for entry in range(store._own.entries):
-        store._memory[arena.HEADER + arena.HEAD + arena.ENTRY * entry + arena.TOUCHED] = 0
+    for entry in range(store.own.entries):
+        store.memory[arena.HEADER + arena.HEAD + arena.ENTRY * entry + arena.TOUCHED] = 0
     read, others = users[::3], [user for n, user in enumerate(users) if n % 3]
     for user in read:
         found(store, name_of(store, user), [1], 200)
@@ -332,7 +319,7 @@ def test_states_and_bytes_are_counted_by_scope():
         (0, 0),
     ]
     store.erase()
-    store.sweep(PAGES)
+    store._sweep(PAGES)
     assert [store.usage(scope) for scope in range(4)] == [(0, 0)] * 4
 
 

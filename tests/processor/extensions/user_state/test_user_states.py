@@ -18,7 +18,7 @@ from freshet_serving.processor.extensions.user_state.state_gate import StateGate
 from freshet_serving.processor.features.user_bounds import OldestUsers, UserBounds
 from freshet_serving.processor.tables.budgets import Budgets
 from freshet_serving.processor.versions.policy import ModelPolicy
-from tests.models.zoo.sequence_models import make_batch, make_trainer, of_request, publish
+from tests.models.zoo.sequence_models import make_batch, of_request, publish_untrained
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
 from tests.processor.extensions.user_state.user_parts import Parts
 
@@ -36,9 +36,7 @@ def package(request, tmp_path_factory):
     """The repository of a divided model of histories, and its requests, one of each user."""
     folder, timed = tmp_path_factory.mktemp(request.param), request.param == "hstu"
     options = {} if request.param == "din" else {"units": 8, "layers": 2}
-    trainer = make_trainer(request.param, LENGTH, timed, **options)
-    trainer.learn(make_batch(64, EVENTS, timed=timed))
-    publish(trainer, folder / "r", buckets=(1, ROWS))
+    publish_untrained(request.param, folder / "r", LENGTH, timed, (1, ROWS), **options)
     columns = make_batch(ROWS, EVENTS, seed=7, items=ITEMS + 10, timed=timed).columns
     return folder / "r", [of_request(columns, ROWS, user) for user in range(USERS)]
 
@@ -84,8 +82,7 @@ def counted(processor):
     return by_name(processor.predictor.replica("m").counted(), BLOCK)
 
 
-@pytest.mark.parametrize("tiered", [False, True], ids=["memory", "tiered"])
-@pytest.mark.parametrize("compute", ["threads", "inline"])
+@pytest.mark.parametrize(("compute", "tiered"), [("threads", True), ("inline", False)], ids=["tiered", "inline"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=(LONG, pytest.mark.campaign))])
 def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
     package, repository, tmp_path, compute, tiered, seed
@@ -314,7 +311,7 @@ def test_bounded_replies_are_of_the_two_generations_that_they_name(package, repo
     requests, dice, most = list(package[1]), np.random.default_rng(seed), 3
     with opened(repository, compute=compute, **bounded(steps=most)) as kept, opened(repository, 0) as plain:
         log, parts, line, ages = Log(repository, kept, seed), Parts(plain), [0], []
-        for turn in range(100):
+        for turn in range(70):
             action = dice.integers(0, 8)
             if action < 2:
                 log.publish({"item": log.some(6), "user": log.some(4)}, dense=bool(action))

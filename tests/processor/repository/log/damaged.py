@@ -1,4 +1,4 @@
-"""Chains that end at a record which no reader takes, as the code before this check wrote them (findings A1)."""
+"""Chains, and those that end at a record which no reader takes, as the code before this check wrote them (A1)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from freshet_serving.processor.repository.log.history import ChainLink
 from tests.support.packages import make_delta
 
 MILLISECONDS = 1.7e12
+
+
+def chain_of(version, count):
+    """The version's log, of so many deltas."""
+    change_log = ChangeLog.of(version)
+    for step in range(1, count + 1):
+        change_log.publish(make_delta(step, [step]))
+    return change_log
+
+
+def snapshot_at(change_log, step):
+    """A record of a snapshot whose files nobody looks at."""
+    change_log.snapshot(change_log.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
 
 
 def write_unchecked(version, change_log, record):

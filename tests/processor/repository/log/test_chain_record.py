@@ -68,6 +68,8 @@ def with_json(**changes):
         (with_json(step=-1), "step: expected int"),
         (with_json(at=float("inf")), "at, reason or top"),
         (with_json(at=-1.0), "at, reason or top"),
+        (with_json(at=10**400), "at: expected float"),
+        (with_json(format=["freshet-record/1"]), "format"),
         (with_json(top=6), "at, reason or top"),
         (with_json(previous="ab"), "previous, digest and parent"),
         (with_json(file="../1/deltas/7.safetensors"), "a file of the version"),

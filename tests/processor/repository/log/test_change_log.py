@@ -11,19 +11,13 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
 from freshet_serving.processor.package import whole_files
-from freshet_serving.processor.package.delta import Delta, write_delta
+from freshet_serving.processor.package.delta import Delta, parse_delta, write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name, sha256
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
-from tests.support.packages import make_delta, write_package
-
-
-@pytest.fixture
-def version(tmp_path):
-    write_package(tmp_path, users=range(6))
-    return Repository(tmp_path).version("small", 1)
+from tests.processor.repository.log.damaged import chain_of, snapshot_at
+from tests.support.packages import delta_bytes, make_delta
 
 
 def drop(version, step, **changes):
@@ -43,11 +37,6 @@ def refuse_to_write(path, number=errno.EROFS):
 
 def written(change_log):
     return (change_log.folder / record_name(change_log.history.number)).exists()
-
-
-def snapshot_at(change_log, step):
-    """A record of a snapshot whose files nobody looks at."""
-    change_log.snapshot(change_log.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
 
 
 def test_file_stays_when_its_record_state_is_unknown(version, monkeypatch):
@@ -90,12 +79,16 @@ def test_published_delta_is_a_file_and_its_record(version):
     assert change_log.path_of(link) == path.resolve()
 
 
-def test_upload_joins_the_change_log_only_by_its_record(version, tmp_path):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    data = (tmp_path / "made").read_bytes()
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, data)
-    assert kept.path.read_bytes() == data
+@pytest.fixture
+def upload(version):
+    """A change log, a delta whose file it has kept, and that file."""
+    change_log, delta = ChangeLog.of(version), make_delta(1, [1])
+    return change_log, delta, change_log.keep(delta, delta_bytes(1, [1]))
+
+
+def test_upload_joins_the_change_log_only_by_its_record(version, upload):
+    change_log, delta, kept = upload
+    assert parse_delta(kept.path.read_bytes()).step == 1
     assert ChangeLog.of(version).history.head.step == 0, "nobody adopts it"
     link = change_log.commit(delta, kept)
     assert ChangeLog.of(version).history.head == link
@@ -103,22 +96,12 @@ def test_upload_joins_the_change_log_only_by_its_record(version, tmp_path):
     assert kept.path.exists(), "what is part of the chain is not taken back"
 
 
-def test_uncommitted_upload_is_removed(version, tmp_path):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
-    change_log.forget(kept)
-    assert list((version.folder / "deltas").iterdir()) == []
-
-
 def hidden(version):
     return list((version.folder / "chain").glob(".*"))
 
 
-def test_prepared_record_counts_only_once_it_is_committed(version, tmp_path, monkeypatch):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+def test_prepared_record_counts_only_once_it_is_committed(version, upload, monkeypatch):
+    change_log, delta, kept = upload
     change_log.prepare(delta, kept)
     assert ChangeLog.of(version).history.head.step == 0
     assert len(hidden(version)) == 1
@@ -128,10 +111,8 @@ def test_prepared_record_counts_only_once_it_is_committed(version, tmp_path, mon
     assert hidden(version) == []
 
 
-def test_record_is_made_anew_if_another_writer_was_faster(version, tmp_path):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+def test_record_is_made_anew_if_another_writer_was_faster(version, upload):
+    change_log, delta, kept = upload
     change_log.prepare(delta, kept)
     ChangeLog.of(version).hold("elsewhere")
     link = change_log.commit(delta, kept)
@@ -140,19 +121,15 @@ def test_record_is_made_anew_if_another_writer_was_faster(version, tmp_path):
     assert hidden(version) == []
 
 
-def test_forgotten_delta_leaves_no_prepared_record(version, tmp_path):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+def test_forgotten_delta_leaves_no_prepared_record(version, upload):
+    change_log, delta, kept = upload
     change_log.prepare(delta, kept)
     change_log.forget(kept)
     assert hidden(version) == records(version) == list((version.folder / "deltas").iterdir()) == []
 
 
-def test_record_that_cannot_be_prepared_is_created_by_its_commit(version, tmp_path, monkeypatch):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    change_log = ChangeLog.of(version)
-    kept = change_log.keep(delta, (tmp_path / "made").read_bytes())
+def test_record_that_cannot_be_prepared_is_created_by_its_commit(version, upload, monkeypatch):
+    change_log, delta, kept = upload
     with monkeypatch.context() as patch:
         patch.setattr(whole_files.os, "fsync", lambda fd: refuse_to_write(fd, errno.ENOSPC))
         change_log.prepare(delta, kept)
@@ -161,9 +138,7 @@ def test_record_that_cannot_be_prepared_is_created_by_its_commit(version, tmp_pa
 
 
 def test_each_record_names_its_predecessor_from_the_manifest_on(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 2)
     change_log.rollback(1, "labels were late")
     change_log.hold("look at it")
     change_log.release()
@@ -226,9 +201,7 @@ def test_misnamed_or_malformed_file_is_not_adopted(version):
 
 
 def test_step_after_a_rollback_is_new_on_the_old_parent(version):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 8):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 7)
     change_log.rollback(4)
     with pytest.raises(Conflict, match="step 5 is already used; the next one is 8"):
         change_log.publish(make_delta(5, [5], tag=50))
@@ -272,9 +245,7 @@ def test_reader_starting_at_a_snapshot_can_reach_back(version, monkeypatch):
 
 
 def test_unwritten_adoption_stays_unwritten_after_reading_the_whole_log(version, monkeypatch):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 5):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 4)
     snapshot_at(change_log, 4)
     drop(version, 5)
     with monkeypatch.context() as patched:
@@ -289,34 +260,17 @@ def test_unwritten_adoption_stays_unwritten_after_reading_the_whole_log(version,
     assert written(other)
 
 
-def test_publisher_sees_deltas_published_by_other_writers(version):
-    change_log, other = ChangeLog.of(version), ChangeLog.of(version)
-    change_log.publish(make_delta(1, [1]))
-    assert other.publish(make_delta(2, [2])).step == 2
-
-
-def test_rollback_before_the_snapshot_reaches_readers_that_began_there(version):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 6):
-        change_log.publish(make_delta(step, [step]))
+@pytest.mark.parametrize("kind", ["rollback", "hold"])
+def test_change_before_the_snapshot_reaches_readers_that_began_there(version, kind):
+    change_log = chain_of(version, 5)
     snapshot_at(change_log, 4)
     other = ChangeLog.of(version)
-    change_log.rollback(2)
-    assert [record.kind for record in other.look()] == ["rollback"]
-    assert other.history.head == change_log.history.head
-    assert ChangeLog.of(version).history.head == change_log.history.head
-
-
-def test_hold_before_the_snapshot_reaches_readers_that_began_there(version):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 6):
-        change_log.publish(make_delta(step, [step]))
-    snapshot_at(change_log, 4)
-    other = ChangeLog.of(version)
-    change_log.hold("1.3 held", change_log.history.on_line(2))
-    assert [record.kind for record in other.look()] == ["hold"]
-    assert other.history.target == change_log.history.target
-    assert ChangeLog.of(version).history.target.step == 2
+    change_log.rollback(2) if kind == "rollback" else change_log.hold("1.3 held", change_log.history.on_line(2))
+    assert [record.kind for record in other.look()] == [kind]
+    for reader in (other, ChangeLog.of(version)):
+        assert reader.history.head == change_log.history.head
+        assert reader.history.target == change_log.history.target
+    assert change_log.history.target.step == 2
 
 
 def test_first_of_several_holds_at_a_step_suffices(version):
@@ -414,9 +368,7 @@ def test_record_is_created_exclusively_without_hard_links(version, monkeypatch):
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(whole_files.os, "link", none)
-    change_log = ChangeLog.of(version)
-    for step in (1, 2):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 2)
     path = version.folder / record_name(3)
     path.write_bytes(b"")
     assert change_log.look() == [], "somebody is about to write it"
@@ -466,10 +418,7 @@ def test_full_disk_is_reported_and_leaves_nothing_behind(version, monkeypatch):
 
 @pytest.fixture
 def watched(version):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 5):
-        change_log.publish(make_delta(step, [step]))
-    return change_log
+    return chain_of(version, 4)
 
 
 def test_record_that_does_not_continue_its_predecessor_is_reported(version, watched):
@@ -490,10 +439,10 @@ def test_delta_whose_file_was_replaced_is_not_read(version, watched):
         watched.read_delta(link)
 
 
-def test_forget_keeps_a_file_that_another_writer_kept(version, tmp_path):
-    write_delta(tmp_path / "made", delta := make_delta(1, [1]))
-    data, one, other = (tmp_path / "made").read_bytes(), ChangeLog.of(version), ChangeLog.of(version)
-    first, second = one.keep(delta, data), other.keep(delta, data)
+def test_forget_keeps_a_file_that_another_writer_kept(version, upload):
+    one, delta, first = upload
+    other = ChangeLog.of(version)
+    second = other.keep(delta, first.path.read_bytes())
     assert (first.path, first.ours, second.ours) == (second.path, True, False)
     other.forget(second)
     assert one.read_delta(one.commit(delta, first)).step == 1

@@ -1,17 +1,15 @@
 """An upload that ends at any of its steps, as a kill ends it: nothing is cleaned up, and nothing committed is lost."""
 
-import io
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.pruning import prunable
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.support.packages import make_delta, write_package
+from tests.support.packages import delta_bytes, make_delta, write_package
 
 CALLS = "fsync", "link"
 STEPS, NAMED = 6, 5
@@ -25,16 +23,11 @@ class Killed(BaseException):
 def uploaded(root, step, tag, hold=False):
     """A delta that is kept, prepared, perhaps held, and committed."""
     change_log, delta = ChangeLog.of(version_in(root)), make_delta(step, [step], tag=tag)
-    kept = change_log.keep(delta, bytes_of(delta))
+    kept = change_log.keep(delta, delta_bytes(step, [step], tag=tag))
     change_log.prepare(delta, kept)
     if hold:
         change_log.hold("poisoned")
     return change_log.commit(delta, kept)
-
-
-def bytes_of(delta):
-    stream_delta(file := io.BytesIO(), delta)
-    return file.getvalue()
 
 
 def version_in(root):
@@ -120,7 +113,7 @@ def test_leftovers_of_kills_are_hidden_and_are_pruned_after_a_day(tmp_path, monk
 def test_record_is_created_where_a_cleaner_took_the_prepared_one(tmp_path):
     write_package(tmp_path, users=range(6))
     change_log, delta = ChangeLog.of(version_in(tmp_path)), make_delta(1, [1])
-    kept = change_log.keep(delta, bytes_of(delta))
+    kept = change_log.keep(delta, delta_bytes(1, [1]))
     change_log.prepare(delta, kept)
     for name in hidden_in(tmp_path):
         (tmp_path / "small" / "1" / "chain" / name).unlink()

@@ -20,7 +20,7 @@ FLOATS = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 @given(rows=st.lists(st.lists(FLOATS, min_size=5, max_size=5), min_size=1, max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_rows_are_rounded_to_the_bits_that_serving_stores(dtype, rows):
     rows = np.array(rows, np.float32)
     wanted = quantise(rows, dtype)

@@ -14,14 +14,15 @@ from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.repair import RecordsDigest
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.processor.repository.log.damaged import MILLISECONDS, damaged_chain, delta_record, write_unchecked
+from tests.processor.repository.log.damaged import (
+    MILLISECONDS,
+    chain_of,
+    damaged_chain,
+    delta_record,
+    snapshot_at,
+    write_unchecked,
+)
 from tests.support.packages import make_delta, write_package
-
-
-@pytest.fixture
-def version(tmp_path):
-    write_package(tmp_path, users=range(6))
-    return Repository(tmp_path).version("small", 1)
 
 
 def files(version):
@@ -47,8 +48,7 @@ def test_change_log_ended_by_a_millisecond_time_is_repaired(version):
 
 
 def test_sound_change_log_needs_no_repair(version):
-    change_log = ChangeLog.of(version)
-    change_log.publish(make_delta(1, [1]))
+    chain_of(version, 1)
     assert find_damage(ChangeLog(version)) is None
     assert repair(ChangeLog(version), 1) is None
     assert list(files(version)) == ["0000000001.json"]
@@ -62,9 +62,7 @@ def test_sound_record_cannot_be_cut_by_its_number(version):
 
 
 def test_readers_refuse_a_repair_of_a_sound_record(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2, 3):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 3)
     # As a tool would write it that asks no reader whether record 2 is sound.
     history, marks = ChangeLog(version).history, RecordsDigest()
     first = (version.folder / record_name(1)).read_bytes()
@@ -82,9 +80,7 @@ def test_readers_refuse_a_repair_of_a_sound_record(version):
 
 
 def test_file_restored_after_a_repair_ends_the_log(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2, 3):
-        change_log.publish(make_delta(step, [step]))
+    chain_of(version, 3)
     path = version.folder / record_name(2)
     sound = path.read_bytes()
     path.write_bytes(sound[:-9])
@@ -99,9 +95,7 @@ def test_file_restored_after_a_repair_ends_the_log(version):
 
 
 def test_reader_of_cut_records_goes_back_on_its_next_look(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2, 3):
-        change_log.publish(make_delta(step, [step]))
+    change_log = chain_of(version, 3)
     (version.folder / record_name(2)).write_bytes(b"{}")
     repair(ChangeLog(version), 2)
     assert [record.kind for record in change_log.look()] == [REPAIR]
@@ -167,8 +161,7 @@ def test_change_log_can_be_repaired_repeatedly(version):
 
 @pytest.mark.parametrize("what", ["folder", "large", "empty", "pipe", "link to nothing"])
 def test_malformed_record_file_is_set_aside_too(version, what):
-    change_log = ChangeLog.of(version)
-    change_log.publish(make_delta(1, [1]))
+    chain_of(version, 1)
     path = version.folder / record_name(2)
     if what == "folder":
         path.mkdir()
@@ -204,11 +197,8 @@ def test_record_being_written_is_not_damage(version):
 
 
 def test_damage_before_the_snapshot_is_not_cut(version):
-    change_log = ChangeLog.of(version)
-    for step in range(1, 6):
-        change_log.publish(make_delta(step, [step]))
-    link = change_log.history.on_line(4)
-    change_log.snapshot(link, "snapshots/4-ab/snapshot.json", "ab" * 32, 9)
+    change_log = chain_of(version, 5)
+    snapshot_at(change_log, 4)
     (version.folder / record_name(2)).write_bytes(b"{}")
     assert find_damage(ChangeLog(version)) is None
     # Neither where the newest record is damaged besides, which is what a start reads first.
@@ -230,7 +220,7 @@ def test_repair_reason_must_be_printable(version):
     assert len(files(version)) == 6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     back=st.lists(st.booleans(), min_size=2, max_size=6),
     where=st.floats(0, 1, exclude_max=True),
@@ -276,9 +266,7 @@ def test_repair_keeps_everything_before_the_damage(tmp_path_factory, back, where
 
 
 def test_reader_stopped_within_a_cut_range_takes_the_repair(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2, 3):
-        change_log.publish(make_delta(step, [step]))
+    chain_of(version, 3)
     (version.folder / record_name(4)).write_bytes(b"{}")
     reader = ChangeLog(version)
     with pytest.raises(Diverged, match="record 4"):
@@ -297,9 +285,7 @@ def test_reader_stopped_within_a_cut_range_takes_the_repair(version):
 
 
 def test_unknown_steps_of_cut_records_are_never_reused(version):
-    change_log = ChangeLog.of(version)
-    for step in (1, 2, 3, 4):
-        change_log.publish(make_delta(step, [step]))
+    chain_of(version, 4)
     for number in (2, 4):
         (version.folder / record_name(number)).write_bytes(b"not a record")
     # As where the files of deltas are not at hand: record 3 tells of step 3, record 4 may have used another.

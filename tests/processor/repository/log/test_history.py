@@ -315,5 +315,5 @@ class Chains(RuleBasedStateMachine):
         )  # fmt: skip
 
 
-Chains.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Chains.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 TestChains = Chains.TestCase

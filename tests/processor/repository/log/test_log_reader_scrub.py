@@ -6,20 +6,9 @@ import pytest
 
 from freshet_serving.processor.errors import Diverged
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_writer import add_file
+from tests.processor.repository.log.damaged import snapshot_at
 from tests.support.packages import make_delta, write_package
-
-
-@pytest.fixture
-def version(tmp_path):
-    write_package(tmp_path, users=range(6))
-    return Repository(tmp_path).version("small", 1)
-
-
-def snapshot_at(change_log, step):
-    """A record of a snapshot whose files nobody looks at."""
-    change_log.snapshot(change_log.history.on_line(step), f"snapshots/{step}-ab/snapshot.json", "ab" * 32, 9)
 
 
 @pytest.fixture

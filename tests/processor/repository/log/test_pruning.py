@@ -149,10 +149,8 @@ def test_uncommitted_versions_are_pruned_after_a_day(tmp_path):
     assert [one.path.name for one in unfinished(tmp_path / "small", time.time() + ABANDONED_S + 60)] == [".2.00ff.tmp"]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    steps=st.lists(st.one_of(st.sampled_from(["publish", "fold", "prune"]), st.integers(0, KEEP)), max_size=24),
-)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.one_of(st.sampled_from(["publish", "fold", "prune"]), st.integers(0, KEEP)), max_size=16))
 def test_newest_generations_stay_reachable_by_rollback_after_pruning(tmp_path_factory, steps):
     repository = tmp_path_factory.mktemp("any")
     write_package(repository)

@@ -23,12 +23,6 @@ from tests.support.packages import make_delta, write_package
 from tests.support.signing import reads, writes
 
 
-@pytest.fixture
-def version(tmp_path):
-    write_package(tmp_path, users=range(6))
-    return Repository(tmp_path).version("small", 1)
-
-
 def take_all(record, data):
     """Refuses no repair."""
 

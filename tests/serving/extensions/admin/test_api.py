@@ -18,11 +18,7 @@ def test_models_are_listed_with_their_requests():
     client = Client()
     client.metrics.predicted("ctr", 64)
     reply = client("GET", "/admin/models")
-    assert reply.json() == {
-        "ready": True,
-        "sessions": 2,
-        "models": {"ctr": {"generation": "3.17", "requests": 1}},
-    }
+    assert reply.json() == {"ready": True, "sessions": 2, "models": {"ctr": {"generation": "3.17", "requests": 1}}}
 
 
 def test_health_names_refused_versions():

@@ -42,12 +42,7 @@ def test_cross_site_browser_requests_are_refused():
         headers = {"authorization": f"Bearer {token}"}
         own = client("GET", "/admin/models", headers={**headers, "origin": "http://127.0.0.1:8502"})
         assert own.status_code == 200
-        for origin in (
-            "http://evil.example",
-            "null",
-            "http://127.0.0.1:9999",
-            "http://127.0.0.1:8502.evil.example",
-        ):
+        for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1:8502.evil.example"):
             reply = client("POST", "/admin/models/ctr/versions/1/load", headers={**headers, "origin": origin})
             assert reply.status_code == 403
         assert client.processor.calls == []

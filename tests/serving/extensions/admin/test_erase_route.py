@@ -21,11 +21,21 @@ USER, OTHER = 7_777_777_777_777, 8
 ROUTE = "/admin/models/small/erase"
 
 
+def opened(folder):
+    write_package(folder / "repository", users=range(20))
+    return Processor.initialize(ProcessorConfig(str(folder / "repository"), sessions=1, scratch=str(folder)))
+
+
 @pytest.fixture
 def processor(tmp_path):
-    write_package(tmp_path / "repository", users=range(20))
-    config = ProcessorConfig(repository=str(tmp_path / "repository"), sessions=1, scratch=str(tmp_path))
-    with Processor.initialize(config) as processor:
+    with opened(tmp_path) as processor:
+        yield processor
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A processor for requests that change nothing."""
+    with opened(tmp_path_factory.mktemp("shared")) as processor:
         yield processor
 
 
@@ -96,15 +106,15 @@ def test_trainer_of_the_repository_is_asked(processor, tmp_path):
         ([], 400, "body: "),
     ],
 )  # fmt: skip
-def test_invalid_request_is_refused_by_name_without_the_key(processor, body, status, message):
-    reply, trail = post(processor, body)
+def test_invalid_request_is_refused_by_name_without_the_key(shared, body, status, message):
+    reply, trail = post(shared, body)
     assert (reply.status_code, list(reply.json())) == (status, ["error"])
     assert message in reply.json()["error"]
     assert "secret" not in reply.text + trail
 
 
-def test_unknown_model_is_404(processor):
-    reply, _ = post(processor, {"key": "secret"}, "/admin/models/none/erase")
+def test_unknown_model_is_404(shared):
+    reply, _ = post(shared, {"key": "secret"}, "/admin/models/none/erase")
     assert reply.status_code == 404
     assert "secret" not in reply.text
 

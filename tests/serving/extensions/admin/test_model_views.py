@@ -5,6 +5,7 @@ import pytest
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.ports import ENGINE
+from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.serving.extensions.admin.api import create_admin
 from freshet_serving.serving.lifecycle import Lifecycle
 from freshet_serving.serving.telemetry.metrics import Metrics
@@ -26,8 +27,6 @@ class Real(Client):
 def processor(tmp_path):
     for version in (1, 2):
         write_package(tmp_path, version)
-    from freshet_serving.processor.versions.policy import ModelPolicy
-
     policy = {"versions": "all", "labels": {"stable": 1, "canary": 2}, "split": {"stable": 50, "canary": 50}}
     policies = {"small": ModelPolicy.parse(policy, "model.small")}
     with Processor.initialize(ProcessorConfig(str(tmp_path), sessions=1, policies=policies)) as opened:
@@ -82,27 +81,25 @@ def test_signature_has_an_example_that_the_model_answers(client, processor):
     assert told["inputs"][0]["features"] == [{"name": "user", "kind": "id", "table": "user"}]
 
 
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("none/timeline", 404),
-        ("small/timeline?version=9", 404),
-        ("small/timeline?version=0", 400),
-        ("small/timeline?most=501", 400),
-        ("small/timeline?most=0", 400),
-        ("small/timeline?version=x", 400),
-        (f"{'x' * 129}/timeline", 400),
-        (f"{'x' * 10_000}/tables", 400),
-        ("none/tables", 404),
-        ("none/canaries", 404),
-        ("none/signature", 404),
-        ("small/signature?version=3", 404),
-        ("..%2f..%2fetc/tables", 404),
-    ],
-)
-def test_invalid_request_is_one_error(client, path, status):
-    reply = client("GET", f"/admin/models/{path}")
-    assert (reply.status_code, list(reply.json())) == (status, ["error"])
+def test_invalid_request_is_one_error(client):
+    expected = {
+        "none/timeline": 404,
+        "small/timeline?version=9": 404,
+        "small/timeline?version=0": 400,
+        "small/timeline?most=501": 400,
+        "small/timeline?most=0": 400,
+        "small/timeline?version=x": 400,
+        f"{'x' * 129}/timeline": 400,
+        f"{'x' * 10_000}/tables": 400,
+        "none/tables": 404,
+        "none/canaries": 404,
+        "none/signature": 404,
+        "small/signature?version=3": 404,
+        "..%2f..%2fetc/tables": 404,
+    }
+    replies = {path: client("GET", f"/admin/models/{path}") for path in expected}
+    assert {path: reply.status_code for path, reply in replies.items()} == expected
+    assert {tuple(reply.json()) for reply in replies.values()} == {("error",)}
 
 
 def test_server_without_user_states_reports_none(client, monkeypatch):

@@ -62,6 +62,11 @@ class Bench:
         self.now_s += after_s
         return self.importer.poll()
 
+    def settle(self):
+        """Look twice, so that sources that stood still are imported; return what the second look says."""
+        self.look()
+        return self.look(SETTLED_S)
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -80,6 +85,18 @@ def start(root):
     yield make
     for bench in benches:
         bench.importer.close()
+
+
+@pytest.fixture
+def settled(start):
+    """Makes an importer that has begun with the sources that lie there."""
+
+    def make(**options):
+        bench = start(**options)
+        bench.settle()
+        return bench
+
+    return make
 
 
 def put(root, model="ctr", version=1, text="graph"):
@@ -105,11 +122,9 @@ def test_stable_savedmodel_is_imported_and_its_state_reported(root, start):
     assert len(bench.processes) == 1
 
 
-def test_notes_that_an_import_leaves_are_logged(root, start):
+def test_notes_that_an_import_leaves_are_logged(root, settled):
     folder = put(root)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     left_out, other = "signature 'classify' is left out: it reads other inputs", "another note"
     notes = {"import": {"notes": [left_out, other]}, "gate": {"unjudged": ["not judged: no held-out rows"]}}
     (folder / "model.json").write_text(json.dumps({"notes": notes}))
@@ -126,16 +141,13 @@ def test_source_still_being_copied_is_left_alone(root, start):
         bench.look(SETTLED_S)
         (folder / "variables" / f"part{i}").write_text("more")
     assert bench.processes == []
-    bench.look()
-    bench.look(SETTLED_S)
+    bench.settle()
     assert len(bench.processes) == 1
 
 
-def test_import_failure_is_reported_once_until_the_source_changes(root, start):
+def test_import_failure_is_reported_once_until_the_source_changes(root, settled):
     put(root)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     bench.processes[0].end(2, "noise\nfreshet: source: variables are missing\n")
     assert bench.look() == ["ctr version 1 refused: source: variables are missing"]
     assert bench.told[-1] == ("ctr", VersionStatus(1, "END", "source: variables are missing"))
@@ -146,24 +158,20 @@ def test_import_failure_is_reported_once_until_the_source_changes(root, start):
     assert bench.look(SETTLED_S) == ["importing ctr version 1"]
 
 
-def test_import_crash_is_reported_without_its_output(root, start, caplog):
+def test_import_crash_is_reported_without_its_output(root, settled, caplog):
     put(root)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     bench.processes[0].end(-11, "Traceback: /somewhere/secret\n")
     bench.look()
     assert bench.told[-1] == ("ctr", VersionStatus(1, "END", UNKNOWN))
     assert "secret" in caplog.text
 
 
-def test_stalled_import_is_killed_and_does_not_block_others(root, start):
+def test_stalled_import_is_killed_and_does_not_block_others(root, settled):
     for model in ("a-stuck", "other", "third"):
         put(root, model=model)
     put(root, model="a-stuck", version=2)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     assert [p.arguments[-3::2] for p in bench.processes] == [["a-stuck", "2"], ["other", "1"]]
     stuck, other = bench.processes
     other.end(0)
@@ -178,7 +186,7 @@ def test_stalled_import_is_killed_and_does_not_block_others(root, start):
     assert bench.look(SETTLED_S) == ["importing a-stuck version 1"]
 
 
-def test_only_the_newest_version_above_the_packages_is_imported(root, start):
+def test_only_the_newest_version_above_the_packages_is_imported(root, settled):
     put(root, version=1)
     put(root, version=3)
     (root / "ctr" / "2").mkdir()
@@ -188,9 +196,7 @@ def test_only_the_newest_version_above_the_packages_is_imported(root, start):
     (root / "old" / "5" / "model.json").write_text("{}")
     (root / "keras" / "7").mkdir(parents=True)
     (root / "keras" / "7" / "model.keras").write_text("zip")
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     bench.look(SETTLED_S)
     wanted = [str(root / "ctr" / "3"), str(root / "keras" / "7" / "model.keras")]
     assert [p.arguments[1] for p in bench.processes] == wanted
@@ -231,36 +237,29 @@ def test_source_added_to_an_old_folder_is_found(root, start):
     assert [p.arguments[1] for p in bench.processes] == [str(folder / "model.onnx")]
 
 
-def test_only_configured_models_and_finished_folders_are_imported(root, start):
+def test_only_configured_models_and_finished_folders_are_imported(root, settled):
     put(root, model="other")
     os.rename(put(root, version=2), root / "ctr" / ".2.tmp")
-    bench = start(models=["ctr"])
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled(models=["ctr"])
     assert bench.processes == []
 
 
-def test_closing_ends_a_running_import(root, start):
+def test_closing_ends_a_running_import(root, settled):
     put(root)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     bench.importer.close()
     assert bench.processes[0].ended
 
 
-def test_older_source_is_imported_when_the_newest_fails(root, start):
+def test_older_source_is_imported_when_the_newest_fails(root, settled):
     put(root, version=1)
     put(root, version=2)
-    bench = start()
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled()
     assert bench.processes[0].arguments[1] == str(root / "ctr" / "2")
     bench.look(SETTLED_S)
     assert len(bench.processes) == 1
     bench.processes[0].end(2, "freshet: source: variables are missing\n")
-    bench.look()
-    bench.look(SETTLED_S)
+    bench.settle()
     assert [p.arguments[1] for p in bench.processes[1:]] == [str(root / "ctr" / "1")]
 
 
@@ -289,12 +288,10 @@ def test_versions_that_the_policy_names_are_imported(root, start, versions, expe
     assert len([1 for _, status in bench.told if status.error == LEFT]) == len(left)
 
 
-def test_failed_version_makes_room_for_the_next_one(root, start):
+def test_failed_version_makes_room_for_the_next_one(root, settled):
     for version in (1, 2, 3):
         put(root, version=version)
-    bench = start(versions="latest:2")
-    bench.look()
-    bench.look(SETTLED_S)
+    bench = settled(versions="latest:2")
     bench.processes[0].end(2, "freshet: source: variables are missing\n")
     assert imported(bench, root) == [3, 2, 1]
 
@@ -322,8 +319,7 @@ def test_folder_without_a_model_is_refused_with_the_expected_files(root, start):
     assert bench.told == [("ctr", VersionStatus(4, "END", f"no model found: {wanted}"))]
     assert bench.look(SETTLED_S) == []
     put(root, version=4)
-    bench.look()
-    assert bench.look(SETTLED_S) == ["importing ctr version 4"]
+    assert bench.settle() == ["importing ctr version 4"]
 
 
 def test_folder_that_cannot_be_read_is_refused(root, start, monkeypatch):

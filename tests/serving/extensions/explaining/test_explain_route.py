@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import contextmanager
 
 import httpx
 import numpy as np
@@ -43,14 +44,20 @@ class Asking:
             return await client.post(path, **request)
 
 
-@pytest.fixture
-def processor(tmp_path):
-    root = tmp_path / "repository"
+@contextmanager
+def changed_twice(root):
+    """Open a processor of a model that has two deltas."""
     write_package(root, users=USERS)
     with processors(root) as build:
         publish(root, 1, users=[3], dense_seed=1)
         publish(root, 2, users=[3, 4], tags=["zz"])
         yield build(undo_depth=1)
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    with changed_twice(tmp_path_factory.mktemp("repository")) as processor:
+        yield processor
 
 
 @pytest.fixture
@@ -120,9 +127,10 @@ def test_explanation_compares_with_an_earlier_served_generation(ask):
     np.testing.assert_allclose(swapped["change"]["score"], -np.array(answer["change"]["score"]), atol=1e-7)
 
 
-def test_undone_generation_error_names_the_record_that_undid_it(ask, processor):
-    processor.rollback("small", Generation.parse("1.1"), "bad labels")
-    told = error_of(ask(json={"inputs": REQUEST, "against": "1.2"}), 409)
+def test_undone_generation_error_names_the_record_that_undid_it(tmp_path):
+    with changed_twice(tmp_path) as processor:
+        processor.rollback("small", Generation.parse("1.1"), "bad labels")
+        told = error_of(Asking(processor)(json={"inputs": REQUEST, "against": "1.2"}), 409)
     assert told.startswith("generation 1.2 was undone by record 3, a rollback to 1.1; `freshet evaluate")
     assert "delta rollback" not in told
 
@@ -181,30 +189,31 @@ def test_row_with_too_many_ids_is_refused(ask, monkeypatch):
     assert "expected a row of at most 2 ids, got 4" in error_of(ask(json={"inputs": many}), 413)
 
 
-def test_recorded_request_is_explained_by_its_id(tmp_path, processor):
+def test_recorded_request_is_explained_by_its_id(tmp_path):
     pytest.importorskip("pyarrow", reason="recording needs pyarrow")
     from freshet_serving.serving.extensions.recorder.request_recorder import RequestRecorder
 
     recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.observers.add(recorder)
-    inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
-    answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
-    publish(tmp_path / "repository", 3, users=[3])
-    processor.poll()
-    recorder.close()
-    ask = Asking(processor, recordings=str(tmp_path / "recordings"))
-    answer = ask(json={"request_id": "r1"}).json()
-    assert [side["generation"] for side in answer["sides"]] == ["1.3", "1.2"]
-    assert (answer["recorded"]["generation"], answer["recorded"]["request_id"]) == ("1.2", "r1")
-    np.testing.assert_allclose(answer["recorded"]["outputs"]["score"], answered[0])
-    np.testing.assert_allclose(answer["sides"][1]["outputs"]["score"], answered[0], atol=1e-6)
-    as_of = ask(json={"request_id": "r1", "generation": "1.2"}).json()
-    assert [side["generation"] for side in as_of["sides"]] == ["1.2"]
-    assert "was not recorded" in error_of(ask(json={"request_id": "r2"}), 404)
-    publish(tmp_path / "repository", 4, users=[3])
-    processor.poll()
-    out_of_reach = ask(json={"request_id": "r1"}).json()
-    assert [side["generation"] for side in out_of_reach["sides"]] == ["1.4"]
+    with changed_twice(tmp_path / "repository") as processor:
+        processor.predictor.observers.add(recorder)
+        inputs = make_inputs([3, 4], tags=[["zz"], ["a"]])
+        answered = processor.process(PredictRequest("small", inputs, request_id="r1")).outputs["score"]
+        publish(tmp_path / "repository", 3, users=[3])
+        processor.poll()
+        recorder.close()
+        ask = Asking(processor, recordings=str(tmp_path / "recordings"))
+        answer = ask(json={"request_id": "r1"}).json()
+        assert [side["generation"] for side in answer["sides"]] == ["1.3", "1.2"]
+        assert (answer["recorded"]["generation"], answer["recorded"]["request_id"]) == ("1.2", "r1")
+        np.testing.assert_allclose(answer["recorded"]["outputs"]["score"], answered[0])
+        np.testing.assert_allclose(answer["sides"][1]["outputs"]["score"], answered[0], atol=1e-6)
+        as_of = ask(json={"request_id": "r1", "generation": "1.2"}).json()
+        assert [side["generation"] for side in as_of["sides"]] == ["1.2"]
+        assert "was not recorded" in error_of(ask(json={"request_id": "r2"}), 404)
+        publish(tmp_path / "repository", 4, users=[3])
+        processor.poll()
+        out_of_reach = ask(json={"request_id": "r1"}).json()
+        assert [side["generation"] for side in out_of_reach["sides"]] == ["1.4"]
 
 
 def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
@@ -224,19 +233,22 @@ def test_one_explanation_runs_at_a_time_and_few_wait(ask, monkeypatch):
     async def crowd():
         asked = [asyncio.ensure_future(ask.ask(json={})) for _ in range(WAITING + 3)]
         await asyncio.to_thread(begun.acquire)
-        refused = [task for task in asked if task.done() or (await asyncio.wait([task], timeout=0.5))[0]]
+        while sum(task.done() for task in asked) < 2:
+            await asyncio.sleep(0.001)
+        refused = sum(task.done() for task in asked)
         leave.set()
-        return [reply.status_code for reply in await asyncio.gather(*asked)], len(refused)
+        return [reply.status_code for reply in await asyncio.gather(*asked)], refused
 
     codes, refused = asyncio.run(crowd())
     assert sorted(codes) == [200] * (WAITING + 1) + [429] * 2
     assert (refused, max(most)) == (2, 1)
 
 
-@pytest.fixture
-def ranked(tmp_path):
-    write_ranked(tmp_path / "repository", recorded=range(0, 40, 2))
-    with processors(tmp_path / "repository") as build:
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory):
+    root = tmp_path_factory.mktemp("ranked")
+    write_ranked(root, recorded=range(0, 40, 2))
+    with processors(root) as build:
         yield build()
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput
@@ -198,6 +198,7 @@ FLEETS = st.lists(
 ).map(lambda told: [ReplicaStatus(f"r{n}", *each) for n, each in enumerate(told)])
 
 
+@settings(max_examples=50)
 @given(FLEETS, st.randoms())
 def test_result_does_not_depend_on_replica_order(replicas, random):
     report = compare(replicas)
@@ -211,6 +212,7 @@ def judged(line):
     return line.where, line.model, line.version, line.wrong, line.behind
 
 
+@settings(max_examples=50)
 @given(FLEETS)
 def test_healthy_means_all_replicas_are_ready_with_equal_digests(replicas):
     report = compare(replicas)
@@ -227,6 +229,7 @@ def test_healthy_means_all_replicas_are_ready_with_equal_digests(replicas):
     assert all(bool(line.wrong) == bool(line.why) for line in report.lines)
 
 
+@settings(max_examples=50)
 @given(FLEETS)
 def test_every_version_has_a_replica_that_is_not_behind(replicas):
     report = compare(replicas)

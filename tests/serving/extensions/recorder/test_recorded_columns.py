@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="recording needs pyarrow")
@@ -92,6 +92,7 @@ def about():
     return json.loads(RecordedColumns(MADE).schema.metadata[b"freshet"])
 
 
+@settings(max_examples=50)
 @given(requests())
 def test_recorded_request_round_trips(made):
     inputs, rows = made
@@ -100,6 +101,7 @@ def test_recorded_request_round_trips(made):
     assert all(same(inputs[name], found[name]) for name in inputs)
 
 
+@settings(max_examples=50)
 @given(requests())
 def test_recorded_batch_uses_at_most_the_counted_bytes(made):
     inputs, rows = made

@@ -118,9 +118,7 @@ def test_long_list_shared_by_many_rows_is_stored_once(tmp_path, processor, recor
     assert plain(found.inputs) == plain(inputs)
 
 
-def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processor, monkeypatch):
-    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.observers.add(recorder)
+def test_request_larger_than_the_queue_is_dropped_and_counted(tmp_path, processor, recorder, monkeypatch):
     inputs = make_inputs([n % 20 for n in range(1000)])
     inputs["floats"] = inputs["floats"][:1]
     # Its rows take more than its inputs: a cell in every column, and its id.
@@ -170,10 +168,8 @@ def test_request_is_freed_before_its_row_group_is_written(tmp_path, processor, m
     assert alive == [False, False]
 
 
-def test_row_group_is_limited_by_bytes_and_has_whole_requests(tmp_path, processor, monkeypatch):
+def test_row_group_is_limited_by_bytes_and_has_whole_requests(tmp_path, processor, recorder, monkeypatch):
     monkeypatch.setattr(recording, "GROUP_NBYTES", 1)
-    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.observers.add(recorder)
     for n in range(3):
         processor.process(request(n))
     finish(processor, recorder)
@@ -296,9 +292,7 @@ def test_files_rotate_and_the_oldest_are_deleted(tmp_path, processor, monkeypatc
     assert not list(folder.glob(".*"))
 
 
-def test_unwritable_disk_loses_records_but_no_requests(tmp_path, processor, monkeypatch, caplog):
-    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.observers.add(recorder)
+def test_unwritable_disk_loses_records_but_no_requests(tmp_path, processor, recorder, monkeypatch, caplog):
 
     def refuse(*_, **__):
         raise OSError(28, "No space left on device")
@@ -324,11 +318,9 @@ def test_temporary_files_of_a_crash_are_removed(tmp_path):
         RequestRecorder(str(folder / ".small-w1-1-1.tmp"), 1.0, 1 << 30, "w0")
 
 
-def test_written_requests_free_queue_space(tmp_path, processor, monkeypatch):
+def test_written_requests_free_queue_space(tmp_path, processor, recorder, monkeypatch):
     one = RecordedColumns(manifest()).held_nbytes(make_inputs([1, 2]), 2, 64)
     monkeypatch.setattr(recording, "MAX_QUEUED_NBYTES", 2 * one)
-    recorder = RequestRecorder(str(tmp_path / "recordings"), 1.0, 1 << 30, "w0")
-    processor.predictor.observers.add(recorder)
     for n in range(20):
         processor.process(PredictRequest("small", make_inputs([1, 2], seed=n)))
         until(lambda n=n: counted(recorder)["requests"] > n)

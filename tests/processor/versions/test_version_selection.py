@@ -17,6 +17,7 @@ from freshet_serving.processor.versions.version_selection import (
     FIRST_WAIT_S,
     LOOK_S,
     MOST_WAIT_S,
+    BakeTime,
     FailedVersions,
 )
 from tests.processor.engines import USERS, assert_reply, damage, processors, publish, request, scores
@@ -69,19 +70,17 @@ def test_strict_start_fails_naming_every_unservable_model_in_one_line(root, open
     assert str(refused.value) == f"model 'other' version 1: {BROKEN}; model 'third' version 1: {BROKEN}"
 
 
-def test_server_is_not_ready_when_every_model_is_unreadable(root, open_processor):
-    damage(root / "small" / "1")
-    processor = open_processor()
-    assert not processor.host.ready
-    assert processor.host.readiness.pending == []
-
-
 def test_only_missing_named_models_block_readiness(root, open_processor):
     damage(write_package(root, users=USERS, model="broken"))
     assert open_processor(models=["small", "broken"]).host.ready
-    processor = open_processor(models=["small", "later"])
-    assert not processor.host.ready
-    assert processor.host.readiness.pending == ["later"]
+    processor = open_processor(models=["small", "later", "other"])
+    assert (processor.host.ready, processor.host.missing) == (False, "waiting for models later, other")
+    assert processor.host.readiness.pending == ["later", "other"]
+    assert_reply(processor.process(request([1])), "1.0", scores([1]))
+    for model in ("later", "other"):
+        write_package(root, users=USERS, model=model)
+    processor.poll()
+    assert processor.host.ready
 
 
 def test_repaired_version_is_served_once_its_files_settle(root, open_processor):
@@ -308,16 +307,11 @@ def test_version_refused_for_lack_of_resources_is_served_later(root, open_proces
     assert_reply(processor.process(request([1])), "2.0", scores([1]))
 
 
-def test_refusals_are_logged_as_errors_and_other_lines_are_not(caplog):
+def test_refusals_are_logged_as_errors_and_divergence_as_a_warning(caplog):
     caplog.set_level(logging.INFO)
-    report(logging.getLogger("freshet.test"), ["ctr 1.0 loaded", FailureMessage("ctr version 2 refused: why")])
-    assert [r.levelname for r in caplog.records] == ["INFO", "ERROR"]
-
-
-def test_divergence_is_logged_as_a_warning(caplog):
-    caplog.set_level(logging.INFO)
-    report(logging.getLogger("freshet.test"), [WarningMessage("ctr DIVERGED: record 2: damaged")])
-    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    lines = ["ctr 1.0 loaded", FailureMessage("ctr version 2 refused: why"), WarningMessage("ctr DIVERGED: damaged")]
+    report(logging.getLogger("freshet.test"), lines)
+    assert [r.levelname for r in caplog.records] == ["INFO", "ERROR", "WARNING"]
 
 
 def test_repository_without_a_model_is_not_ready_and_says_why(tmp_path):
@@ -347,6 +341,46 @@ def test_folder_of_one_model_is_named_as_such(root):
         assert host.missing.startswith("the repository is the folder of one model")
 
 
-def test_reason_names_the_models_that_are_waited_for(root, open_processor):
-    processor = open_processor(models=["small", "later", "other"])
-    assert (processor.host.ready, processor.host.missing) == (False, "waiting for models later, other")
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def test_version_stays_for_the_bake_time_and_ends_once(clock):
+    bake = BakeTime(clock, lambda: 0.5)
+    bake.begin(3)
+    assert not bake.end_if_due(60.0)
+    clock.advance(59.9)
+    assert not bake.end_if_due(60.0)
+    assert bake.number == 3
+    clock.advance(0.1)
+    assert bake.end_if_due(60.0)
+    assert bake.number == 0
+    assert not bake.end_if_due(60.0)
+
+
+def test_lack_of_memory_ends_it_early(clock):
+    free = [0.5, 0.19]
+    bake = BakeTime(clock, lambda: free.pop(0))
+    bake.begin(3)
+    assert not bake.end_if_due(60.0)
+    # Memory is read once a second at most.
+    assert not bake.end_if_due(60.0)
+    clock.advance(LOOK_S)
+    assert bake.end_if_due(60.0)
+
+
+def test_next_replaced_version_takes_the_place_of_the_last(clock):
+    bake = BakeTime(clock, lambda: 0.5)
+    bake.begin(3)
+    clock.advance(50.0)
+    bake.begin(4)
+    clock.advance(50.0)
+    assert not bake.end_if_due(60.0)
+    assert bake.number == 4
+
+
+def test_bake_time_of_zero_keeps_nothing(clock):
+    bake = BakeTime(clock, lambda: 1.0)
+    bake.begin(3)
+    assert bake.end_if_due(0.0)
