@@ -21,25 +21,15 @@ DIM = 2
 
 
 def manifest():
-    return Manifest(
-        model="imported",
-        version=1,
-        arch="imported",
-        created_at=0.0,
-        inputs=[Input("word", "string"), Input("values", "float32", columns=3)],
-        features=[
-            Feature("values", "floats", "values", column=1, offset=0, width=2),
-            Feature("columns", "floats", "columns", offset=2),
-            Feature("id", "id", "id", table="rows", offset=3, width=DIM),
-            Feature("list", "ids", "list", table="rows", combiner="mean", offset=5, width=DIM),
-        ],
-        tables=[TableEntry("rows", DIM, 3)],
-        outputs=[Output("score")],
-        width=7,
-        dense={},
-        files={},
-        stage=StageEntry("lengths", "stage/graph", outputs()),
-    )
+    inputs = [Input("word", "string"), Input("values", "float32", columns=3)]
+    features = [
+        Feature("values", "floats", "values", column=1, offset=0, width=2),
+        Feature("columns", "floats", "columns", offset=2),
+        Feature("id", "id", "id", table="rows", offset=3, width=DIM),
+        Feature("list", "ids", "list", table="rows", combiner="mean", offset=5, width=DIM),
+    ]
+    tables, stage = [TableEntry("rows", DIM, 3)], StageEntry("lengths", "stage/graph", outputs())
+    return Manifest("imported", 1, "imported", 0.0, inputs, features, tables, [Output("score")], 7, {}, {}, stage=stage)
 
 
 def outputs():
@@ -151,20 +141,15 @@ def test_both_runtimes_are_declared_by_this_package(tmp_path):
 def test_manifest_with_a_stage_round_trips_with_consistent_parts():
     whole = replace(manifest(), files={"stage/graph": File(1, "00000000")})
     assert Manifest.from_json(whole.to_json()) == whole
-    for broken, message in (
-        (manifest(), "manifest.stage.file: not among"),
-        (
-            replace(whole, stage=StageEntry("lengths", "stage/graph", outputs()[:1])),
-            "'id' is not among manifest.inputs",
-        ),
-        (
-            replace(whole, stage=StageEntry("lengths", "stage/graph", [*outputs(), Input("word", "string")])),
-            "more than once",
-        ),
-        (replace(whole, stage=StageEntry("no name", "stage/graph", outputs())), "manifest.stage.runtime"),
+    with pytest.raises(BadInput, match=r"manifest\.stage\.file: not among"):
+        manifest().to_json()
+    for runtime, made, message in (
+        ("lengths", outputs()[:1], "'id' is not among manifest.inputs"),
+        ("lengths", [*outputs(), Input("word", "string")], "more than once"),
+        ("no name", outputs(), "manifest.stage.runtime"),
     ):
         with pytest.raises(BadInput, match=message):
-            broken.to_json()
+            replace(whole, stage=StageEntry(runtime, "stage/graph", made)).to_json()
 
 
 def test_block_stays_inside_its_input():

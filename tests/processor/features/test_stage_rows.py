@@ -34,33 +34,21 @@ ROWS = np.arange(ITEMS * DIM, dtype=np.float32).reshape(ITEMS, DIM)
 
 def manifest():
     """A model whose stage reads rows by a list, a matrix and a word."""
+    inputs = [
+        Input("past", "int64", ragged=True), Input("pair", "int64", columns=2), Input("word", "string"),
+        Input("price", "float32"),
+    ]  # fmt: skip
+    features = [Feature("made", "floats", "made", 0, width=3)]
+    tables = [TableEntry("items", DIM, ITEMS), TableEntry("words", 1, len(WORDS))]
+    lookups = [
+        StageLookup("rows.past", "past", "items"),
+        StageLookup("rows.pair", "pair", "items", [0, 1]),
+        StageLookup("rows.word", "word", "words"),
+    ]
+    stage = StageEntry("sums", "stage/graph", [Input("made", "float32", columns=3)], lookups)
+    files = {"stage/graph": File(1, "00000000")}
     return Manifest(
-        model="imported",
-        version=1,
-        arch="imported",
-        created_at=0.0,
-        inputs=[
-            Input("past", "int64", ragged=True),
-            Input("pair", "int64", columns=2),
-            Input("word", "string"),
-            Input("price", "float32"),
-        ],
-        features=[Feature("made", "floats", "made", 0, width=3)],
-        tables=[TableEntry("items", DIM, ITEMS), TableEntry("words", 1, len(WORDS))],
-        outputs=[Output("score")],
-        width=3,
-        dense={},
-        files={"stage/graph": File(1, "00000000")},
-        stage=StageEntry(
-            "sums",
-            "stage/graph",
-            [Input("made", "float32", columns=3)],
-            [
-                StageLookup("rows.past", "past", "items"),
-                StageLookup("rows.pair", "pair", "items", [0, 1]),
-                StageLookup("rows.word", "word", "words"),
-            ],
-        ),
+        "imported", 1, "imported", 0.0, inputs, features, tables, [Output("score")], 3, {}, files, stage=stage
     )
 
 

@@ -47,25 +47,10 @@ TABLE_NAMES = ("item", "user")
 
 
 def draft():
-    return Manifest(
-        model="m",
-        version=1,
-        arch="deepfm",
-        created_at=0.0,
-        inputs=[
-            Input("item", "int64"),
-            Input("user", "int64"),
-            Input("price", "float32"),
-            Input("history", "int64", ragged=True),
-            Input("age", "float32"),
-        ],
-        features=FEATURES,
-        tables=[TableEntry(name, DIM, IDS) for name in TABLE_NAMES],
-        outputs=[Output("score")],
-        width=3 * DIM + 2,
-        dense={},
-        files={},
-    )
+    numbers, ids = [Input(name, "float32") for name in ("price", "age")], [Input(name, "int64") for name in TABLE_NAMES]
+    inputs = [*ids, *numbers, Input("history", "int64", ragged=True)]
+    tables = [TableEntry(name, DIM, IDS) for name in TABLE_NAMES]
+    return Manifest("m", 1, "deepfm", 0.0, inputs, FEATURES, tables, [Output("score")], 3 * DIM + 2, {}, {})
 
 
 def table(seed):
@@ -149,14 +134,6 @@ def test_user_part_is_computed_once_with_equal_scores(processor, candidates):
 
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     assert got.shape == (candidates, 1)
-
-
-def test_user_input_that_varies_by_row_runs_undivided(processor):
-    request = inputs(5) | {"age": np.arange(5, dtype=np.float32)}
-
-    score(processor, request)
-
-    assert divided(processor) == 0
 
 
 def mixed():
@@ -359,15 +336,6 @@ def test_split_is_used_only_where_measured_costs_favour_it():
     for once in (dear, cheap):
         told = [sum(turn <= rows for turn in once.thresholds) % 2 == 1 for rows in range(1, 300)]
         assert told == [once.worth_dividing(rows) for rows in range(1, 300)]
-
-
-def test_users_tensors_of_a_request_are_lent_by_name():
-    graphs = price({64: 1.0}, {1: 1.0}, {64: 1.0})
-    computed = {"u0": np.arange(3 * 81, dtype=np.float32).reshape(3, 81)}
-    inputs = graphs.score.spec.allocate_inputs(64)
-    graphs.score.lend(computed, 1, inputs)
-    np.testing.assert_array_equal(inputs["u0"], computed["u0"][1:2])
-    assert not inputs["x"].any()
 
 
 def test_unknown_source_of_an_input_is_refused_by_name():

@@ -75,17 +75,9 @@ class Package:
         if origin:
             self.put(name + ".origin", b"portable")
         entry = ExecutableEntry(
-            backend,
-            "x86_64-avx2",
-            at,
-            name,
-            SOURCE,
-            ["w"],
-            library=f"{backend} 2.0",
-            features=["avx2", "x86_64"],
-            sha256=sha256(data),
-            origin=name + ".origin" if origin else "",
-        )
+            backend, "x86_64-avx2", at, name, SOURCE, ["w"], library=f"{backend} 2.0", features=["avx2", "x86_64"],
+            sha256=sha256(data), origin=name + ".origin" if origin else "",
+        )  # fmt: skip
         self.entries.append(replace(entry, **changes))
         return self
 

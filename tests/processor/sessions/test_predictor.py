@@ -163,6 +163,7 @@ def test_full_queue_sheds_load_and_answers_its_requests(open_processor):
         processor.predictor.submit(request(range(6)), replies.done(1))
     replies.release()
     assert_reply(replies.wait(1)[0], "1.0", scores(range(6)))
+    assert processor.host.group_stats()["default"].work.refused_full == 1
 
 
 def test_inline_waiting_thread_computes_all_waiting_requests(open_processor):
