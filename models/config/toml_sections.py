@@ -44,7 +44,7 @@ def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -
 
     A field named after a Python keyword ends in '_', its key does not.
     """
-    annotated = _type_hints(kind)  # type: ignore[arg-type]
+    annotated = _type_hints(kind)
     hints = {name.rstrip("_"): (name, hint) for name, hint in annotated.items() if name not in made}
     values = dict(made)
     for key, value in raw.items():
