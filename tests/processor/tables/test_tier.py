@@ -176,7 +176,7 @@ ACTIONS = (
 actions = st.sampled_from(ACTIONS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     base=st.sets(keys, max_size=30),
     budget=st.integers(1, 40),
@@ -404,7 +404,7 @@ def test_readers_never_see_a_wrong_row_while_rows_move(tmp_path, moved, dtype):
     for thread in (*readers, periodic_thread):
         thread.start()
     random = np.random.default_rng(9)
-    for epoch in range(1, 100):
+    for epoch in range(1, 150):
         changed = random.choice(keys, 20, replace=False)
         with lock:
             table.reclaim(min(int(pins.min()), state[0][0]), state[0][0] + 1)
