@@ -14,7 +14,7 @@ from freshet_serving.serving.workers.frame_transfer import FrameSender
 from tests.support.packages import make_delta, write_package
 
 ROOT = Path(__file__).parents[3]
-FLIPS, MEETINGS = 100, 20
+FLIPS, MEETINGS = 200, 20
 """At each meeting the readers are waited for, so that they meet a generation of that time on any machine."""
 USERS = range(16)
 
