@@ -19,14 +19,10 @@ with Processor.initialize(ProcessorConfig(root, sessions=1)) as processor:
         change()
         reply = processor.process(PredictRequest("small", make_inputs([0, 1])))
         print(reply.generation, len(reply.outputs["score"]))
-<<<<<<< HEAD
-import freshet_serving.serving.serve_config
-print([name for name in sys.modules if ".extensions." in name or name == "cryptography"])
-=======
-print([name for name in sys.modules if ".extensions." in name])
 optional = ("entity_records", "evaluation", "growth_meter", "sequences", "stage_rows", "stage_runs")
 print([name for name in optional if f"freshet_serving.processor.features.{name}" in sys.modules])
->>>>>>> kern
+import freshet_serving.serving.serve_config
+print([name for name in sys.modules if ".extensions." in name or name == "cryptography"])
 """
 
 
