@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -215,7 +216,11 @@ def test_only_rows_touched_by_a_batch_move(trainer):
 
 
 def test_trainers_with_equal_seed_and_stream_are_bitwise_equal(tmp_path):
-    trainers = [make_trainer(make_config(tmp_path, optimizer="ftrl")) for _ in range(2)]
+    config = make_config(tmp_path, optimizer="ftrl")
+    # Another thread builds a network of its own: within one, equal trainers share theirs (tests.support.shared_steps).
+    with ThreadPoolExecutor(1) as another:
+        trainers = [make_trainer(config), another.submit(make_trainer, config).result()]
+    assert trainers[0].dense.arch.logits is not trainers[1].dense.arch.logits
     for trainer in trainers:
         for batch in MixedSource(256).batches(64):
             trainer.learn(batch)

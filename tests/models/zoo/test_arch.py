@@ -1,5 +1,7 @@
+import inspect
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,40 @@ from freshet_serving.models.config.model_section import NetworkConfig
 from freshet_serving.models.training.losses import row_loss
 from freshet_serving.models.zoo import deepfm, dlrm
 from freshet_serving.models.zoo.arch import Arch, build_arch, resolve_arch
+from freshet_serving.models.zoo.architectures import ARCHITECTURES, NEXT_ITEM, UNTIMED, WITHOUT_HISTORIES
+from freshet_serving.models.zoo.dense_input import DenseInput
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.package.item_rows import ItemRows
 from tests.models.zoo.layouts import LAYOUTS
+from tests.models.zoo.sequence_models import DIM, manifest
 
 pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_first_weights_follow_from_the_seed(name):
+    """Trainers of tests share their networks (tests.support.shared_steps): only here are equal ones built twice."""
+    width = ItemRows.around(DIM, {}).width if name in NEXT_ITEM else DIM
+    whole = manifest(name, 3, timed=name not in (*UNTIMED, *WITHOUT_HISTORIES), item_dim=width)
+    features = [replace(whole.features[1], offset=0)] if name in NEXT_ITEM else whole.features
+    layout = DenseInput.from_features(features, [] if name in WITHOUT_HISTORIES else whole.sequences)
+    labels = ("click", "buy") if name in ("mmoe", "esmm") else ("label",)
+    options = {"layers": 1} if "layers" in inspect.signature(resolve_arch(name)).parameters else {}
+    first, same, other = (
+        {
+            v.path: v.numpy()
+            for v in build_arch(name, layout, options, labels, seed).scores.variables
+            if v.dtype == "float32"
+        }
+        for seed in (1, 1, 2)
+    )
+
+    assert any(map(np.ptp, first.values()))
+    for path, weights in first.items():
+        assert np.array_equal(weights, same[path]), path
+        # The biases of hstu between two events begin with the same numbers whatever the seed.
+        constant = len(np.unique(weights)) <= 2 or path.startswith("history_bias_")
+        assert np.array_equal(weights, other[path]) == constant, path
 
 
 def test_user_function_is_found(tmp_path, monkeypatch):
