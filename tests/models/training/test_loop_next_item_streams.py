@@ -1,4 +1,4 @@
-"""Next-item networks on a topic of Kafka, with histories in a store, with erased users, and repeated."""
+"""Next-item networks on streams of Redis and Kafka, with histories in a store, with erased users, and repeated."""
 
 import json
 from dataclasses import replace
@@ -17,6 +17,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.features.input_lookup import parse_stores
 from freshet_serving.processor.repository import Erasures
 from freshet_serving.serving.request_headers import FEATURES_MISSING
+from tests.models.streams.servers import KafkaRows, RedisRows
 from tests.models.training.event_files import Steps, stream_to
 from tests.models.training.streams import Notes, differing, snapshot
 from tests.models.training.test_loop_follow_next_item import begin, config_of, raw_config
@@ -34,28 +35,28 @@ def events(tmp_path):
     return Steps(tmp_path / "events", late=True)
 
 
-def test_a_topic_is_learned_like_a_folder_and_a_resumed_run_goes_on(tmp_path, events):
-    pytest.importorskip("confluent_kafka", reason="the kafka extra is not installed")
-    from tests.models.streams.test_kafka_stream import MockCluster
-
+@pytest.mark.parametrize("server", [pytest.param(RedisRows, marks=needs_redis), KafkaRows], ids=["redis", "kafka"])
+def test_a_stream_is_learned_like_a_folder_and_a_resumed_run_goes_on(server, tmp_path, events):
     rows = events.rows(800)
     pq.write_table(pa.table(rows), events.folder / "00000.parquet")
     run = begin(config_of(tmp_path))
     run.full()
     assert stream_to(run, 800) == ["1.1", "1.2"]
-    cluster = MockCluster()
-    values = [json.dumps({name: column[n].item() for name, column in rows.items()}).encode() for n in range(800)]
-    raw = raw_config(tmp_path, name="streamed")
-    raw["data"]["path"] = cluster.url
-    # One partition, whose order is that of the folder.
-    cluster.send(values[:600], partition=0)
-    streamed = begin(parse_config(raw))
-    streamed.full()
-    assert stream_to(streamed, 600) == ["1.1"]
-    followed_source(streamed.source).close()
-    cluster.send(values[600:], partition=0)
-    streamed = begin(parse_config(raw))
-    assert stream_to(streamed, 800) == ["1.2"]
+    stream = server()
+    try:
+        messages = [json.dumps({name: column[n].item() for name, column in rows.items()}) for n in range(800)]
+        raw = raw_config(tmp_path, name="streamed")
+        raw["data"]["path"] = stream.url
+        stream.send(*messages[:600])
+        streamed = begin(parse_config(raw))
+        streamed.full()
+        assert stream_to(streamed, 600) == ["1.1"]
+        followed_source(streamed.source).close()
+        stream.send(*messages[600:])
+        streamed = begin(parse_config(raw))
+        assert stream_to(streamed, 800) == ["1.2"]
+    finally:
+        stream.close()
     assert differing(snapshot(run.trainer), snapshot(streamed.trainer)) == []
 
 
