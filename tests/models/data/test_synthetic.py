@@ -32,6 +32,13 @@ def test_batches_do_not_depend_on_their_size_or_their_start():
     assert (source.count_rows(), SyntheticSource(rows=5).count_rows()) == (None, 5)
 
 
+def test_a_far_row_is_reached_without_those_before_it():
+    far = rows_of(SyntheticSource(), 10**9, 4)
+
+    assert far.start == 10**9
+    assert far.columns["item_id"].min() >= 10**9 // 4096 * 4096 // 250
+
+
 def test_columns_have_the_declared_types_and_ranges():
     source = SyntheticSource(users=50, rows=5000)
     batch = rows_of(source, 0, 5000)

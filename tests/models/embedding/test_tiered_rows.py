@@ -125,6 +125,20 @@ def test_rows_of_a_prefetch_window_stay_in_memory(tmp_path):
     assert table.tiers.hot == 5
 
 
+def test_row_changed_after_its_prefetch_is_read_again(tmp_path):
+    table, twin = make_table(tmp_path), make_table(tmp_path, most=1000)
+    for one in (table, twin):
+        learn(one, list(range(20)), 1)
+        one.shrink_to_budget()
+    prefetched = table.tiers.prefetch(np.arange(20))
+    for one in (table, twin):
+        learn(one, list(range(12)), 2)
+        one.remove(int64s([3, 15]))
+        one.shrink_to_budget()
+    table.tiers.enter_window(np.arange(20), prefetched)
+    assert_same(table.export(), twin.export())
+
+
 def test_log_is_at_most_twice_the_size_of_live_rows(tmp_path, small_segments):
     table = make_table(tmp_path)
     random = np.random.default_rng(0)

@@ -326,6 +326,9 @@ def test_initial_values_have_the_named_distribution():
     ids = np.arange(-20_000, 20_000)
     assert not RowInitializer("zeros", 0.1).rows(ids, 3, 8).any()
     normal, uniform = RowInitializer("normal", 0.1).rows(ids, 3, 8), RowInitializer("uniform", 0.1).rows(ids, 3, 8)
+    for kind, rows in (("normal", normal), ("uniform", uniform)):
+        assert rows.dtype == np.float32
+        assert (RowInitializer(kind, 0.1).rows(ids, 4, 8) != rows).mean() > 0.99
     assert np.isfinite(normal).all()
     assert abs(normal.mean()) < 0.001
     assert normal.std() == pytest.approx(0.1, rel=0.01)

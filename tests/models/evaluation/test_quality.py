@@ -9,7 +9,8 @@ from freshet_serving.models.evaluation.tally import CLIP
 
 
 def test_confident_wrong_score_costs_much_but_not_infinity():
-    assert scored([1], [0]).log_loss() == pytest.approx(-math.log(CLIP))
+    for label in (0, 1):
+        assert scored([label], [1 - label]).log_loss() == pytest.approx(-math.log(CLIP))
 
 
 def test_empty_input_has_no_metrics():

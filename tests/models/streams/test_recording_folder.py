@@ -24,9 +24,9 @@ def rows(n, count=2, model="ctr"):
     return recording([(f"r{n}", row, n, 0.5) for row in range(count)], model)
 
 
-def test_files_are_ordered_by_their_first_rows(place):
-    for n, recorder in ((3, "w0"), (1, "w1"), (2, "w0")):
-        put(place.recordings, recorded_as(n, n, recorder=recorder), rows(n))
+def test_files_of_several_servers_are_ordered_by_their_first_rows(place):
+    for n, recorder, server in ((3, "w0", "a"), (1, "w1", "b"), (2, "w0", "")):
+        put(place.recordings / server, recorded_as(n, n, recorder=recorder), rows(n))
     found = opened(place).poll(0.0)
     assert [segment.where["file"].split("-")[-1] for segment in found] == ["1.parquet", "2.parquet", "3.parquet"]
 
