@@ -23,7 +23,7 @@ def layers(x, w, times, length):
     return x
 
 
-# Floats of events and popularity without successors in one network; with them, and without either: test_hstu_next.py.
+# Floats of events and popularity without successors in one network; with them: below and in test_hstu_next.py.
 def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
     trainer = learned("sasrec_next", LENGTH, floats=True, counting={"successors": 0})
@@ -33,5 +33,5 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):
-    trainer = learned("sasrec_next", length, 2)
+    trainer = learned("sasrec_next", length, 2, counting={"successors": 4})
     check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)
