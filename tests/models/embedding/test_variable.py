@@ -322,6 +322,18 @@ def test_table_does_not_grow_when_ids_come_and_go():
     assert max(sizes[5:]) == max(sizes[:5])
 
 
+def test_eviction_scans_every_row_of_a_table_larger_than_a_part():
+    table = make_table("sgd")
+    table.insert(np.arange(50))
+    table.remove(np.arange(0, 50, 9))
+    read = table.find(np.arange(10, 18))
+    table.update(read, np.zeros((len(read), DIM), np.float32), np.ones(len(read), np.int64), RATE, 9)
+    assert table.evict(Eviction(after_steps=5), 9) == 44 - len(read)
+    assert table.evict(Eviction(), 10**6) == 0
+    assert table.evict(Eviction(below_norm=9.0), 9) == len(read)
+    assert len(table) == 0
+
+
 def test_initial_values_have_the_named_distribution():
     ids = np.arange(-20_000, 20_000)
     assert not RowInitializer("zeros", 0.1).rows(ids, 3, 8).any()
