@@ -121,9 +121,11 @@ def test_record_is_made_anew_if_another_writer_was_faster(version, upload):
     assert hidden(version) == []
 
 
-def test_forgotten_delta_leaves_no_prepared_record(version, upload):
+@pytest.mark.parametrize("prepared", [True, False])
+def test_forgotten_delta_leaves_no_file_and_no_prepared_record(version, upload, prepared):
     change_log, delta, kept = upload
-    change_log.prepare(delta, kept)
+    if prepared:
+        change_log.prepare(delta, kept)
     change_log.forget(kept)
     assert hidden(version) == records(version) == list((version.folder / "deltas").iterdir()) == []
 
