@@ -2,6 +2,7 @@ import subprocess
 
 import pytest
 
+from tests.affected import changes
 from tests.affected.changes import Repository
 from tests.affected.share import CommitShare, page
 
@@ -76,3 +77,14 @@ def test_shares_are_told_by_floor():
     assert "| all | 3 | 10 % | 20 % | 30 % | 18 % |\n| in processor/ | 3 | 10 % | 20 % | 30 % | 40 % |\n" in text
     assert "in serving/" not in text
     assert "For 9 of the 10 mutants" in text
+
+
+@pytest.mark.parametrize("path", ["tests/affected/changes.py", "tests/e2e/servers.py", "processor/ports.py"])
+def test_stored_facts_are_those_of_the_source(path, tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "STORE", tmp_path / "facts")
+    source = (changes.ROOT / path).read_text()
+    facts = changes._stored(path, source)
+    assert facts == changes._facts(path, source)
+    monkeypatch.setattr(changes, "_facts", lambda path, source: changes.Facts())
+    assert changes._stored(path, source) == facts
+    assert changes._stored(path, f"{source}\nx = 1\n") == changes.Facts()

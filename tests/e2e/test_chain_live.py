@@ -93,8 +93,10 @@ def test_rollback_on_one_server_is_served_by_both(pair):
 
 def test_digest_is_returned_over_grpc_on_request(pair):
     one, _ = pair
-    generation, digest, _ = asked(one)
-    assert asked(one, kserve_grpc)[:2] == (generation, digest)
+    step = one.next_step("small")
+    link = publish(one.repository, step)
+    wait_until(pair, f"1.{step}", 10)
+    assert asked(one, kserve_grpc)[:2] == (f"1.{step}", link.digest)
     assert "x-model-digest" not in kserve_grpc(one, "small", INPUTS).headers
 
 

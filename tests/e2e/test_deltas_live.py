@@ -122,7 +122,8 @@ BAD_DELTAS = {
 
 
 def test_invalid_delta_is_a_clear_4xx_and_changes_nothing(live, tmp_path):
-    step = live.next_step("small")
+    step = live.next_step("small") + 1
+    assert live.upload("small", delta_bytes(tmp_path, step - 1))[0] == 200
     good = delta_bytes(tmp_path, step)
     files = sorted(p.name for p in (live.repository / "small/1/deltas").iterdir())
     bad = {name: (spoil(good), 400) for name, spoil in BAD_BYTES.items()}

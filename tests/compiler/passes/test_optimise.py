@@ -45,6 +45,7 @@ def test_pass_effects_add_up_and_print_one_line_each():
     assert after == ["MatMul", "BiasAdd", "Relu", "MatMul", "BiasAdd"]
     assert done.layers == 2
     assert all(str(effect).startswith(f"{effect.name}: {effect.found} changes") for effect in done.effects)
+    assert str(PassEffect("p", 1, 0, 0)) == "p: 1 changes"
     assert str(PassEffect("p", 2, -3, 10)) == "p: 2 changes, 3 nodes more, 10 FLOPs a row fewer"
     assert str(PassEffect("p", 2, 3, 1500)) == "p: 2 changes, 3 nodes fewer, 1,500 FLOPs a row fewer"
 

@@ -57,7 +57,9 @@ def test_request_of_too_many_trips_ends_and_others_are_answered(tmp_path):
     few = np.full((3, SIZE), 2, np.float32)
     many = np.full((64, SIZE), 1e9, np.float32)
     with Processor.initialize(ProcessorConfig(tmp_path / "repository")) as processor:
-        got = processor.batch_process([PredictRequest("long", {"x": x}) for x in (few, many, few, many[:1], few)])
+        # With and without a time of their own.
+        batch = [(few, None), (many, 20), (few, 20), (many[:1], None), (few, None)]
+        got = processor.batch_process([PredictRequest("long", {"x": x}, timeout_s=timeout_s) for x, timeout_s in batch])
         assert isinstance(got[1], Expired), got[1]
         for n in (0, 2, 4):
             np.testing.assert_array_equal(got[n].outputs["y"], few)
