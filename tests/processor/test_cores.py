@@ -1,4 +1,4 @@
-"""Cpusets as text and memory nodes as the system's files give them."""
+"""Cpusets, memory nodes and limits as the system's files give them, and how many cores processes leave each other."""
 
 import os
 import threading

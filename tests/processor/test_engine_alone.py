@@ -22,7 +22,7 @@ with Processor.initialize(ProcessorConfig(root, sessions=1)) as processor:
 optional = ("entity_records", "evaluation", "growth_meter", "sequences", "stage_rows", "stage_runs")
 print([name for name in optional if f"freshet_serving.processor.features.{name}" in sys.modules])
 import freshet_serving.serving.serve_config
-print([name for name in sys.modules if ".extensions." in name or name == "cryptography"])
+print([name for name in sys.modules if ".extensions." in name or name in ("cryptography", "redis")])
 """
 
 

@@ -1,4 +1,4 @@
-"""A thread that stands by: lent, given back, left alone; and what it does in a shortage."""
+"""A thread that stands by: lent, given back, left alone, in a shortage; and one that repeats its work until closed."""
 
 import threading
 

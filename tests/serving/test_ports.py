@@ -26,11 +26,15 @@ def test_part_that_only_one_can_offer_is_found_or_none(without_extensions):
 
 
 def test_server_loads_no_training_library_and_no_extension_that_is_left_out():
+    """No training library for any extension either: all are found once none is left out."""
     code = (
-        "import sys, freshet_serving.serving.server\n"
+        "import os, sys, freshet_serving.serving.server\n"
         "from freshet_serving.serving.commands.cli import app\n"
         "import typer.main; typer.main.get_command(app)\n"
         "print([name for name in sys.modules if '.extensions.' in name])\n"
+        "from freshet_serving.serving.ports import ENGINE, SERVER\n"
+        "del os.environ['FRESHET_EXTENSIONS']; ENGINE._known = SERVER._known = None\n"
+        "assert [opened() for opened in SERVER.offers('dialects').values()]\n"
         "import freshet_serving.serving.http.app, freshet_serving.serving.extensions.admin.api\n"
         "print([name for name in ('tensorflow', 'keras', 'pandas', 'pyarrow') if name in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""Lookups of stages in manifests: they agree with inputs and tables, and manifests without any are as before."""
+"""Lookups of stages agree with inputs and tables; polynomials say how many rows of a stage are one run."""
 
 import json
 from dataclasses import replace

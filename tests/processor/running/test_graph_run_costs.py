@@ -65,7 +65,7 @@ def test_undivided_version_divides_nothing_once_priced():
         ({64: 10.0}, {1: 1.0}, {256: 12.0}, {256: True}),
     ],
     ids=[
-        "saves nothing",
+        "saves too little",
         "saves more than a run costs",
         "one user",
         "last row count",

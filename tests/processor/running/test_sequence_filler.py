@@ -1,6 +1,7 @@
 """Times of a sequence: seconds to the newest event, per row, in either unit, broadcast for one user."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,7 +16,12 @@ from tests.models.zoo.sequence_models import MEAN, SCALE, make_batch, make_train
 pytest.importorskip("tensorflow", reason="the tables are a trainer's")
 
 LENGTH = 3
-TRAINER = make_trainer("hstu", LENGTH, timed=True)
+
+
+@cache
+def trainer_with_times():
+    """One for all tests, made by the first: not where tests are only collected."""
+    return make_trainer("hstu", LENGTH, timed=True)
 
 
 def seconds(times, rows, unit="s"):
@@ -27,7 +33,7 @@ def seconds(times, rows, unit="s"):
     columns = make_batch(rows, (0,), timed=True).columns
     columns |= {"history.item": lists, "history.action": lists, "history.time": Ragged.of(times)}
     bound = plan.bind_inputs(columns)
-    return written(TRAINER, bound, GraphInput("history", []), plan, entry.width)[:, -LENGTH:].tolist()
+    return written(trainer_with_times(), bound, GraphInput("history", []), plan, entry.width)[:, -LENGTH:].tolist()
 
 
 def written(trainer, bound, history, plan, width):

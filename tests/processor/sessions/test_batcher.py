@@ -449,7 +449,7 @@ def _arrivals(random, rate, seconds):
 SATURATION = 2 / (np.mean([1, 8, 64]) * 5.5e-3 / 256)
 
 
-@pytest.mark.parametrize("wrong", [2.5, 0.5])
+@pytest.mark.parametrize("wrong", [1.0, 2.5, 0.5])
 @pytest.mark.parametrize("timeout_s", [0.02, 0.2])
 def test_goodput_at_triple_saturation_stays_at_90_percent(timeout_s, wrong):
     capacity = SATURATION / wrong

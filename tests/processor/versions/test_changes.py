@@ -1,4 +1,4 @@
-"""How long a lock has been held, seen from outside, by a clock that is given."""
+"""How long a lock has been held, by a clock that is given; and which changes have the log read anew."""
 
 import threading
 

@@ -139,6 +139,7 @@ def test_unlistable_repository_is_a_concern_and_leaves_the_server_ready(open_pro
 
 
 def test_gap_and_damaged_log_are_reported_as_distinct_concerns(root, open_processor, clock):
+    """Both make the version stale, and without a limit the server stays ready."""
     processor = open_processor(clock)
     publish(root, 3, [1])
     publish(root, 5, [1]).write_bytes(b"not a delta")
@@ -150,7 +151,10 @@ def test_gap_and_damaged_log_are_reported_as_distinct_concerns(root, open_proces
     processor.poll()
     assert processor.host.catalogue["small"].chain(1).obstacle == "damaged"
     assert "DIVERGED: record 1: " in processor.host.concerns[0]
-    assert processor.host.ready
+    clock.advance(1e6)
+    processor.poll()
+    assert staleness_of(processor) == 1e6
+    assert (processor.host.ready, processor.host.stale) == (True, "")
 
 
 def test_late_models_and_unrouted_versions_do_not_block_readiness(root, open_processor, clock):

@@ -327,6 +327,14 @@ def test_rollback_to_a_nonexistent_generation_changes_nothing(chained, generatio
     assert_serves(model, "1.5", content(5), dense_seed=5)
 
 
+def test_step_inside_a_compacted_run_is_not_a_generation(root):
+    publish(root, 5, [1], parent=0, tag=5, compacted=True)
+    model = open_model(root)
+    with pytest.raises(NotFound, match=r"generation 1\.3 of model 'small' does not exist"):
+        model.rollback(Generation(1, 3))
+    assert_serves(model, "1.5", {1: 5})
+
+
 def test_rollback_that_cannot_be_rebuilt_from_disk_changes_nothing(chained):
     model = open_model(chained, undo_depth=1)
     (deltas_folder(chained) / "2.safetensors").unlink()

@@ -1,4 +1,4 @@
-"""Refusals: who waits for what cannot be served, what is said of it, and when it is tried again."""
+"""Refusals: who waits, what is said, and when it is tried again; and how long a version stays after it was replaced."""
 
 import logging
 import os

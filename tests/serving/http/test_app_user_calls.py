@@ -68,6 +68,13 @@ def test_events_are_appended_alone_or_with_candidates(app):
     assert both == pytest.approx(whole(app, 1, 2, 3, 4), rel=1e-5)
 
 
+def test_start_with_candidates_prepares_and_scores(app):
+    first = score(infer(app, [*history(1, 2), *CANDIDATES], sequence_id=7, sequence_start=True))
+    assert first == pytest.approx(whole(app, 1, 2), rel=1e-5)
+    again = score(infer(app, [*history(9), *CANDIDATES], sequence_id=7, sequence_start=True))
+    assert again == pytest.approx(whole(app, 9), rel=1e-5)
+
+
 def test_end_answers_and_then_forgets(app):
     infer(app, history(1, 2), sequence_id=7, sequence_start=True)
     assert score(infer(app, CANDIDATES, sequence_id=7, sequence_end=True)) == pytest.approx(whole(app, 1, 2), rel=1e-5)
@@ -97,6 +104,13 @@ def test_expected_version_keeps_a_repeated_append_from_doubling(app):
     again = infer(app, history(2), sequence_id=7, sequence_version=version)
     assert again.status == 409
     assert again.json()["error"].startswith("sequence_version: expected the user's, ")
+    assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2), rel=1e-5)
+
+
+def test_release_of_another_version_is_a_conflict(app):
+    version = int(infer(app, history(1), sequence_id=7, sequence_start=True).headers["x-sequence-version"])
+    infer(app, history(2), sequence_id=7)
+    assert infer(app, [], sequence_id=7, sequence_end=True, sequence_version=version).status == 409
     assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2), rel=1e-5)
 
 
@@ -140,6 +154,12 @@ def test_lists_of_every_form_are_appended(app):
     for events in (padded, own):
         assert infer(app, events, sequence_id=7).status == 200
     assert score(infer(app, CANDIDATES, sequence_id=7)) == pytest.approx(whole(app, 1, 2, 3, 4), rel=1e-5)
+
+
+def test_no_candidates_have_no_scores(app):
+    infer(app, history(1), sequence_id=7, sequence_start=True)
+    none = [{"name": "item", "shape": [0], "datatype": "INT64", "data": []}]
+    assert score(infer(app, none, sequence_id=7)) == []
 
 
 def test_user_of_several_rows_is_refused(app):

@@ -2,17 +2,25 @@
 
 import errno
 import json
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.serving.front.resource_limits import SPARE_NBYTES, BodyMemory
-from freshet_serving.serving.http.connection import BODY_NBYTES_S, BODY_S, HEAD_S, KEEP_ALIVE_S, MAX_UNREAD_NBYTES
+from freshet_serving.serving.http.connection import (
+    BODY_NBYTES_S,
+    BODY_S,
+    HEAD_S,
+    KEEP_ALIVE_S,
+    MAX_UNREAD_NBYTES,
+    DeadlineTimer,
+)
 from freshet_serving.serving.http.connection_draining import LINGER_S
 from freshet_serving.serving.http.http_head import MAX_FIELDS, MAX_HEAD_NBYTES
 from tests.serving.http.data_app import BODY
-from tests.serving.http.talking import Talk, echo
+from tests.serving.http.talking import HandLoop, Talk, echo
 
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
 SCORED = b'{"predictions": [[7.5]]}'
@@ -239,6 +247,20 @@ def test_idle_connection_is_closed_after_the_keep_alive_time(talk):
     talk.wait(1)
     assert talk.transport.said == ["eof"]
     assert talk.replies() == []
+
+
+def test_ended_timer_never_fires_and_a_moved_deadline_once():
+    with closing(HandLoop()) as loop:
+        fired_s = []
+        ended, moved = (DeadlineTimer(loop, lambda: fired_s.append(loop.now_s)) for _ in range(2))
+        ended.wait(5.0)
+        ended.end()
+        for seconds in (75.0, 20.0, 30.0):
+            moved.wait(seconds)
+        for _ in range(100):
+            loop.now_s += 1.0
+            loop.turn(2)
+        assert fired_s == [30.0]
 
 
 def test_proxies_may_keep_connections_for_as_long_as_the_option_says():

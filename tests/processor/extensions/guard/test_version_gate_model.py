@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
@@ -50,10 +51,13 @@ def states(model):
 def test_bad_version_is_held_and_the_old_one_goes_on(root):
     model = asked(open_model(root))
     before = model.pick()
+    kept = before.replicas.kept()
+    scores = before.replicas.score(kept, 60.0).outputs["score"].copy()
     write_bad(root)
     (line,) = model.poll()
     assert line.startswith(HELD)
     assert model.pick() is before
+    np.testing.assert_array_equal(before.replicas.score(kept, 60.0).outputs["score"], scores)
     state, error = states(model)[2]
     cure = "; `freshet version release small 2` serves it, `freshet version reject small 2` withdraws it"
     assert (state, line) == ("END", f"small version 2 is {error}{cure}")

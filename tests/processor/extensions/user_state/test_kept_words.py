@@ -123,7 +123,8 @@ with words.locked(name):
     sys.stdin.readline()
 """
 COUNT = """
-for _ in range(100):
+print("begun", flush=True)
+for _ in range(1000):
     while True:
         try:
             with words.locked(name):
@@ -159,7 +160,9 @@ def test_changes_of_two_processes_at_once_are_all_made(opened):
     with started(opened.memory, COUNT) as other:
         store, words = opened.stores[0], opened.words[0]
         made = 0
-        while made < 100:
+        # It starts for longer than all changes take.
+        assert other.stdout.readline() == "begun\n"
+        while made < 1000:
             try:
                 with words.locked(opened.name):
                     words.replace(opened.name, words.read_held(opened.name) + 1, store.erasures)
@@ -168,7 +171,7 @@ def test_changes_of_two_processes_at_once_are_all_made(opened):
                 continue
         assert other.stdout.readline() == "done\n"
         other.stdin.close()
-    assert words.read(opened.name)[0] == 200
+    assert words.read(opened.name)[0] == 2000
 
 
 KEEP = """

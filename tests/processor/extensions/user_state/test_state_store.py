@@ -246,6 +246,19 @@ def test_state_that_was_begun_before_an_erasure_is_not_kept():
     assert set(words.tolist()).isdisjoint(store.memory.tolist())
 
 
+def test_erasing_one_subject_leaves_the_owners_others_and_other_owners():
+    shared = memory()
+    store, eraser = opened(shared), opened(shared, 1)
+    asked = [(user, owner) for user in (1, 2) for owner in OWNERS]
+    for n, (user, owner) in enumerate(asked):
+        assert keep(store, name_of(store, user, owner), [1], words_of(n, 9))
+    names = StateNames(store.secret)
+    assert eraser.erase(names.owner(b"one"), names.subject(b"2")) == 1
+    assert [found(store, name_of(store, *who), [1], 9)[0] == arena.HIT for who in asked] == [True, True, False, True]
+    assert eraser.erase(names.owner(b"one")) == 1
+    assert [found(store, name_of(store, *who), [1], 9)[0] == arena.HIT for who in asked] == [False, True, False, True]
+
+
 def test_state_is_not_used_beyond_its_time_and_swept_to_zeros():
     clock, shared = FakeClock(1000.0), memory()
     store, words = opened(shared, clock=clock), words_of(1, 700)

@@ -121,9 +121,11 @@ def test_record_is_made_anew_if_another_writer_was_faster(version, upload):
     assert hidden(version) == []
 
 
-def test_forgotten_delta_leaves_no_prepared_record(version, upload):
+@pytest.mark.parametrize("prepared", [True, False])
+def test_forgotten_delta_leaves_no_file_and_no_prepared_record(version, upload, prepared):
     change_log, delta, kept = upload
-    change_log.prepare(delta, kept)
+    if prepared:
+        change_log.prepare(delta, kept)
     change_log.forget(kept)
     assert hidden(version) == records(version) == list((version.folder / "deltas").iterdir()) == []
 
@@ -175,12 +177,13 @@ def test_repository_of_the_first_format_gets_records_in_order(version):
     [
         (2, {}, Conflict, "continues step 1, the served generation is 1.0"),
         (1, dict(version=2), Conflict, "is for version 2, but this is version 1"),
+        (1, dict(model="other"), BadInput, "expected model 'small', got 'other'"),
     ],
 )
 def test_file_that_does_not_continue_the_change_log_is_ignored(version, step, changes, error, message):
     change_log = ChangeLog.of(version)
     with pytest.raises(error, match=message):
-        change_log.publish(make_delta(step, [1], **changes))
+        change_log.publish(dataclasses.replace(make_delta(step, [1]), **changes))
     assert not (version.folder / "chain").exists()
     assert list((version.folder / "deltas").iterdir()) == []
 
@@ -258,6 +261,12 @@ def test_unwritten_adoption_stays_unwritten_after_reading_the_whole_log(version,
     other.look()
     assert (other.history.head, change_log.history.head) == (head, head)
     assert written(other)
+
+
+def test_publisher_sees_deltas_published_by_other_writers(version):
+    change_log, other = ChangeLog.of(version), ChangeLog.of(version)
+    change_log.publish(make_delta(1, [1]))
+    assert other.publish(make_delta(2, [2])).step == 2
 
 
 @pytest.mark.parametrize("kind", ["rollback", "hold"])

@@ -71,6 +71,16 @@ def test_deltas_before_a_snapshot_are_pruned_once_unreachable(chain):
         VersionContents(version, change_log, link)
 
 
+def test_delta_undone_since_the_snapshot_stays_for_its_return(chain):
+    version, change_log = chain
+    extend(change_log, 5)
+    compact(version, change_log)
+    extend(change_log, KEEP + 1)
+    change_log.rollback(8)
+    prune(version)
+    assert deltas(version) == [6, 7, 8, 9]
+
+
 def test_rollback_to_a_pruned_step_is_refused_and_changes_nothing(chain):
     version, change_log = chain
     extend(change_log, 5)

@@ -20,6 +20,7 @@ def test_page_is_served_at_the_root_under_a_strict_policy(client):
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = reply.headers["content-security-policy"]
     assert "'unsafe-inline'" not in policy
+    assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
     assert "frame-ancestors 'none'" in policy
     assert reply.headers["x-content-type-options"] == "nosniff"
