@@ -80,7 +80,7 @@ def _candidate(layer_factory: LayerFactory, h: History, units: int, layers: int,
         inner = keras.layers.LayerNormalization(epsilon=NORM_EPSILON, name=f"{name}_inner_{i}")
         out = keras.layers.Dense(units, kernel_initializer="zeros", name=f"{name}_out_{i}")
         inputs = [h.mask] if h.seconds is None else [h.mask, h.seconds]
-        between, to_item, to_self = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*inputs)
+        between, to_item, to_self = _bias_layer(h, i, seed)(*inputs)
         gate, values, query, keys = _parts(every(norm(item)))
         gates, all_values, queries, all_keys = (
             ops.reshape(part, (-1, length, units)) for part in _parts(every(norm(events)))
@@ -115,12 +115,12 @@ def build_next(
     """
 
     def states(layer_factory: LayerFactory, h: History, events: Tensor) -> Tensor:
-        return _layers(layer_factory, h, events, layers)
+        return _layers(layer_factory, h, events, layers, seed)
 
     return next_item(layout, "hstu_next", states, dropout, negatives, popularity, successors, seed)
 
 
-def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int) -> Tensor:
+def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int, seed: int) -> Tensor:
     """Return the events [n, length, units], given with their places, after all layers, normalised."""
     from freshet_serving.compiler.frameworks import keras
 
@@ -128,7 +128,7 @@ def _layers(layer_factory: LayerFactory, h: History, events: Tensor, layers: int
     earlier = ops.expand_dims(h.mask, 1) * np.tril(np.ones((1, length, length), np.float32))
     for i in range(layers):
         inputs = [h.mask] if h.seconds is None else [h.mask, h.seconds]
-        between = _bias_layer(length, h.seconds is not None, f"{name}_bias_{i}")(*inputs)[0]
+        between = _bias_layer(h, i, seed)(*inputs)[0]
         every = each_event(layer_factory, normed(events, f"{name}_norm_{i}"), 4 * units, f"{name}_all_{i}")
         gates, values, queries, keys = (
             ops.reshape(part, (-1, length, units)) for part in _parts(ops.reshape(every, (-1, 4 * units)))
@@ -146,7 +146,7 @@ def _parts(every: Tensor) -> list[Tensor]:
     return [activated[:, n * units : (n + 1) * units] for n in range(4)]
 
 
-def _bias_layer(length: int, timed: bool, name: str) -> Any:
+def _bias_layer(h: History, layer: int, seed: int) -> Any:
     """Return the layer of a history's biases.
 
     Its inputs are the mask and, if timed, the seconds [n, length]; its outputs the biases between events [n or 1,
@@ -155,14 +155,14 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
     from freshet_serving.compiler.frameworks import keras, tf
 
     # tf.gather: ops.take adds three passes over all pairs of events, for indices below 0.
-    ops = keras.ops
+    ops, length, timed = keras.ops, h.length, h.seconds is not None
     distance = np.abs(np.arange(length)[:, None] - np.arange(length)).astype(np.int32)
 
     class BiasLayer(keras.layers.Layer):  # type: ignore[misc]
         """Weights by the number of places, and by the bucket of the seconds, between two events."""
 
         def build(self, *shapes: Any, **named: Any) -> None:
-            initial = keras.initializers.RandomNormal(stddev=0.02, seed=17)
+            initial = keras.initializers.RandomNormal(stddev=0.02, seed=seed * 1_000_003 + 270_000 + layer)
             self.places = self.add_weight(shape=(length + 1,), initializer=initial, name="places")
             if timed:
                 self.times = self.add_weight(shape=(TIME_BUCKETS,), initializer=initial, name="times")
@@ -182,4 +182,4 @@ def _bias_layer(length: int, timed: bool, name: str) -> Any:
             bucket = ops.log(ops.maximum(ops.abs(seconds), 1.0)) / BUCKET_WIDTH
             return tf.gather(self.times, ops.cast(ops.minimum(bucket, TIME_BUCKETS - 1.0), "int32"))
 
-    return BiasLayer(name=name)
+    return BiasLayer(name=f"{h.name}_bias_{layer}")
