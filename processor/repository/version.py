@@ -164,7 +164,7 @@ class VersionReader:
                 pass
 
     def _twice(self, take: Callable[[str], T], name: str) -> T:
-        """Take a file; of a damaged copy, take another one."""
+        """Call `take` with a file; if its copy is damaged and there is another, call it with that."""
         try:
             return take(name)
         except Corrupt:
