@@ -148,7 +148,9 @@ def test_object_store_lends_nothing(moved):
 
 FOLLOWER = """
 import os, subprocess, sys, threading
+from freshet_serving.processor.extensions.core_planner import lent_cores
 from freshet_serving.processor.extensions.core_planner.lent_cores import Borrower, own_threads
+lent_cores.LOOK_S = 60.0  # Its own thread would move what look() here has just moved.
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 def cores():
