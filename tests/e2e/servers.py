@@ -103,7 +103,7 @@ class LiveServer:
         return f"{'grpc' if port == 'grpc' else 'http'}://127.0.0.1:{getattr(self, f'{port}_port')}"
 
     def about(self):
-        """What the admin port says of the server and its models."""
+        """Return the admin port's report of the server and its models."""
         status, _, body = self.get("/admin/models", admin=True)
         assert status == 200, body
         return json.loads(body)

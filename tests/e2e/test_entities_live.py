@@ -46,7 +46,7 @@ def expected(step, contents=KNOWN):
 
 @cache
 def recorded(user, content):
-    """What a recording has of a user's features, of a content number; of none where it is None."""
+    """Return a recording's features of a user by their content number; none where it is None."""
     had = entities.columns([] if content is None else [user], content)
     floats = had["floats"][0] if len(had["floats"]) else np.full(4, np.nan, np.float32)
     return [tag.encode() for tags in had["tags"] for tag in tags[:3]], floats

@@ -59,7 +59,7 @@ class Shop:
 
 
 def exit_status():
-    """What the command ends with."""
+    """Return the command's exit status."""
     with pytest.raises(SystemExit) as ended:
         main()
     return ended.value.code or 0

@@ -118,7 +118,7 @@ def step_of(generation):
 
 
 class Story(LiveChanges):
-    """What one server serves, and who asks it. Its lock guards the checker and the counts too."""
+    """A server's contents and its clients. Its lock guards the checker and the counts too."""
 
     def __init__(self, live, folder, contents, seed):
         super().__init__(live, MODEL, folder, np.random.default_rng(seed), ACTIONS | {ROLLBACKS: 8, KILLS: 2})

@@ -1,4 +1,4 @@
-"""What modules are called, in their path and in an import. Nothing of the product is imported here."""
+"""Names of modules, in their path and in an import. Nothing of the product is imported here."""
 
 PREFIX = "freshet_serving"
 FLOORS = (PREFIX, "serving", "models", "compiler", "processor", "loadtest")

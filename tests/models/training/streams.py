@@ -86,7 +86,7 @@ def make_batch(rows, seed=0, users=60, items=40, start=0):
 
 
 class Notes:
-    """A reporter that keeps what it is told."""
+    """A reporter that keeps its messages."""
 
     def __init__(self):
         self.notes, self.begun, self.done = [], [], 0

@@ -133,7 +133,7 @@ _UNDISTURBED = []
 
 @pytest.fixture
 def undisturbed(shop):
-    """What the story comes to: weights, the store, records; made once."""
+    """Return the end of the story: weights, the store, records; made once."""
     if not _UNDISTURBED:
         calm = shop("calm")
         run = calm.story()

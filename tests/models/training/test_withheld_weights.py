@@ -151,7 +151,7 @@ def whole_run(repository):
 
 @pytest.mark.parametrize("published", [1, 2, 3, 7])
 def test_run_killed_before_any_delta_publishes_the_same(tmp_path, monkeypatch, published):
-    """Of rows (2, 4), with the weights that are due (3), and of weights alone, at the end (8)."""
+    """Deltas have rows (2, 4), rows and the weights that are due (3), and weights alone, at the end (8)."""
     _, stream = start(tmp_path / "killed")
     advance(stream, published)
     killed(stream, monkeypatch)

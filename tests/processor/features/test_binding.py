@@ -358,7 +358,7 @@ SENT_ALL = {f"f{j}": np.zeros(2, F32) for j in range(4)} | {
 
 
 def test_request_with_and_without_an_unread_key_is_bound_alike():
-    """What keys fill is filled before a request is bound; here only a key that the model does not read is absent."""
+    """Inputs are filled by keys before a request is bound; here only a key that the model does not read is absent."""
     for inputs in (SENT_ALL, SENT_ALL | {"user_id": np.array([7])}):
         bound = LOOKED_UP.bind_inputs(inputs, RequestLimits())
         assert (bound.rows, bound.ids) == (2, 4)

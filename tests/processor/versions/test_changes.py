@@ -1,4 +1,4 @@
-"""How long a lock has been held, by a clock that is given; and which changes have the log read anew."""
+"""The time for which a lock has been held, by a given clock; and changes after which the log is read anew."""
 
 import threading
 

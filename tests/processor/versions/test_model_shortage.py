@@ -38,9 +38,9 @@ UNDO_DEPTH = 2
 FAILED, WRONG = 3, 4
 ASKED = [0, 3, 5, 15, 39, 77, 399, 1000]
 STRIDES = {"rolling_back": 3, "rebuilding": 11, "switching": 11}
-"""Of the points that are tried on every change of the code, 7 for the others; all of them are, at length."""
+"""Stride between the points that are tried on every change of the code, 7 for other changes; long tests try all."""
 KINDS = [(MemoryError, 1), (OSError, 1), (MemoryError, None), (OSError, None)]
-"""What a call fails with, and how many do."""
+"""(error that a call fails with, number of calls that fail; None for all that follow)."""
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def translator(path):
 
 
 def translated(path, fed):
-    """What the translation of a file gives for one request."""
+    """Return the reply to one request of a translated file."""
     return translator(path)(fed)
 
 
