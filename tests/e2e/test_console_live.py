@@ -117,8 +117,6 @@ def altered_page(opened, stage, size, change):
         yield page
         assert overflowing(page) == []
         assert page.troubles == []
-        # A handler that still runs when the page closes finds its response gone.
-        page.unroute_all(behavior="wait")
 
 
 def shown_command(page, notice, verb):

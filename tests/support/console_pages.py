@@ -54,6 +54,8 @@ def page_of(opened, address, size="desktop", scheme="light", **options):
         page.goto(f"{address}/#/")
         yield page
     finally:
+        # A handler that still runs when its page closes finds its response gone, and the browser does not close.
+        page.unroute_all(behavior="wait")
         context.close()
 
 
