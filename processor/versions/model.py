@@ -25,7 +25,7 @@ from typing import Any
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
+from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file, sha256
 from freshet_serving.processor.repository import (
     MAX_REASON,
     ChainLink,
@@ -35,7 +35,6 @@ from freshet_serving.processor.repository import (
     VersionReader,
     check_downgrade,
     check_name,
-    sha256,
 )
 from freshet_serving.processor.versions.changes import (
     ApplyResult,
