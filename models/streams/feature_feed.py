@@ -33,7 +33,7 @@ from freshet_serving.models.streams.open_rows import open_stream
 from freshet_serving.models.streams.stream import ErrorContext
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.processor.columns import Column, join_columns, take_rows
-from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, ParentRolledBack
 from freshet_serving.processor.package import atomic_file
 from freshet_serving.processor.repository import open_repository
 
@@ -152,6 +152,9 @@ class FeatureFeed:
                 self._publisher.accept_served()
                 generation = self._publisher.publish(entities={self._entity: (keys, columns)})
                 break
+            except ParentRolledBack:
+                # Rolled back between the two calls.
+                continue
             except BadInput as error:
                 if len(keys) == 1:
                     self.skipped += 1

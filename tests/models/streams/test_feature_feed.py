@@ -14,6 +14,7 @@ from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.sessions.request import PredictRequest
 from tests.models.streams.servers import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
@@ -129,6 +130,24 @@ def test_rollback_is_not_undone(folder):
     with Processor.initialize(ProcessorConfig(repository=str(folder / "repository"), delta_guard="off")) as processor:
         processor.rollback("small", Generation(1, 1))
     arrive(folder, "c", [(2, ["c"])])
+    assert run(folder) == ["small 1.3: 1 rows of profile"]
+    assert tags_served(folder, {1: ["a"], 2: ["c"]})
+
+
+def test_rollback_while_a_delta_is_made_does_not_end_the_feed(folder, monkeypatch):
+    for name in "ab":
+        arrive(folder, name, [(1, [name])])
+        run(folder)
+    arrive(folder, "c", [(2, ["c"])])
+    accept_served = Publisher.accept_served
+
+    def accept_and_roll_back(publisher):
+        accepted = accept_served(publisher)
+        monkeypatch.undo()
+        ChangeLog.of(Repository(folder / "repository").version("small", 1)).rollback(1)
+        return accepted
+
+    monkeypatch.setattr(Publisher, "accept_served", accept_and_roll_back)
     assert run(folder) == ["small 1.3: 1 rows of profile"]
     assert tags_served(folder, {1: ["a"], 2: ["c"]})
 
