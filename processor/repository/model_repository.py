@@ -297,7 +297,7 @@ class Repository:
 
     def labels(self, model: str) -> dict[str, int]:
         """Return the labels as last set; none if the file is missing or has another format."""
-        raw = self._kept(model, LABELS)
+        raw = self._kept(model, LABELS) or {}
         return raw if all(type(v) is int for v in raw.values()) else {}
 
     def keep_labels(self, model: str, labels: dict[str, int]) -> None:
@@ -305,7 +305,7 @@ class Repository:
 
     def traffic(self, model: str) -> dict[str, Any]:
         """Return what keep_traffic() stored; empty if the file is missing or has another format."""
-        return self._kept(model, TRAFFIC)
+        return self._kept(model, TRAFFIC) or {}
 
     def keep_traffic(self, model: str, traffic: dict[str, Any]) -> None:
         self._keep(model, TRAFFIC, traffic)
@@ -321,7 +321,8 @@ class Repository:
         for name in (LABELS, TRAFFIC):
             document = self.with_keys(trusted)._kept(model, name)
             self.keyring = keyring
-            if document:
+            # Also an empty one: the last label may have been removed.
+            if document is not None:
                 self._keep(model, name, document)
         records = self.with_keys(trusted).version_records(model).all()
         anew = self.with_keys(keyring).version_records(model)
@@ -342,15 +343,16 @@ class Repository:
     def _document(self, model: str, name: str) -> Any:
         return json.loads(read_file(self.root / model / name, MAX_KEPT_NBYTES).tobytes())
 
-    def _kept(self, model: str, name: str) -> dict[str, Any]:
+    def _kept(self, model: str, name: str) -> dict[str, Any] | None:
+        """Return a kept document, or None if it is missing, has another format or is not trusted."""
         try:
             raw = self._document(model, name)
             if not isinstance(raw, dict):
-                return {}
+                return None
         except (OSError, ValueError, RecursionError, Corrupt) as error:
             if (short := shortage(error)) is not None:
                 raise short from None
-            return {}
+            return None
         # Loaded with the first of these files.
         from freshet_serving.processor.repository.envelope import opened
 
@@ -360,7 +362,7 @@ class Repository:
             if self._told.get((model, name)) != str(error):
                 self._told[model, name] = str(error)
                 log.error("ignoring a file of %s: %s", model, error)
-            return {}
+            return None
 
     def _keep(self, model: str, name: str, document: dict[str, Any]) -> None:
         from freshet_serving.processor.repository.envelope import wrap_envelope

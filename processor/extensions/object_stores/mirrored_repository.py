@@ -77,7 +77,7 @@ class MirroredRepository(Repository):
         self._asked(lambda: self.mirror.listing.records(model))
         return records
 
-    def _kept(self, model: str, name: str) -> dict[str, Any]:
+    def _kept(self, model: str, name: str) -> dict[str, Any] | None:
         self._asked(lambda: self.mirror.listing.kept(f"{model}/{name}"))
         return super()._kept(model, name)
 

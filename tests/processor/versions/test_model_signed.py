@@ -284,6 +284,24 @@ def test_foreign_or_older_labels_and_traffic_are_ignored(root, memory, caplog):
         Repository(root).with_keys(keyring).keep_traffic("small", {})
 
 
+def test_labels_survive_a_change_of_keys_also_when_all_are_removed(root):
+    model = open_model(root, keyring=writes())
+    for change in (lambda: model.set_label("stable", 1), lambda: model.remove_label("stable")):
+        change()
+        both, kept = writes("next", trusts=["first"]), dict(model.routes.labels)
+        Repository(root).with_keys(both).re_sign_kept("small")
+        renewed = Repository(root).with_keys(reads("next"))
+        renewed.check_kept("small")
+        assert renewed.labels("small") == kept
+
+
+def test_labels_of_a_stranger_are_not_signed_again(root):
+    Repository(root).with_keys(writes("stranger")).keep_labels("small", {})
+    Repository(root).with_keys(writes()).re_sign_kept("small")
+    with pytest.raises(Corrupt, match=r"labels\.json: expected a signature by key"):
+        Repository(root).with_keys(reads()).check_kept("small")
+
+
 # Every byte.
 
 
