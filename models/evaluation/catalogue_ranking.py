@@ -76,6 +76,18 @@ class CatalogueRanking:
         """Return the means over all targets; NaN without one."""
         return self._tally.result()
 
+    def figures(self) -> dict[str, float]:
+        """Return the figures by name; NaN without a target."""
+        means = self.result()
+        return {"hit_rate": means.hit_rate, "ndcg": means.ndcg}
+
+    def told(self) -> str:
+        means = self.result()
+        return (
+            f"the first {self.top} of all items: hit rate {means.hit_rate:.4f}, NDCG {means.ndcg:.4f}"
+            f" over {means.groups:,} events"
+        )
+
 
 def gains_of(ranks: Int64s, top: int) -> NDArray[np.float64]:
     """Return the share of the NDCG that targets of these ranks [n] have, if `top` places count."""
