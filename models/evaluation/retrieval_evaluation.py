@@ -15,7 +15,7 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.retrieval_rules import tower_keys
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import DataConfig
-from freshet_serving.models.data.source import Batch
+from freshet_serving.models.data.source import Batch, rows_between
 from freshet_serving.models.evaluation.catalogue_ranking import places_of
 from freshet_serving.models.evaluation.evaluate import BATCH_ROWS, inputs_of, open_rows_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
@@ -130,10 +130,8 @@ def rank_pairs(
     total = source.count_rows() or 0
     stop = min(total, skip + rows) if rows else total
     reporter.begin(f"ranking by {scorer.model} {scorer.generation}", max(0, stop - skip))
-    for batch in source.batches(BATCH_ROWS, skip):
-        if batch.start >= stop:
-            break
-        ranker.rank(batch.slice(0, min(len(batch), stop - batch.start)), ranking)
+    for batch in rows_between(source, BATCH_ROWS, skip, stop):
+        ranker.rank(batch, ranking)
         reporter.advance(len(batch))
     if not ranking.targets:
         raise BadInput(f"data: expected a row after row {skip:,} whose label is above {POSITIVE}, got {total:,} rows")
