@@ -29,6 +29,14 @@ class Lifts(NamedTuple):
     values: Float32s
 
 
+class RankedTargets(NamedTuple):
+    """Some ranked targets: vectors of their users [n, d], places among the items (-1: without a row), ranks from 1."""
+
+    users: Float32s
+    places: Int64s
+    ranks: Int64s
+
+
 class CatalogueRanking:
     """Ranks of targets, counted as they come: `top` places count, among the `items` of the last ones."""
 

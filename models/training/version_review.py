@@ -32,10 +32,10 @@ from freshet_serving.models.training.version_gate import (
     AUC,
     LEAST_ROWS,
     HeldOut,
+    Judgement,
     ServedVersion,
     Verdict,
     VersionFigures,
-    judge,
     moves_from_notes,
 )
 from freshet_serving.models.training.window_guard import auc_error
@@ -104,9 +104,8 @@ class VersionReview:
             round(repeated_share(self._rows), 6),
         )
         before = self._served() if self._before is not None else None
-        self.verdict = verdict = judge(
-            self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before, ranked
-        )
+        judgement = Judgement(self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before, ranked)
+        self.verdict = verdict = judgement.verdict()
         if failure:
             verdict.refused.insert(0, failure)
         self._compare_with_weights(scores[: len(labels)])
