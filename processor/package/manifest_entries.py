@@ -15,7 +15,7 @@ from freshet_serving.processor.package.stage_entries import StageGrowth, StageLo
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
 SIDES = ("user", "item", "context")
-SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
+SCORE, USER, WHOLE = "score", "user", "whole"
 DTYPES = ("int64", "float32", "string")
 MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")

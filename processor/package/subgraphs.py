@@ -127,7 +127,7 @@ def shorter(name: str, length: int) -> str:
 
 
 def role(name: str) -> tuple[str, int]:
-    """Return which of SUBGRAPHS a name is of, and the most events of a history; 0 for any number."""
+    """Return which of SCORE, USER and WHOLE a name is of, and the most events of a history; 0 for any number."""
     match = _SHORTER.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, 0)
 
