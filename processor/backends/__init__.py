@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         sized,
         weights_hash,
     )
-    from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+    from freshet_serving.processor.backends.capsule import pack, unpack
     from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
     from freshet_serving.processor.package import MATRIX
 else:

@@ -196,6 +196,7 @@ if TYPE_CHECKING:
         open_regular,
         read_file,
         same_content,
+        sha256,
     )
 else:
     __getattr__ = lazy_names(__name__, __file__)

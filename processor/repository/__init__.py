@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         delta_digest,
         root_digest,
         root_hash,
-        sha256,
     )
     from freshet_serving.processor.repository.log.change_log import ChangeLog, DurableDelta
     from freshet_serving.processor.repository.log.contents import (
