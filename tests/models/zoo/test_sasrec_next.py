@@ -34,4 +34,4 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
 @pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):
     trainer = learned("sasrec_next", length, 2, counting={"successors": 4})
-    check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)
+    check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 16, layers)
