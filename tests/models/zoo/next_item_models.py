@@ -58,7 +58,8 @@ def counted(rows, target, weights):
         return popularity
     w, a = 1 + 10 * weights[0], 10 * weights[1:]
     mixed = 0.0
-    if len(target) > DIM + 1:
+    # An unknown item has the key of id 0, and has followed nothing.
+    if len(target) > DIM + 1 and popularity > 0:
         count = (len(target) - DIM - 6) // 5
         for number, row in enumerate(rows[::-1][:2]):
             keys, times = row[DIM + 6 :][: 3 * count].reshape(3, count), row[DIM + 6 + 3 * count :].reshape(2, count)

@@ -5,7 +5,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned
+from freshet_serving.models.data.source import Batch
+from freshet_serving.processor.columns import Ragged
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned, reference
 from tests.models.zoo.sequence_models import DIM, dense, norm, softmax
 
 pytestmark = pytest.mark.tensorflow
@@ -28,6 +30,19 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
     trainer = learned("sasrec_next", LENGTH, floats=True, counting={"successors": 0})
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
+
+
+def test_unknown_item_is_not_lifted_where_item_0_follows():
+    trainer = learned("sasrec_next", LENGTH, 2, counting={"successors": 4})
+    for _ in range(40):
+        alternating = {name: Ragged.of([[1, 0, 1, 0]] * 8) for name in ("history.item", "history.action")}
+        trainer.learn(Batch(alternating, np.full(8, 3, np.float32), None, 2_000))
+    request = {name: Ragged.of([[1]] * 2) for name in ("history.item", "history.action")}
+    request["item"] = np.array([0, 999])
+    lifted, unlifted = (reference(trainer, "sasrec_next", request, LENGTH, layers, s) for s in (True, False))
+    assert lifted[0] > unlifted[0] + 0.1
+    assert lifted[1] == unlifted[1]
+    np.testing.assert_allclose(trainer.score(request), lifted, atol=1e-5)
 
 
 @pytest.mark.long
