@@ -6,29 +6,32 @@ A subpackage lists them once, as imports that type checkers read and programs do
         from freshet_serving.processor.package.delta import Delta, parse_delta
         from freshet_serving.processor.package import item_rows
     else:
-        __getattr__ = lazy_names(__name__, __file__)
+        __getattr__ = lazy_names(__name__)
 
 Modules that others may import are listed too, and load as any module does. Cost: a fifth of a millisecond each.
 """
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 IMPORT = re.compile(r"^    from ([\w.]+) import (\([^)]*\)|.+)$", re.M)
 
 
-def lazy_names(package: str, file: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a subpackage (PEP 562), from the indented imports in its file.
+def lazy_names(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a subpackage (PEP 562), from the indented imports in its __init__.py.
 
     A module must not have the name of what it exports: once it is loaded, it would hide it.
     """
-    listed = IMPORT.findall(Path(file).read_text(encoding="utf-8"))
+    # By its loader: a client may be imported from a zip file.
+    source = pkgutil.get_data(package, "__init__.py")
+    assert source is not None
+    listed = IMPORT.findall(source.decode())
     module_of = {name: module for module, names in listed if module != package for name in re.findall(r"\w+", names)}
 
     def load(name: str) -> Any:

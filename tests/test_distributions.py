@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 
 import numpy as np
 import pytest
@@ -229,6 +230,21 @@ def test_trainer_publishes_with_numpy_xxhash_and_orjson_alone(tmp_path):
     )
     without(tmp_path, missing, code)
     assert list((tmp_path / "models" / "torched" / "1" / "deltas").glob("*.safetensors"))
+
+
+def test_client_runs_from_a_zip_file(tmp_path):
+    """As where a cluster takes Python files in one, such as Spark."""
+    with zipfile.ZipFile(tmp_path / "client.zip", "w") as packed:
+        for name in client_files(ROOT):
+            packed.write(ROOT / name, name)
+    code = (
+        "from freshet_serving import Client, Publisher\n"
+        "Client('grpc://localhost:1').close()\n"
+        "print(Publisher.__module__)\n"
+    )
+    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": "client.zip"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("freshet_serving.models.publishing.publisher\n", "")
 
 
 def test_client_without_httpx_names_the_package_and_grpc_works(tmp_path):

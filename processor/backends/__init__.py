@@ -49,4 +49,4 @@ if TYPE_CHECKING:
     from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
     from freshet_serving.processor.package import MATRIX
 else:
-    __getattr__ = lazy_names(__name__, __file__)
+    __getattr__ = lazy_names(__name__)

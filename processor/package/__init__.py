@@ -199,4 +199,4 @@ if TYPE_CHECKING:
         sha256,
     )
 else:
-    __getattr__ = lazy_names(__name__, __file__)
+    __getattr__ = lazy_names(__name__)

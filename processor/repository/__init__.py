@@ -137,4 +137,4 @@ if TYPE_CHECKING:
         parse_warmup,
     )
 else:
-    __getattr__ = lazy_names(__name__, __file__)
+    __getattr__ = lazy_names(__name__)

@@ -6,8 +6,8 @@ lets server and clients live in one process.
 
 from __future__ import annotations
 
+import pkgutil
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -15,7 +15,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 POOL = DescriptorPool()
-for _file in FileDescriptorSet.FromString(Path(__file__).with_name("protos.binpb").read_bytes()).file:
+# By its loader: a client may be imported from a zip file.
+_compiled = pkgutil.get_data(__name__, "protos.binpb")
+assert _compiled is not None
+for _file in FileDescriptorSet.FromString(_compiled).file:
     POOL.AddSerializedFile(_file.SerializeToString())
 
 

@@ -1,9 +1,8 @@
 import ast
 import sys
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -47,11 +46,10 @@ def test_name_loads_its_module_on_first_use(tmp_path, monkeypatch):
     (package / "one.py").write_text("ONE = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "toy_room", raising=False)
-    file, room = package / "__init__.py", ModuleType("toy_room")
-    room.__path__ = [str(package)]
+    room = module_from_spec(find_spec("toy_room"))
     monkeypatch.setitem(sys.modules, "toy_room", room)
 
-    load = lazy_names("toy_room", str(file))
+    load = lazy_names("toy_room")
     assert "toy_room.one" not in sys.modules
     assert load("ONE") == room.ONE == 1
     for name in ("TWO", "one"):
