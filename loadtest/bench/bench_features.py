@@ -15,7 +15,6 @@ import asyncio
 import functools
 import json
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -59,35 +58,6 @@ ITEM_KINDS = {f"i{n}": "id" for n in range(ITEM_IDS)}
 ITEM_KINDS |= {f"s{n}": "string" for n in range(ITEM_STRINGS)} | {f"x{n}": "float" for n in range(ITEM_FLOATS)}
 USER_KINDS = {f"u{n}": "id" for n in range(USER_IDS)} | {f"v{n}": "float" for n in range(USER_FLOATS)}
 DATATYPES = {"id": "INT64", "string": "BYTES", "float": "FP32"}
-
-
-@contextmanager
-def redis_server(port: int = 0) -> Iterator[int]:
-    """Run a redis-server without persistence on a loopback port; yields the port.
-
-    Args:
-        port: The port; 0 for a free one.
-    """
-    if not port:
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            port = held.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="freshet-redis-") as folder:
-        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            end_s = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    if time.monotonic() > end_s or process.poll() is not None:
-                        raise
-                    time.sleep(0.02)
-            yield port
-        finally:
-            process.kill()
-            process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,10 +349,10 @@ def main() -> None:
     console, values = Console(), FeatureValues.draw()
     made = origin("-C loadtest features", "ARGS", sys.argv[1:])
     results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}
-    with tempfile.TemporaryDirectory(prefix="freshet-features-") as folder, redis_server() as port:
+    with tempfile.TemporaryDirectory(prefix="freshet-features-") as place, needs.redis_server(Path(place)) as port:
         fill_store(port, values)
         with console.status("training"):
-            repository = train(Path(folder), values)
+            repository = train(Path(place), values)
         with served(repository, port) as (connection, processor):
             for form in AIMS:
                 for candidates in map(int, options.items.split(",")):

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shlex
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from hdrh.histogram import HdrHistogram
 
 from loadtest.load.measurements import freshness, histogram, until_served
 
+RESULTS = Path(__file__).parents[1] / "results"
 GOAL_MS = 250.0
 FINE = 0.05
 FOLDERS = ("--out", "--venvs", "--data", "--scratch")
@@ -50,6 +52,18 @@ def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, st
     _, kept = parser.parse_known_args(arguments)
     command = f"make {target}" + (f' {variable}="{shlex.join(kept)}"' if kept else "")
     return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
+
+
+def begun(target: str) -> dict[str, Any]:
+    """Return what a report says of its run: the machine, before it, and the command, of `make -C loadtest TARGET`."""
+    return {"machine": machine(), "origin": origin(f"-C loadtest {target}", "ARGS", sys.argv[1:])}
+
+
+def stored(out: Path, name: str) -> dict[str, Any]:
+    """Return the figures that a folder has of a report; nothing where it has none."""
+    path = out / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    return found
 
 
 def store(out: Path, name: str, results: Any, page: str) -> None:
