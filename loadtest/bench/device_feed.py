@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -47,9 +46,8 @@ from freshet_serving.processor.sessions.session import Queue
 from freshet_serving.processor.versions.replica import Replica
 from loadtest.bench import bench_useronce
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, store, table
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-RESULTS = Path(__file__).parents[1] / "results"
 MODEL, DIM, TARGET = "feed", 16, "cuda-null"
 CANDIDATES, BUCKETS = (64, 500, 2000), (1, 16, 64, 256, 1024, 4096)
 """Buckets are those of docs/how-to/gpu."""
@@ -113,15 +111,9 @@ class NullResult:
 
 @dataclass(frozen=True, slots=True)
 class FeedFigures:
-    """One size of tables at one number of candidates.
-
-    Attributes:
-        rows_s: Rows a second of the engine.
-        lookups: Its rate over that of the lookups alone: lower quartile, median, upper quartile.
-        sent: Its rate over that of rows sent, likewise.
-        nbytes: Bytes of a row that are sent.
-        parts: Microseconds of a request in parts of the engine.
-    """
+    """One size of tables at one number of candidates: rows a second of the engine; its rate over that of the lookups
+    alone, and over that of rows sent (lower quartile, median, upper quartile); bytes of a row that are sent;
+    microseconds of a request in parts of the engine."""
 
     table_rows: int
     candidates: int
@@ -214,8 +206,8 @@ def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator
                     table_rows,
                     count,
                     1e9 / alone.b_ns,
-                    [alone.low, alone.median, alone.high],
-                    [against.low, against.median, against.high],
+                    [alone.ratio.low, alone.ratio.median, alone.ratio.high],
+                    [against.ratio.low, against.ratio.median, against.ratio.high],
                     nbytes,
                     parts(by(placed), rounds),
                 )
@@ -291,8 +283,7 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    results: dict[str, Any] = {"machine": machine(), "figures": []}
-    results["origin"] = origin("-C loadtest device-feed", "ARGS", sys.argv[1:])
+    results = begun("device-feed") | {"figures": []}
     for table_rows in options.rows:
         for figures in measure(table_rows, options.candidates, options.rounds):
             console.print(asdict(figures))

@@ -2,13 +2,11 @@
 
 Model `bench` lies in a folder as it was published, with a chain of deltas folded into a snapshot, and with the chain
 alone. A start, `python -m loadtest.bench.startup_time REPOSITORY`, is a process of its own that opens the processor and
-answers one request; imports are not counted. It prints its time and that of the processor, which neighbours on the
-machine change less. What lies in the folder is used again.
+answers one request; imports are not counted. It prints its time. What lies in the folder is used again.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -17,26 +15,23 @@ from pathlib import Path
 from typing import Any
 
 
-def start(repository: Path) -> tuple[float, float]:
-    """(seconds, seconds of processor time) from opening the processor until its first answer."""
+def start(repository: Path) -> float:
+    """Seconds from opening the processor until its first answer."""
     import numpy as np
 
     from freshet_serving.models.bench import FLOATS, MODEL, TABLES
     from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 
     inputs: dict[str, Any] = {"ids": np.zeros((4, TABLES), np.int64), "floats": np.zeros((4, FLOATS), np.float32)}
-    started_s, busy_s = time.perf_counter(), time.process_time()
-    processor = Processor.initialize(ProcessorConfig(str(repository), sessions=1))
-    processor.process(PredictRequest(MODEL, inputs))
-    took = time.perf_counter() - started_s, time.process_time() - busy_s
-    processor.close()
-    return took
+    started_s = time.perf_counter()
+    with Processor.initialize(ProcessorConfig(str(repository), sessions=1)) as processor:
+        processor.process(PredictRequest(MODEL, inputs))
+        return time.perf_counter() - started_s
 
 
-def in_its_own_process(repository: Path) -> tuple[float, float]:
+def in_its_own_process(repository: Path) -> float:
     command = [sys.executable, "-m", "loadtest.bench.startup_time", str(repository)]
-    took_s, busy_s = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return float(took_s), float(busy_s)
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def prepare(folder: Path, rows: int, deltas: int, changed: int) -> dict[str, Path]:
@@ -61,9 +56,5 @@ def prepare(folder: Path, rows: int, deltas: int, changed: int) -> dict[str, Pat
     return found
 
 
-def main() -> None:
-    print(json.dumps(start(Path(sys.argv[1]))))
-
-
 if __name__ == "__main__":
-    main()
+    print(start(Path(sys.argv[1])))

@@ -47,31 +47,19 @@ WAYS = ("admin", "folder", "both")
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: Any) -> None:
-    group = parser.add_argument_group("Freshet")
-    add = group.add_argument
-    add("--model", env_var="LOADTEST_MODEL", default="bench", help="The model to ask. [bench]")
-    add("--rows", env_var="LOADTEST_ROWS", type=int, default=64, help="Candidates per request. [64]")
-    add("--ids", env_var="LOADTEST_IDS", type=int, default=100_000, help="Ids are 0 .. N-1. [100000]")
-    add("--json-share", env_var="LOADTEST_JSON_SHARE", type=float, default=0.25, help="TFS JSON share. [0.25]")
-    add(
-        "--rate",
-        env_var="LOADTEST_RATE",
-        type=float,
-        default=0.0,
-        help="Requests/s of all users; 0: all out.",
-    )
-    add("--deltas", env_var="LOADTEST_DELTAS", default="", help="Folder of delta files, <step>.safetensors.")
-    add("--delta-every-s", env_var="LOADTEST_DELTA_EVERY_S", type=float, default=1.0, help="Pace. [1.0]")
-    add("--publish", env_var="LOADTEST_PUBLISH", choices=WAYS, default="admin", help="How. [admin]")
-    add(
-        "--publish-folder",
-        env_var="LOADTEST_PUBLISH_FOLDER",
-        default="",
-        help="The version's deltas/ folder.",
-    )
-    add("--admin", env_var="LOADTEST_ADMIN", default="http://127.0.0.1:8502", help="The admin port.")
-    add("--plan", env_var="LOADTEST_PLAN", default="", help="Plan file: check scores against it.")
-    add("--record", env_var="LOADTEST_RECORD", default="", help="Write what happened to this JSON file.")
+    add = parser.add_argument_group("Freshet").add_argument
+    add("--model", default="bench", help="The model to ask. [bench]")
+    add("--rows", type=int, default=64, help="Candidates per request. [64]")
+    add("--ids", type=int, default=100_000, help="Ids are 0 .. N-1. [100000]")
+    add("--json-share", type=float, default=0.25, help="TFS JSON share. [0.25]")
+    add("--rate", type=float, default=0.0, help="Requests/s of all users; 0: all out.")
+    add("--deltas", default="", help="Folder of delta files, <step>.safetensors.")
+    add("--delta-every-s", type=float, default=1.0, help="Pace. [1.0]")
+    add("--publish", choices=WAYS, default="admin", help="How. [admin]")
+    add("--publish-folder", default="", help="The version's deltas/ folder.")
+    add("--admin", default="http://127.0.0.1:8502", help="The admin port.")
+    add("--plan", default="", help="Plan file: check scores against it.")
+    add("--record", default="", help="Write what happened to this JSON file.")
 
 
 class LocustRun:

@@ -6,17 +6,18 @@ import http.client
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadtest.bench.calibration_rows import compile_with_practice
+from loadtest.bench.harness import compile_with_practice
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
 from loadtest.load.payload import Payload, bench_inputs
-from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
+from loadtest.load.sides import Ratio, Turns, compare, over, values
 from loadtest.peers import bodies
 from loadtest.peers.process import ask, install, running
 from loadtest.peers.roster import Peer
@@ -137,18 +138,14 @@ class PeerBench:
         return PeerVariant(name, figures)
 
     def _compare(self, peer: Peer, port: int, server: RunningServer, candidates: int, rounds: int, what: str) -> Turns:
-        def side(name: str, port: int, payload: Path) -> Side:
-            def turn() -> dict[str, float]:
-                run = self._run(port, payload, what)
-                return {"requests/s": run.per_s, "p50 ms": run.latency_ms["p50"], "p99 ms": run.latency_ms["p99"]}
+        def turn(port: int, payload: Path) -> dict[str, float]:
+            run = self._run(port, payload, what)
+            return {"requests/s": run.per_s, "p50 ms": run.latency_ms["p50"], "p99 ms": run.latency_ms["p99"]}
 
-            return Side(name, turn)
-
-        theirs = self.payload(peer.body, peer.path, candidates)[1]
-        ours = self.payload("kserve", "", candidates)[1]
-        sides = [side("freshet", server.http_port, ours), side(peer.name, port, theirs)]
+        ours = partial(turn, server.http_port, self.payload("kserve", "", candidates)[1])
+        theirs = partial(turn, port, self.payload(peer.body, peer.path, candidates)[1])
         self.say(f"{peer.name}: {what}, {candidates} candidates")
-        return compare(sides, rounds, self.say)
+        return compare({"freshet": ours, peer.name: theirs}, rounds, self.say)
 
     def _run(self, port: int, payload: Path, what: str) -> wrk.WrkRun:
         connections = self._settings.connections if what == "throughput" else 1
@@ -185,10 +182,6 @@ def write_compiled(repository: Path, compiled: Path, table_rows: int) -> str:
 
 def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Figure:
     ours, theirs = (values(turns, side, MEASURED[what]) for side in ("freshet", peer))
-    found = ratio(ours, theirs) if what == "throughput" else ratio(theirs, ours)
+    sides = ("freshet", peer) if what == "throughput" else (peer, "freshet")
+    found = over(turns, *sides, MEASURED[what])
     return Figure(what, candidates, found, float(np.median(ours)), float(np.median(theirs)), options)
-
-
-def document(variant: PeerVariant) -> dict[str, Any]:
-    """A variant as JSON holds it."""
-    return asdict(variant)

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from loadtest.bench import startup_time
-from loadtest.bench.harness import Bench, Result, Row
+from loadtest.bench.harness import Bench, Result
 from loadtest.load.launch import RunningServer, serving
 from loadtest.load.processes import cpu_s, tree
-from loadtest.load.sides import Side, compare, interval, values
+from loadtest.load.sides import interval, values
 
 DELTAS, CHANGED = 5_000, 1_000
 FEW, MANY = 5, 50_000
@@ -33,32 +33,29 @@ def run(bench: Bench) -> Result:
     result = Result("chain", "A long chain / a short one: starts, and watching")
     bench.say(f"{DELTAS // part} deltas, folded")
     there = startup_time.prepare(bench.work / "starting", bench.table_rows, DELTAS // part, CHANGED)
-    sides = [Side(name, partial(_start, there[name])) for name in ("folded", "fresh")]
-    turns = compare(sides, bench.rounds, bench.say)
-    folded, fresh = values(turns, "folded", START), values(turns, "fresh", START)
-    result.rows.append(Row(f"start after {DELTAS // part:,} deltas", interval(folded, fresh), ("<=", GOAL)))
-    result.facts.append(
-        ("start that reads every delta", f"{startup_time.in_its_own_process(there['unfolded'])[0]:.1f} s")
-    )
+    turns = bench.turns({name: partial(_start, there[name]) for name in ("folded", "fresh")})
+    folded, fresh = (values(turns, name, START) for name in turns)
+    result.row(f"start after {DELTAS // part:,} deltas", interval(folded, fresh), ("<=", GOAL))
+    result.fact("start that reads every delta", f"{_start(there['unfolded'])[START]:.1f} s")
 
     bench.say(f"{MANY // part} deltas to watch")
     with contextlib.ExitStack() as stack:
-        watched = []
+        watched = {}
         for name, deltas in (("many", MANY // part), ("few", FEW)):
             folder = startup_time.prepare(bench.work / name, 1_000, deltas, 1)["folded"]
             server = stack.enter_context(serving(folder, bench.work / f"{name}.log", ["--workers", "1"]))
-            watched.append(Side(name, partial(_watch, server, _publisher(folder))))
-        turns = compare(watched, bench.rounds, bench.say)
-    many, few = values(turns, "many", BUSY), values(turns, "few", BUSY)
-    result.rows.append(Row(f"watching {MANY // part:,} deltas", interval(many, few), ("<=", GOAL)))
+            watched[name] = partial(_watch, server, _publisher(folder))
+        turns = bench.turns(watched)
+    many, few = (values(turns, name, BUSY) for name in turns)
+    result.row(f"watching {MANY // part:,} deltas", interval(many, few), ("<=", GOAL))
     shares = [f"{statistics.median(busy) / 10:.2f} %" for busy in (many, few)]
-    result.facts.append(("watching, of a core", " / ".join(shares)))
+    result.fact("watching, of a core", " / ".join(shares))
     result.notes.append("From, to: the 95 % interval of the median over rounds, by order statistics.")
     return result
 
 
 def _start(repository: Path) -> dict[str, float]:
-    return {START: startup_time.in_its_own_process(repository)[0]}
+    return {START: startup_time.in_its_own_process(repository)}
 
 
 def _publisher(repository: Path) -> Callable[[], None]:

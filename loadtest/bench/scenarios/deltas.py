@@ -13,16 +13,18 @@ from pathlib import Path
 from freshet_serving.models.bench import bench_delta
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.version import VersionReader
-from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.bench.harness import Bench, Result, RoundRates, Row, ServerSide, failures, quantiles
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.sides import Ratio, Side, compare, ratio, values
+from loadtest.load.outcome import Figures
+from loadtest.load.sides import Ratio, medians, over, ratio
 
 CANDIDATES = 64
 LOAD = 0.7
 ROWS, EVERY_S = 100_000, 1.0
 GOAL = 1.15
+WITH = "with deltas"
 SMALL, SMALL_COUNT, SMALL_GOAL_MS, SMALL_EVERY_S = 1_000, 20, 20.0, 0.25
 LARGE, LARGE_COUNT, LARGE_GOAL_MS, LARGE_EVERY_S = 1_000_000, 3, 1000.0, 2.0
 
@@ -34,66 +36,40 @@ def run(bench: Bench) -> Result:
     seconds = 3 * bench.seconds
     with bench.server(bench.main, repository) as server, chain(bench, repository) as write:
         bench.saturate(server, CANDIDATES)
-        rounds_of = {"with deltas": 0, "without": 0}
+        rates = RoundRates(lambda: LOAD * bench.saturate(server, CANDIDATES).per_s)
         failed: list[str] = []
 
-        def load() -> float:
-            # Anew each time: a shared machine changes its speed within minutes, and 70 % of before may be all of now.
-            return LOAD * bench.saturate(server, CANDIDATES).per_s
-
-        rates: list[float] = []  # of each round, for both its sides
-
         def turn(label: str) -> dict[str, float]:
-            number = rounds_of[label]
-            rounds_of[label] += 1
-            if number == len(rates):
-                rates.append(load())
-            rate = rates[number]
-            files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == "with deltas" else []
-            job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds)
-            with Openloop(job) as generator:
-                start_s = generator.started() + job.warm_s
-                taken = [_post_at(start_s + n * EVERY_S, server, file) for n, file in enumerate(files)]
-                found = generator.result()
-            failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
+            rate = rates.of(label)
+            files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == WITH else []
+            taken, found = _posted(bench, server, rate, files, EVERY_S, seconds)
+            failed.extend(failures(found))
             served = {"served after ms": statistics.median(taken)} if taken else {}
-            return {
-                "rate/s": rate,
-                "p99 ms": found.latency_ms["p99"],
-                "p50 ms": found.latency_ms["p50"],
-                "answered p99 ms": found.answered_ms["p99"],
-                "generator cores": found.cores,
-                **served,
-            }
+            return {"rate/s": rate, **quantiles(found), **served}
 
-        sides = [Side(label, functools.partial(turn, label)) for label in rounds_of]
-        turns = compare(sides, bench.rounds, bench.say)
-        small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
-        largest = min(LARGE, 26 * bench.table_rows)
-        large = _single(bench, server, load(), [write(largest) for _ in range(LARGE_COUNT)], LARGE_EVERY_S)
-    guard = _guarded(bench)
-    tail = ratio(values(turns, "with deltas", "p99 ms"), values(turns, "without", "p99 ms"))
-    result.rows.append(Row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL)))
-    for count, taken, goal_ms in ((SMALL, small, SMALL_GOAL_MS), (largest, large, LARGE_GOAL_MS)):
-        found = [ms / goal_ms for ms in taken]
-        result.rows.append(
-            Row(f"{count} rows served, of {goal_ms:g} ms", ratio(found, [1.0] * len(found)), ("<=", 1.0))
+        turns = bench.turns({label: functools.partial(turn, label) for label in (WITH, "without")})
+        singles = [
+            (SMALL, SMALL_GOAL_MS, SMALL_COUNT, SMALL_EVERY_S),
+            (min(LARGE, 26 * bench.table_rows), LARGE_GOAL_MS, LARGE_COUNT, LARGE_EVERY_S),
+        ]
+        for count, goal_ms, number, every_s in singles:
+            rate = LOAD * bench.saturate(server, CANDIDATES).per_s
+            taken, _ = _posted(bench, server, rate, [write(count) for _ in range(number)], every_s)
+            result.row(f"{count} rows served, of {goal_ms:g} ms", ratio(taken, [goal_ms] * len(taken)), ("<=", 1.0))
+            text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
+            result.fact(f"{count} rows: last byte of the POST to served", text)
+    tail = over(turns, WITH, "without", "p99 ms")
+    result.rows.insert(0, Row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL)))
+    result.row(f"{SMALL} rows served, the guard on / off", _guarded(bench))
+    result.failures(failed)
+    for name in turns:
+        rate, p50, p99, answered, cores = medians(
+            turns, name, "rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores"
         )
-        text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
-        result.facts.append((f"{count} rows: last byte of the POST to served", text))
-    result.rows.append(Row(f"{SMALL} rows served, the guard on / off", guard))
-    result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
-    for name, figures in turns.items():
-        rate, p50, p99, answered, cores = (
-            statistics.median(f[key] for f in figures)
-            for key in ("rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores")
-        )
-        result.facts.append(
-            (
-                name,
-                f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
-                f"waiting; the generator took {cores:.2f} cores",
-            )
+        result.fact(
+            name,
+            f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
+            f"waiting; the generator took {cores:.2f} cores",
         )
     return result
 
@@ -113,7 +89,7 @@ def _guarded(bench: Bench) -> Ratio:
                 server = sides[mode][0]
                 rate = LOAD * bench.saturate(server, CANDIDATES).per_s
                 files = [writes[mode](SMALL) for _ in range(SMALL_COUNT // 2)]
-                taken[mode].append(statistics.median(_single(bench, server, rate, files, SMALL_EVERY_S)))
+                taken[mode].append(statistics.median(_posted(bench, server, rate, files, SMALL_EVERY_S)[0]))
     return ratio(taken["on"], taken["off"])
 
 
@@ -141,12 +117,15 @@ def _post_at(at_s: float, server: RunningServer, file: bytes) -> float:
     return post_delta(server.admin_port, "bench", file) * 1e3
 
 
-def _single(bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float) -> list[float]:
-    """Deltas one by one under load; milliseconds of each."""
-    job = bench.job(server.http_port, CANDIDATES, rate, seconds=len(files) * every_s)
+def _posted(
+    bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float, seconds: float = 0.0
+) -> tuple[list[float], Figures]:
+    """Deltas one by one under load; milliseconds of each, and of the load. seconds: 0 for as long as they take."""
+    job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds or len(files) * every_s)
     with Openloop(job) as generator:
         start_s = generator.started() + job.warm_s
         taken = [_post_at(start_s + n * every_s, server, file) for n, file in enumerate(files)]
-        generator.result()
-    bench.say(f"deltas of {len(files[0])} bytes served after {', '.join(f'{ms:.1f}' for ms in taken)} ms")
-    return taken
+        found = generator.result()
+    if files:
+        bench.say(f"deltas of {len(files[0])} bytes served after {', '.join(f'{ms:.1f}' for ms in taken)} ms")
+    return taken, found

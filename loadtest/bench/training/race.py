@@ -25,6 +25,7 @@ from rich.console import Console
 
 from freshet_serving.processor.cores import available
 from loadtest.bench.training.turns import RaceShape
+from loadtest.load.launch import CommandFailed, LineProcess
 from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
 HERE = Path(__file__).parent
@@ -40,39 +41,18 @@ class TrainerVariant:
     command: Sequence[str]
 
 
-class RunningSide:
+class RunningSide(LineProcess):
     """A contestant's process, asked for turns."""
 
     def __init__(self, variant: TrainerVariant) -> None:
-        self.variant = variant
         environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(variant.command, text=True, env=environment, **pipes)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        name = f"{variant.name} ({variant.settings})"
+        super().__init__(variant.command, name, stderr=subprocess.DEVNULL, env=environment)
 
     def learn(self, steps: int) -> dict[str, float]:
         """What a turn of so many steps took (loadtest.bench.training.turns)."""
-        # Of one that has ended the answer is what tells.
-        with contextlib.suppress(BrokenPipeError):
-            self._in.write(json.dumps({"steps": steps}) + "\n")
-            self._in.flush()
-        line = self._out.readline()
-        if not line:
-            raise RuntimeError(f"{self.variant.name} ({self.variant.settings}) ended")
-        spent: dict[str, float] = json.loads(line)
+        spent: dict[str, float] = json.loads(self.ask(json.dumps({"steps": steps})))
         return spent
-
-    def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._in.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._out.close()
 
 
 def keras_ways(shape: RaceShape) -> list[TrainerVariant]:
@@ -109,15 +89,13 @@ def best(ways: Sequence[TrainerVariant], console: Console) -> TrainerVariant | N
     """The fastest of a peer's ways; None where none runs."""
     tried = []
     for way in ways:
-        side = RunningSide(way)
         try:
-            side.learn(WARM_STEPS)
-            seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(TRIES)) / TRIED_STEPS
-        except RuntimeError as error:
+            with RunningSide(way) as side:
+                side.learn(WARM_STEPS)
+                seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(TRIES)) / TRIED_STEPS
+        except CommandFailed as error:
             console.print(f"  {error}")
             continue
-        finally:
-            side.close()
         console.print(f"  {way.name}, {way.settings}: {seconds * 1e3:.2f} ms a step")
         tried.append((seconds, way))
     return min(tried, key=lambda pair: pair[0])[1] if tried else None
@@ -125,8 +103,8 @@ def best(ways: Sequence[TrainerVariant], console: Console) -> TrainerVariant | N
 
 def race(sides: Sequence[TrainerVariant], rounds: int, seconds: float, console: Console) -> dict[str, Any]:
     """Each side's turns: seconds a step by round, on the clock and of processors."""
-    running = [RunningSide(side) for side in sides]
-    try:
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(RunningSide(side)) for side in sides]
         steps = []
         for side in running:
             side.learn(WARM_STEPS)
@@ -139,9 +117,6 @@ def race(sides: Sequence[TrainerVariant], rounds: int, seconds: float, console: 
                 turns[sides[i].name].append([spent["wall_s"] / steps[i], spent["cpu_s"] / steps[i]])
             told = ", ".join(f"{name} {values[-1][0] * 1e3:.2f} ms" for name, values in turns.items())
             console.print(f"  round {number + 1}: {told}")
-    finally:
-        for side in running:
-            side.close()
     return {"settings": {side.name: side.settings for side in sides}, "turns": turns}
 
 

@@ -1,6 +1,4 @@
-import pytest
-
-from loadtest.bench.harness import Bench, Row, reason
+from loadtest.bench.harness import RoundRates, Row, reason
 from loadtest.load.sides import Ratio
 
 
@@ -20,8 +18,6 @@ def test_refusal_reason_is_its_last_line_without_the_box():
     assert reason(ValueError()) == "ValueError"
 
 
-def test_layouts_are_chosen_by_name(tmp_path):
-    chosen = Bench(tmp_path, print, only_layouts=("default",)).layouts()
-    assert [side.name for side in chosen] == ["default"]
-    with pytest.raises(ValueError, match="layouts: one of default"):
-        Bench(tmp_path, print, only_layouts=("nothing",)).layouts()
+def test_rate_of_a_round_is_measured_once_for_both_sides():
+    rates = RoundRates(iter([10.0, 20.0]).__next__)
+    assert [rates.of(side) for side in ("with", "without", "without", "with")] == [10.0, 10.0, 20.0, 20.0]

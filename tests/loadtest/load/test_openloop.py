@@ -4,7 +4,6 @@ import contextlib
 import socket
 import threading
 
-import numpy as np
 import pytest
 
 from loadtest.load.openloop import Generator, Job, Openloop, OpenloopFailed, drive
@@ -169,18 +168,6 @@ def test_delay_of_the_generator_is_not_charged_to_the_server(payload):
     assert found.latency_ms["max"] > 100
     assert found.answered_ms["max"] < found.latency_ms["max"] / 2
     assert (generator.outcome.answered_us >= 0).all()
-
-
-def test_replies_are_named_by_connection_and_number(payload, tmp_path):
-    with Server(lambda n: reply(close=n % 50 == 0)) as server:
-        found = Generator(job(server, payload, replies=str(tmp_path / "replies.npy"))).run()
-    replies = np.load(tmp_path / "replies.npy")
-    assert len(replies) == found.requests - found.failed
-    assert (replies["status"] == 200).all()
-    assert (replies["came_ns"] > replies["sent_ns"]).all()
-    named = {(int(port), int(number)) for port, number in replies[["port", "number"]].tolist()}
-    assert len(named) == len(replies)
-    assert len({port for port, _ in named}) > 4
 
 
 def test_deadline_is_sent_and_unsendable_requests_are_abandoned(payload):

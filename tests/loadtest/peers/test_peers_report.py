@@ -4,12 +4,11 @@ from dataclasses import asdict
 from loadtest.load.launch import RunningServer
 from loadtest.load.sides import Ratio
 from loadtest.load.wrk import WrkRun
-from loadtest.peers import __main__ as peers
 from loadtest.peers import measure
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant, document
-from loadtest.peers.peers_report import BEGIN, END, summary, unmet
+from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant
+from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import Peer
-from loadtest.reports.report import origin
+from loadtest.reports.report import keep, origin
 
 
 def result(name, factor=2.0, refused=""):
@@ -25,7 +24,7 @@ def result(name, factor=2.0, refused=""):
     return {
         "name": name,
         "refused": refused,
-        "variants": [] if refused else [document(v) for v in variants],
+        "variants": [] if refused else list(map(asdict, variants)),
         "machine": machine,
         "layout": "workers=2 compute=inline",
         "origin": origin("-C loadtest peers", "ARGS", ["--only", "mosec", "--out", "elsewhere"]),
@@ -35,14 +34,13 @@ def result(name, factor=2.0, refused=""):
 
 
 def test_peer_that_could_not_run_is_reported_with_its_reason(tmp_path):
-    peers.keep(tmp_path, result("ray", refused="no route\nto it"))
-    peers.keep(tmp_path, result("mosec", 3.0))
-    peers.keep(tmp_path, result("mosec", 1.2))
-    stored = peers.write_page(tmp_path)
+    stored = []
+    for found in (result("ray", refused="no route\nto it"), result("mosec", 3.0), result("mosec", 1.2)):
+        stored = keep(tmp_path, "peers", found, ["mosec", "ray"], markdown)
     assert [r["name"] for r in stored] == ["mosec", "ray"]
     page = (tmp_path / "peers.md").read_text()
     assert "Could not be run here: no route to it" in page
-    assert summary(stored) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
+    assert summary(stored) in page
     assert "1.20 (1.20)" in page
     assert (
         "| median latency at light load, ms, 64 candidates | 1 | 1.2 | 1.20 | 1.20 to 1.20 | `--workers 1 --batch 1` |"
