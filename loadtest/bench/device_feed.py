@@ -30,7 +30,6 @@ from unittest.mock import patch
 import numpy as np
 from rich.console import Console
 
-from freshet_serving.models.bench import LIMIT
 from freshet_serving.processor.backends import xla
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -38,7 +37,6 @@ from freshet_serving.processor.extensions.device_rows import device_modules, pla
 from freshet_serving.processor.extensions.device_stages.device import DeviceStages, StagedSession
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -126,21 +124,11 @@ class FeedFigures:
 
 def write(repository: Path, table_rows: int) -> None:
     """Write the model, with executables that a null device takes."""
-    from freshet_serving.compiler.dense.dense_graph import DenseGraph
-    from freshet_serving.models.training.publication import publish_version
-    from freshet_serving.models.zoo.deepfm import build
-    from freshet_serving.models.zoo.dense_input import DenseInput
     from tests.gpu.package import folder_of, relist
 
     draft = bench_useronce.manifest(MODEL, "context", table_rows, DIM)
-    keys, tables = np.arange(table_rows, dtype=np.int64), {}
-    for number, entry in enumerate(draft.tables):
-        rows = np.empty((table_rows, DIM), np.float32)
-        init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
-        tables[entry.name] = keys, rows
-    graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), (8,), seed=0).scores)
     repository.mkdir(parents=True)
-    version = publish_version(repository, draft, tables, graph, buckets=(1,))
+    version = bench_useronce.publish(repository, draft, (8,), (1,))
     given = version.manifest.executables[0]
     null = ExecutableEntry("xla", TARGET, 1, given.file, given.source, given.weights, origin=given.file)
     relist(folder_of(repository, MODEL), [replace(null, bucket=bucket) for bucket in BUCKETS])

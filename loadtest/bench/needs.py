@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from loadtest.load.launch import free_ports
+from loadtest.load.launch import free_ports, started
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("FRESHET_DATA", ROOT / "shared" / "data"))
@@ -28,21 +26,16 @@ def redis_server(folder: Path) -> Iterator[int]:
     """Run a redis-server without persistence on a loopback port, in a folder; yield the port."""
     (port,) = free_ports(1)
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        end_s = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if time.monotonic() > end_s or process.poll() is not None:
-                    raise
-                time.sleep(0.02)
+
+    def ready() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return True
+        except OSError:
+            return False
+
+    with started(command, folder / "redis.log", "redis-server", ready, 30):
         yield port
-    finally:
-        process.kill()
-        process.wait()
 
 
 def refuse(line: str) -> NoReturn:

@@ -113,8 +113,8 @@ class LocustRun:
                 continue
             w = self.recorder.windows[-1]
             line = (
-                f"{time.monotonic() - self.recorder.start_s:5.0f} s  {count} requests, {w.requests}/s, "
-                f"p50 {w.p50_ms:.1f} ms, p99 {w.p99_ms:.1f} ms, {len(self.recorder.deltas)} deltas, "
+                f"{time.monotonic() - self.recorder.start_s:5.0f} s  {count} requests, {w['requests']}/s, "
+                f"p50 {w['p50_ms']:.1f} ms, p99 {w['p99_ms']:.1f} ms, {len(self.recorder.deltas)} deltas, "
                 f"{failed} failed, {mixed} mixed"
             )
             print(before, line, after, sep="", end="", file=sys.stderr, flush=True)
@@ -278,7 +278,7 @@ class DeltaUser(FastHttpUser):
         if delta.step > self.by_folder_after:
             published_s = time.monotonic()
             threads.apply(publish, (data, Path(options.publish_folder), delta.step))
-            self.recorder.published(generation, "folder", published_s, None)
+            self.recorder.published(generation, "folder", published_s)
             self.last_step = delta.step
             return
         published_s = time.monotonic()
@@ -287,5 +287,5 @@ class DeltaUser(FastHttpUser):
             if wrong is not None:
                 response.failure(wrong)
                 return
-        self.recorder.published(generation, "admin", published_s, time.monotonic())
+        self.recorder.published(generation, "admin", published_s)
         self.last_step = delta.step

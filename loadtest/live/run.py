@@ -116,7 +116,7 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
             "ready_s": round(server.ready_s, 2),
             "error": error,
         }
-        return summarize(_record(root, began_s), prober.summary(), usage.document(), about)
+        return summarize(_record(root, began_s), prober.summary(), usage.samples, about)
 
 
 def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> None:

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -135,20 +136,35 @@ def serving(repository: Path, log: Path, options: list[str], checkout: Path | No
     program = freshet() if checkout is None else [sys.executable, "-m", "freshet_serving"]
     command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
-    with open(log, "wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=checkout, env=environment(checkout)
-        )
-    try:
-        while not _ready(http_port):
-            if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
-                raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
-            time.sleep(READY_POLL_S)
+    ready = partial(_ready, http_port)
+    with started(
+        command, log, "freshet serve", ready, READY_TIMEOUT_S, cwd=checkout, env=environment(checkout)
+    ) as process:
         yield RunningServer(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port, log)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], log: Path, name: str, ready: Callable[[], bool], timeout_s: float, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process while the block runs, once it is ready; raises CommandFailed, with the end of its log, if it never is.
+    options: of subprocess.Popen; with start_new_session all that it started is ended with it."""
+    start_s = time.monotonic()
+    with open(log, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **options)
+    try:
+        while not ready():
+            if process.poll() is not None or time.monotonic() - start_s > timeout_s:
+                raise CommandFailed(_ended(f"{name}: not ready", process.returncode, _read(log)))
+            time.sleep(READY_POLL_S)
+        yield process
     finally:
         _stop(process)
+        if options.get("start_new_session"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def environment(checkout: Path | None) -> dict[str, str] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ class PeerBench:
             variants.append(self._variant(peer, python, COMPILED, chosen, rounds))
         return variants
 
-    def _tune(self, peer: Peer, python: Path) -> dict[Line, tuple[str, ...]]:
+    def _tune(self, peer: Peer, python: Path) -> dict[Line, str]:
         """For each line the best options: of the most throughput, or of the lowest median with one connection."""
         found = {(options, line): 0.0 for options in peer.tried for line in LINES}
         # Twice over on a machine that changes its speed, each setting with a server of its own.
@@ -119,12 +118,10 @@ class PeerBench:
                     what, n = line
                     run = self._run(port, self.payload(peer.body, peer.path, n)[1], what)
                     found[options, line] += run.per_s if what == "throughput" else -run.latency_ms["p50"]
-                    self.say(f"{peer.name} {shlex.join(options)}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
+                    self.say(f"{peer.name} {options}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
         return {line: max(peer.tried, key=lambda options: found[options, line]) for line in LINES}
 
-    def _variant(
-        self, peer: Peer, python: Path, name: str, chosen: dict[Line, tuple[str, ...]], rounds: int
-    ) -> PeerVariant:
+    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[Line, str], rounds: int) -> PeerVariant:
         """chosen: options by line; one server for those that share them."""
         figures: list[Figure] = []
         ours = self._server if name != COMPILED or self._compiled is None else self._compiled
@@ -133,7 +130,7 @@ class PeerBench:
                 self._check(peer, port, ours, COMPILED_TOLERANCE if name == COMPILED else TOLERANCE)
                 for what, n in (line for line in LINES if chosen[line] == options):
                     turns = self._compare(peer, port, ours, n, rounds, what)
-                    figures += [_figure(each, n, turns, peer.name, shlex.join(options)) for each in GIVES[what]]
+                    figures += [_figure(each, n, turns, peer.name, options) for each in GIVES[what]]
         figures.sort(key=lambda f: (f.what == "light", f.candidates))
         return PeerVariant(name, figures)
 

@@ -100,8 +100,8 @@ def _cpu_name() -> str:
 def summarize(
     record: dict[str, Any], probes: dict[str, Any], usage: list[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures of a run. record: what the load generator wrote; probes: loadtest.live.prober.summary(); usage:
-    loadtest.live.usage.Usage.document(). about: machine(), taken before the run; settings; origin(); layout; ready_s;
+    """All figures of a run. record: what the load generator wrote; probes: summary() of loadtest.live.prober; usage:
+    samples of loadtest.live.usage. about: machine(), taken before the run; settings; origin(); layout; ready_s;
     error, why the run ended before its time, or empty."""
     kinds = record["kinds"] | probes["kinds"]
     predicts = {name: kinds[name] for name in PROTOCOLS if name in kinds}

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import subprocess
 import tempfile
 import time
 import urllib.request
@@ -32,7 +30,7 @@ from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.bench import needs
-from loadtest.load.launch import free_ports, freshet
+from loadtest.load.launch import free_ports, freshet, started
 from loadtest.reports.report import RESULTS, begun, opening, store, table
 
 MODEL = "followed"
@@ -120,24 +118,20 @@ def following(scratch: Path, config: str) -> Iterator[Callable[[str], float]]:
     file.write_text(config)
     (port,) = free_ports(1)
     command = [*freshet(), "train", "--config", str(file), "--follow", "--metrics-port", str(port)]
-    with open(log, "wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=scratch)
 
-    def value(family: str) -> float:
-        if process.poll() is not None:
-            raise RuntimeError(log.read_text()[-2000:])
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
-                lines = reply.read().decode().splitlines()
-        except OSError:
-            return 0.0
-        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), 0.0)
+    with started(command, log, "freshet train", lambda: True, 0.0, cwd=scratch) as process:
 
-    try:
+        def value(family: str) -> float:
+            if process.poll() is not None:
+                raise RuntimeError(log.read_text()[-2000:])
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+                    lines = reply.read().decode().splitlines()
+            except OSError:
+                return 0.0
+            return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), 0.0)
+
         yield value
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
 
 
 def wait(condition: Callable[[], bool], seconds: float, awaited: str) -> None:

@@ -63,7 +63,7 @@ class Turnable:
     """An Arena's machine: figures by the options that serve, without a server."""
 
     def __init__(self, per_s, p50_ms):
-        self.per_s, self.p50_ms, self.up = per_s, p50_ms, ()
+        self.per_s, self.p50_ms, self.up = per_s, p50_ms, ""
 
     @contextmanager
     def running(self, peer, python, options, version, payload):
@@ -75,7 +75,7 @@ class Turnable:
 
 
 def test_each_line_uses_the_settings_best_for_it(tmp_path, monkeypatch):
-    waiting, plain, single = ("--batch", "16"), ("--workers", "2"), ("--workers", "1")
+    waiting, plain, single = "--batch 16", "--workers 2", "--workers 1"
     peer = Peer("mosec", "/inference", "raw", untuned=single, tuned=(plain, waiting))
     machine = Turnable({waiting: 900, plain: 800, single: 400}, {waiting: 3.0, plain: 0.6, single: 0.5})
     monkeypatch.setattr(measure, "running", machine.running)
