@@ -7,7 +7,6 @@ needs           what a benchmark needs from outside, refused in one line
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_features  `make -C loadtest features`
-history_models  networks over histories of it
 bench_top_items  `make -C loadtest top-items`
 device_feed     `make -C loadtest device-feed`
 foreign_models  `make -C loadtest models`
