@@ -248,7 +248,7 @@ class DeltaUser(FastHttpUser):
         if options.publish == "admin":
             self.by_folder_after = sys.maxsize
         elif options.publish == "both" and found:
-            self.by_folder_after = found[(len(found) - 1) // 2].step
+            self.by_folder_after, _ = found[(len(found) - 1) // 2]
         if options.publish != "admin" and not Path(options.publish_folder or "-").is_dir():
             raise ValueError("--publish-folder: the version's deltas folder wanted")
         self.url = f"{options.admin.rstrip('/')}/admin/models/{urllib.parse.quote(options.model, safe='')}/deltas"
@@ -272,20 +272,18 @@ class DeltaUser(FastHttpUser):
         if not waiting:
             gevent.sleep(IDLE_S)
             return
-        delta = waiting[0]
-        generation = threads.apply(generation_of, (delta.path,))
-        data = threads.apply(delta.path.read_bytes)
-        if delta.step > self.by_folder_after:
-            published_s = time.monotonic()
-            threads.apply(publish, (data, Path(options.publish_folder), delta.step))
-            self.recorder.published(generation, "folder", published_s)
-            self.last_step = delta.step
-            return
+        step, path = waiting[0]
+        generation, data = threads.apply(generation_of, (path,)), threads.apply(path.read_bytes)
         published_s = time.monotonic()
+        if step > self.by_folder_after:
+            threads.apply(publish, (data, Path(options.publish_folder), step))
+            self.recorder.published(generation, "folder", published_s)
+            self.last_step = step
+            return
         with self.client.post(self.url, data=data, headers=self.headers, name="delta", catch_response=True) as response:
             wrong = fault(response)
             if wrong is not None:
                 response.failure(wrong)
                 return
         self.recorder.published(generation, "admin", published_s)
-        self.last_step = delta.step
+        self.last_step = step

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from loadtest.live import score_plan as plans
 from loadtest.live.delta_files import pending
 from loadtest.live.prober import Prober
 from loadtest.live.usage import Usage
-from loadtest.load.launch import HOST, CommandFailed, RunningServer, prepare, serving
+from loadtest.load.launch import HOST, CommandFailed, RunningServer, environment, prepare, serving
 from loadtest.load.measurements import Measurements
 from loadtest.reports.live_page import page
 from loadtest.reports.report import machine, origin, store, summarize
@@ -77,7 +76,7 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
         say(f"writing the model, 26 tables of {settings.table_rows} rows, and {count} deltas")
         version = prepare(repository, deltas, settings.table_rows, settings.delta_rows, count)
         say("working out the scores of every generation")
-        chain = [delta.path for delta in pending(deltas, 0)]
+        chain = [path for _, path in pending(deltas, 0)]
         plan = plans.build(version, chain, REQUESTS, settings.rows)
         plan.save(root / "plan.safetensors")
         signature = plans.signature_of(json.loads((version / "model.json").read_bytes()))
@@ -140,14 +139,13 @@ def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_fo
     }
     arguments = [text for name, value in options.items() for text in (name, str(value))]
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "live" / "locustfile.py")]
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     log = root / "locust.log"
     with open(log, "wb") as out:
         # Its summary tables go aside: the report is ours. Progress comes on stderr.
         process = subprocess.Popen(
             [*command, "--headless", "--only-summary", "--skip-log", *arguments],
             stdout=out,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(ROOT),
         )
     try:
         process.wait(settings.seconds + GRACE_S)

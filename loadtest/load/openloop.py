@@ -28,7 +28,6 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -36,13 +35,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httptools
 import numpy as np
 from numpy.typing import NDArray
 
+from loadtest.load.launch import CommandFailed, LineProcess, environment
 from loadtest.load.outcome import Figures, RequestOutcomes, figures
 from loadtest.load.payload import Payload
 
@@ -341,58 +340,35 @@ class Generator:
         self._timer.close()
 
 
-class OpenloopFailed(Exception):
-    """The generator's process ended without figures."""
-
-
-class Openloop:
+class Openloop(LineProcess):
     """A job in a process of its own. Leaving the block ends the process if it still runs."""
 
     def __init__(self, job: Job) -> None:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.load.openloop"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        command = [sys.executable, "-m", "loadtest.load.openloop"]
+        super().__init__(command, "the generator", env=environment(ROOT))
         # A generator that hangs must not hang its owner.
         self._limit = threading.Timer(STARTUP_S + job.warm_s + job.seconds + GRACE_S, self._process.kill)
         self._limit.daemon = True
         self._limit.start()
-        with contextlib.suppress(BrokenPipeError):
-            self._in.write(json.dumps(asdict(job)) + "\n")
-            self._in.close()
+        self.write(json.dumps(asdict(job)))
 
-    def __enter__(self) -> Openloop:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._limit.cancel()
         self._limit.join()
-        self._process.kill()
-        self._process.wait()
-        self._out.close()
+        super().close()
 
     def started(self) -> float:
         """Waits until the schedule begins; returns that instant of the monotonic clock."""
-        return float(self._line()["start_s"])
+        return float(self._document()["start_s"])
 
     def result(self) -> Figures:
-        """Waits for the end, after started(); raises OpenloopFailed."""
-        return Figures(**self._line())
+        """Waits for the end, after started(); raises CommandFailed."""
+        return Figures(**self._document())
 
-    def _line(self) -> dict[str, Any]:
-        line = self._out.readline()
-        document: dict[str, Any] = json.loads(line) if line else {"error": "the generator ended without figures"}
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.read())
         if "error" in document:
-            raise OpenloopFailed(document["error"])
+            raise CommandFailed(document["error"])
         return document
 
 

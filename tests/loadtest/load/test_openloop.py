@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from loadtest.load.openloop import Generator, Job, Openloop, OpenloopFailed, drive
+from loadtest.load.launch import CommandFailed
+from loadtest.load.openloop import Generator, Job, Openloop, drive
 from loadtest.load.payload import Payload
 
 
@@ -202,5 +203,5 @@ def test_generator_runs_in_a_separate_process(payload):
 def test_unreachable_server_gives_a_one_line_error(payload):
     with Server(lambda n: reply()) as server:
         gone = job(server, payload)
-    with pytest.raises(OpenloopFailed, match="refused"):
+    with pytest.raises(CommandFailed, match="refused"):
         drive(gone)
