@@ -191,7 +191,6 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
     lines = opening("The best items of a whole table", __doc__ or "", results)
     sizes = results["sizes"]
     heads = ["processor time, ms", *(f"{size['rows']:,} items" for size in sizes)]
@@ -210,7 +209,6 @@ def page(results: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write the report."""
     parser = argparse.ArgumentParser(prog="make -C loadtest top-items", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -66,7 +66,6 @@ def repeated(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def payload(model: str, inputs: list[dict[str, np.ndarray]]) -> Payload:
-    """KServe v2 requests with binary tensors."""
     tensors = [InputTensor(f"{owner}_ids", "INT64", n) for owner, n in IDS.items()]
     tensors += [InputTensor(f"{owner}_floats", "FP32", n) for owner, n in NUMBERS.items()]
     signature = Signature(model, tuple(tensors), ("score",))
@@ -93,7 +92,6 @@ def publish(
 
 
 def write(repository: Path, table_rows: int) -> None:
-    """All models."""
     repository.mkdir(parents=True, exist_ok=True)
     for dim in DIMS:
         for kind in KINDS:

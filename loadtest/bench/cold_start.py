@@ -73,7 +73,6 @@ def wheel_of(tree: Path, folder: Path, python: Path) -> Path:
 
 
 def checkout(revision: str, folder: Path) -> Path:
-    """Lay out an earlier commit."""
     folder.mkdir()
     archive = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
@@ -161,7 +160,6 @@ def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path)
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
     starts = [
         [side["python"], side["wheel"], one["how"], f"{one['wall_s']:.1f}", f"{one['cpu_s']:.1f}"]
         for side in results["sides"]

@@ -85,7 +85,6 @@ class BareLoop:
                 self._plans.append((batch, spans, *self._bind(next(b for b in buckets if b >= piece))))
 
     def run(self) -> None:
-        """Computes all requests once."""
         for batch, spans, x, run in self._plans:
             self._version.plan.fill(BatchView(self._state.tables, self._state.epoch, batch, spans, self._counts), x)
             run()

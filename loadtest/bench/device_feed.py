@@ -237,7 +237,6 @@ def counted(processor: Processor) -> float:
 
 
 def page(results: dict[str, Any]) -> str:
-    """device-feed.md."""
     rows = []
     for f in (FeedFigures(**figures) for figures in results["figures"]):
         aim = f"{AIMS[f.table_rows] / 1e6:g}" if f.candidates == 500 and f.table_rows in AIMS else ""

@@ -91,11 +91,9 @@ class Result:
         self.facts.append((what, figure))
 
     def failures(self, failed: Sequence[str]) -> None:
-        """Adds the check that no request failed."""
         self.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
 
     def document(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         rows = [{**asdict(row), "met": row.met} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
@@ -140,7 +138,6 @@ class Bench:
         return path
 
     def payload(self, candidates: int, model: str = "bench") -> Path:
-        """A saved payload, written once."""
         folder = self.work / f"payload-{model}-{candidates}"
         if not folder.exists():
             bench_payload(candidates, bench_count(candidates), self.table_rows, model=model).save(folder)
@@ -199,11 +196,9 @@ class Bench:
         return started
 
     def saturate(self, server: RunningServer, candidates: int, model: str = "bench") -> wrk.WrkRun:
-        """Runs one turn of wrk at a server."""
         return wrk.saturate(server.http_port, self.payload(candidates, model), self.seconds, CONNECTIONS)
 
     def openloop(self, server: RunningServer, candidates: int, rate: float, **options: Any) -> Figures:
-        """Runs one turn of the open-loop generator at a server."""
         return drive(self.job(server.http_port, candidates, rate, **options))
 
     def job(self, port: int, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:

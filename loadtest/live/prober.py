@@ -51,7 +51,6 @@ class Prober:
         return generation in self.recorder.first_seen_s
 
     def summary(self) -> dict[str, Any]:
-        """What the report shows of it."""
         return {**self.recorder.document(), "interval_ms": self.interval_ms()}
 
     def interval_ms(self) -> dict[str, float]:

@@ -64,7 +64,6 @@ class ScorePlan:
             raise MixedGenerations("the scores are not those of the generation that the reply names")
 
     def columns(self, request: int) -> dict[str, NDArray[Any]]:
-        """The inputs of one request."""
         return {name: values[request] for name, values in self.inputs.items()}
 
     def one_row(self) -> ScorePlan:

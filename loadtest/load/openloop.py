@@ -259,7 +259,6 @@ class Generator:
         return figures(outcome, first_s, last_s, job.deadline_s, job.window_s, self.faults, start_s, cores, waited)
 
     def answered(self, connection: Connection, status: int, keep_alive: bool) -> None:
-        """A whole reply has come on a connection."""
         now, number = time.monotonic(), connection.number
         if number < 0:
             # Nothing was asked: what a server says before it closes an idle connection.

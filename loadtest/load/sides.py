@@ -42,7 +42,6 @@ def compare(sides: Mapping[str, Turn], rounds: int, say: Callable[[str], Any] = 
 
 
 def order(sides: Sequence[str], number: int) -> list[str]:
-    """The order of the sides in a round."""
     at = number // 2 % len(sides)
     turned = [*sides[at:], *sides[:at]]
     return turned[::-1] if number % 2 else turned
@@ -54,12 +53,10 @@ def values(turns: Turns, side: str, name: str) -> list[float]:
 
 
 def medians(turns: Turns, side: str, *names: str) -> list[float]:
-    """The medians of a side's figures over its turns."""
     return [statistics.median(values(turns, side, name)) for name in names]
 
 
 def over(turns: Turns, above: str, below: str, name: str) -> Ratio:
-    """Ratio of one figure of two sides."""
     return ratio(values(turns, above, name), values(turns, below, name))
 
 

@@ -16,7 +16,6 @@ KINDS = ("raw", "kserve", "json")
 
 
 def payload(kind: str, path: str, candidates: int, table_rows: int) -> Payload:
-    """The benchmark's requests in one of the forms, to one path."""
     count = bench_count(candidates)
     if kind == "kserve":
         return bench_payload(candidates, count, table_rows)

@@ -91,7 +91,6 @@ class PeerBench:
         self.version = repository / MODEL / "1"
 
     def payload(self, kind: str, path: str, candidates: int) -> tuple[Payload, Path]:
-        """A payload and the folder that it is saved in."""
         made = bodies.payload(kind, path, candidates, self._settings.table_rows)
         return made, made.save(self._work / f"{kind}-{path.strip('/').replace('/', '-')}-{candidates}")
 
@@ -166,7 +165,6 @@ class PeerBench:
 
 
 def write_model(repository: Path, table_rows: int) -> None:
-    """Version 1 of the benchmark's model."""
     run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
 
 

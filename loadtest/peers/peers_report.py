@@ -12,7 +12,6 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[Document]) -> str:
-    """results: as in peers.json."""
     results = list(results)
     parts = [
         "# Freshet and other servers",

@@ -19,14 +19,12 @@ Floats = NDArray[np.float32]
 
 
 def split(body: bytes) -> tuple[Ids, Floats]:
-    """Views of a request's ids and floats."""
     rows = len(body) // ROW_NBYTES
     ids = np.frombuffer(body, np.int64, rows * IDS).reshape(rows, IDS)
     return ids, np.frombuffer(body, np.float32, rows * FLOATS, 8 * IDS * rows).reshape(rows, FLOATS)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The options that every peer's server.py has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", required=True, help="<repository>/bench/<version>")
     parser.add_argument("--port", type=int, required=True)

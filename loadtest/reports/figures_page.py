@@ -140,7 +140,6 @@ LINES: tuple[tuple[str, str, Callable[[Document], ReportFigure]], ...] = (
 
 
 def page(results: Path = RESULTS) -> str:
-    """Return the page's text."""
     rows = [["what", "figure", "from, to", "aim", "command and date"], ["---"] * 5]
     for title, name, figure_of in LINES:
         path = results / f"{name}.json"

@@ -43,7 +43,6 @@ class NullCounts:
 
 
 def run(bench: Bench) -> Result:
-    """Measures every case of both, metrics and traces."""
     result = Result("observe", "Metrics on / off, traces of 1 % / none: ratios of processor time")
     with contextlib.ExitStack() as stack:
         command = [sys.executable, "-m", "loadtest.bench.echo"]

@@ -152,7 +152,6 @@ def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report
 
 
 def page(results: Results) -> str:
-    """Return the report of the kept results."""
     sides = dict.fromkeys(side for seeds in results.values() for run in seeds.values() for side in run)
     rivals = [side for side in sides if side not in (DEFAULT, FLAT, TRUTH) and not side.endswith(".py")]
     shown, gaps, rows = (DEFAULT, FLAT, *rivals, TRUTH), {}, []
@@ -182,7 +181,6 @@ def page(results: Results) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and write the report."""
     parser = argparse.ArgumentParser(prog="make -C loadtest event-logs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--events", type=int, default=0, help="rows of a made-up log [those of its kind]")

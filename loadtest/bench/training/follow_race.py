@@ -46,7 +46,6 @@ Send = Callable[[dict[str, Any]], None]
 
 
 def rows_of(batch: Batch) -> dict[str, Any]:
-    """A batch as columns of Python's."""
     columns = {name: _plain(column) for name, column in batch.columns.items()}
     assert batch.time is not None
     return columns | {"liked": batch.label.tolist(), "ts": batch.time.tolist()}
@@ -212,7 +211,6 @@ def follow(sender: str, source: MovieLensSource, console: Console) -> dict[str, 
 
 
 def page(result: dict[str, Any]) -> str:
-    """follow.md."""
     lines = opening("Following a stream", __doc__, result)
     lines += [
         f"The events before number {result['full_rows']:,} made the full version; then {result['stretches']} stretches"

@@ -40,7 +40,6 @@ def ways(name: str, script: str, *words: Any) -> list[TrainerVariant]:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """train-histories.md."""
     lines = opening("Training of histories", __doc__ or "", results)
     lines += [f"The first {results['rows']:,} rows. Other work on the machine: {results['load']}.", ""]
     rows = []

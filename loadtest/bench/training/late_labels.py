@@ -262,7 +262,6 @@ def off(found: NDArray[np.float64]) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """The report, as Markdown."""
     lines = opening("Labels that come late", __doc__ or "", results)
     head = ["delays", "late", "estimated", "AUC, true labels", "joined", "joined, no corrections"]
     head += ["calibration", "first windows", "calibration, no corrections"]

@@ -47,7 +47,6 @@ class LeaveOneOut:
         self.catalogue = len(self.ids)
 
     def saved(self) -> dict[str, Any]:
-        """Return the arrays that loaded() takes."""
         return dict(vars(self))
 
     @classmethod

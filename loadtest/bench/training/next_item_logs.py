@@ -99,7 +99,6 @@ def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int) -> dict[st
 
 
 def peer(events: tuple[Int64s, Int64s, Int64s], seed: int) -> float:
-    """Return the NDCG of RecTools' SASRec."""
     users, items, times = events
     order = np.lexsort((np.arange(len(users)), times))
     split = LeaveOneOut(users[order], items[order], times[order])
@@ -113,7 +112,6 @@ def peer(events: tuple[Int64s, Int64s, Int64s], seed: int) -> float:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """next-item-logs.md."""
     lines = opening("The default next-item file on logs of events", __doc__ or "", results)
     lines += [f"RecTools learns {PEER_EPOCHS} epochs.", ""]
     sides = [POPULARITY, LAST_ITEM, LAST_TWO, PEER, *OURS]
@@ -146,7 +144,6 @@ def _cells(seeds: Mapping[str, Mapping[str, float]], sides: Sequence[str]) -> li
 
 
 def main() -> None:
-    """Run what is missing, and keep each result."""
     parser = argparse.ArgumentParser(prog="make -C loadtest next-item", description=__doc__)
     add = parser.add_argument
     add("--only", nargs="*", choices=[*OURS, PEER], default=[SASREC, PEER], help="sides")

@@ -127,7 +127,6 @@ def ratios(result: dict[str, Any], peer: str) -> list[float]:
 
 
 def page(results: dict[str, Any]) -> str:
-    """train.md."""
     races = {tuple(map(int, shape.split())): result for shape, result in results["races"].items()}
     rows = [
         [f"{batch:,}", f"{ids:,}", *side_cells(result, name, batch)]
@@ -152,7 +151,6 @@ def side_cells(result: dict[str, Any], name: str, batch: int) -> list[str]:
 
 
 def arguments(target: str, description: str | None) -> argparse.ArgumentParser:
-    """Return the options that all races of steps have."""
     parser = argparse.ArgumentParser(prog=f"make -C loadtest {target}", description=description)
     add = parser.add_argument
     add("--rounds", type=int, default=7)

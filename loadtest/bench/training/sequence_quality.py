@@ -110,7 +110,6 @@ def of_seeds(ways: Mapping[str, Mapping[str, Run]]) -> tuple[str, list[Run]]:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """sequence-quality.md."""
     lines = opening("Quality of networks over histories", __doc__ or "", results)
     lines += [f"The command is that of the last run. Aims are compared once both sides have {len(SEEDS)} seeds.", ""]
     for rows, part in sorted(results["by_rows"].items(), key=lambda item: int(item[0])):
@@ -139,7 +138,6 @@ def of_rows(part: Mapping[str, Any]) -> list[str]:
 
 
 def race(runs: Runs, rows: SequenceRows, archs: Sequence[str], python: str) -> None:
-    """Run every side, seed after seed."""
     best: Way = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.npz"

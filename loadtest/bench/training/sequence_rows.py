@@ -70,7 +70,6 @@ class SequenceRows:
             yield whole.take(order[at : at + rows])
 
     def save_coded(self, path: Path) -> Path:
-        """Write coded() into a file, with its sizes as JSON."""
         arrays, sizes = self.coded()
         np.savez(path, **(arrays | {"sizes": np.array(json.dumps(sizes))}))  # type: ignore[arg-type]
         return path
