@@ -17,7 +17,6 @@ compute         computing without a server, in processes of its own: the bare lo
 front           front end and engine in this process
 echo            the fastest that a Python server can be asked to be; a collector that throws spans away
 cold_start      `make -C loadtest cold-start`
-startup_time    a start from a snapshot against a fresh version
 words           `make -C loadtest words`: words of docs, lines, options, flags
 """
 

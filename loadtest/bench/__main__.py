@@ -12,9 +12,7 @@ import shlex
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -29,6 +27,7 @@ SCENARIOS = (
     "micro",
 )  # fmt: skip
 ON_DEMAND = ("precision", "layouts", "soak", "before", "chain")
+SHOWN = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
 QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
 
 
@@ -78,7 +77,12 @@ def main() -> int:
                 failed.append(name)
                 console.print(f"{name}: {error}", style="red", markup=False)
                 continue
-            about = {"machine": facts, "settings": _settings(bench), "layouts": bench.laid_out, "origin": made}
+            about = {
+                "machine": facts,
+                "settings": {name: getattr(bench, name) for name in SHOWN},
+                "layouts": bench.laid_out,
+                "origin": made,
+            }
             keep(out, "bench", {**result.document(), **about}, (*SCENARIOS, *ON_DEMAND), markdown)
     results = stored(out, "bench").get("results", [])
     print(summary(results))
@@ -86,11 +90,6 @@ def main() -> int:
         print("\nshort of their goal:", *short, sep="\n- ")
     print(f"\n{time.monotonic() - began_s:.0f} s" + (f"; could not be run: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
-
-
-def _settings(bench: Bench) -> dict[str, Any]:
-    shown = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
-    return {name: value for name, value in asdict(bench).items() if name in shown}
 
 
 if __name__ == "__main__":
