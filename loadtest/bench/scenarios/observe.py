@@ -113,10 +113,8 @@ def _traces(front: FrontEnd, tracer: Tracer, name: str, connections: int) -> Pai
 
 def _tracer(endpoint: str) -> Tracer:
     """One that sends when it is told to, and not in between."""
-    kept, tracing_module.EXPORT_INTERVAL_S = tracing_module.EXPORT_INTERVAL_S, 3600.0
-    try:
-        return Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
-    finally:
+    with patch.object(tracing_module, "EXPORT_INTERVAL_S", 3600.0):
+        tracer = Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
         # The thread has read it by the time that the first turn is over.
         time.sleep(0.1)
-        tracing_module.EXPORT_INTERVAL_S = kept
+    return tracer

@@ -13,7 +13,6 @@ says which results are of an earlier default.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import re
 import resource
@@ -30,6 +29,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshet_serving.compiler.building.auc import auc
+from freshet_serving.models.data.movielens import MovieLensSource
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.columns import Ragged
 from loadtest.bench.event_logs import KINDS, EventLog, event_log
 from loadtest.bench.needs import DATA, ROOT
 from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
@@ -85,17 +87,16 @@ def drawn(name: str, seed: int, events: int = 0) -> tuple[EventLog, tuple[str, .
 
 
 def _movielens() -> EventLog:
-    with gzip.open(DATA / "ml-1m" / "events.csv.gz") as file:
-        rows = np.loadtxt(file, delimiter=",", skiprows=1, usecols=range(4), max_rows=MOVIELENS_ROWS)
-    genres = {}
-    for line in (DATA / "ml-1m" / "movies.dat").read_text("latin-1").splitlines():
-        movie, _, kinds = line.split("::")
-        genres[int(movie)] = kinds.split("|")[0]
-    numbers = {genre: n for n, genre in enumerate(sorted(set(genres.values())))}
-    time, user, item = rows[:, :3].T.astype(np.int64)
-    category = np.array([numbers[genres[i]] for i in item.tolist()], np.int64)
-    columns = {"user_id": user, "item_id": item, "category": category, "time": time}
-    return EventLog(columns | {"label": rows[:, 3].astype(np.float32)}, np.zeros(0))
+    wanted = [Field("user_id", "id"), Field("movie_id", "id"), Field("genres", "strings")]
+    batch = next(MovieLensSource(str(DATA / "ml-1m"), wanted).batches(MOVIELENS_ROWS))
+    genres = batch.columns["genres"]
+    assert isinstance(genres, Ragged)
+    assert batch.time is not None
+    # A movie's first genre; each has one.
+    category = np.unique(np.array(genres.values.tolist())[genres.row_splits[:-1]], return_inverse=True)[1]
+    columns = {"user_id": batch.columns["user_id"], "item_id": batch.columns["movie_id"], "category": category}
+    integers = {name: np.asarray(column, np.int64) for name, column in (columns | {"time": batch.time}).items()}
+    return EventLog(integers | {"label": batch.label}, np.zeros(0))
 
 
 def trained(folder: Path, log: EventLog, names: Sequence[str], history: bool, seed: int) -> dict[str, float]:

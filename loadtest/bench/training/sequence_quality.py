@@ -36,7 +36,7 @@ from freshet_serving.models.training.spec import draft, measure_log_odds, measur
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench import needs
 from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch
-from loadtest.reports.report import RESULTS, begun, opening, store, stored
+from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
 PEER_PYTHON = needs.ROOT / "build" / "fuxictr-venv" / "bin" / "python"
 VENV = "`make -C loadtest fuxictr-venv` makes it"
@@ -121,20 +121,23 @@ def of_rows(part: Mapping[str, Any]) -> list[str]:
     """Return the tables of the runs over the same rows."""
     found = {side: of_seeds(ways) for side, ways in part["sides"].items() if ways}
     means = {side: statistics.mean(run["auc"] for run in runs) for side, (_, runs) in found.items()}
-    lines = [f"{part['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.", ""]
-    lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
+    rows = []
     for side, (told, runs) in found.items():
-        each, epochs, seconds = (
-            ", ".join(column)
-            for column in zip(*((f"{r['auc']:.4f}", str(r["epochs"]), f"{r['seconds']:.0f}") for r in runs))
-        )
-        lines.append(f"| {side} | {means[side]:.4f} | {each} | {epochs} | {seconds} | {told} |")
-    lines += ["", "| aim | difference | met |", "|---|---:|---|"]
+        each = ", ".join(f"{run['auc']:.4f}" for run in runs)
+        epochs, seconds = (", ".join(f"{run[name]:.0f}" for run in runs) for name in ("epochs", "seconds"))
+        rows.append([side, f"{means[side]:.4f}", each, epochs, seconds, told])
+    aims = []
     for side, other, least in GOALS:
         if side in means and other in means and len(found[side][1]) == len(found[other][1]) == len(SEEDS):
             more = means[side] - means[other]
-            lines.append(f"| {side} at least {other} {least:+.3f} | {more:+.4f} | {'yes' if more >= least else 'no'} |")
-    return lines
+            aims.append([f"{side} at least {other} {least:+.3f}", f"{more:+.4f}", "yes" if more >= least else "no"])
+    return [
+        f"{part['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.",
+        "",
+        table(["side", "AUC, mean", "by seed", "epochs", "seconds", "settings"], rows),
+        "",
+        table(["aim", "difference", "met"], aims),
+    ]
 
 
 def race(runs: Runs, rows: SequenceRows, archs: Sequence[str], python: str) -> None:
