@@ -15,7 +15,7 @@ import numpy as np
 from freshet_serving.compiler.backends import native_onnx
 from freshet_serving.compiler.backends.base import CompilerBackend, LoweredGraph, Variant, check_outputs
 from freshet_serving.compiler.dense.onnx_dense_graph import OnnxDenseGraph, Tensors
-from freshet_serving.processor.backends import builtin, pack, sha256
+from freshet_serving.processor.backends import builtin, pack
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
     PRECISIONS,
@@ -24,6 +24,7 @@ from freshet_serving.processor.package import (
     Manifest,
     atomic_file,
     batch_symbol,
+    sha256,
     write_tensors,
 )
 from freshet_serving.processor.running import OpenedPrograms, open_programs

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.imports.boundary import BoundaryTensor, sender
 from freshet_serving.compiler.imports.cut import GATHERS, CutTensor, GraphCut
@@ -15,10 +13,11 @@ from freshet_serving.compiler.imports.dense_side import weight_names
 from freshet_serving.compiler.imports.draft import Draft
 from freshet_serving.compiler.imports.embedding_lookups import PASSING, SHAPING, Lookup
 from freshet_serving.compiler.imports.foreign import ForeignModel
-from freshet_serving.compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode, Ref
+from freshet_serving.compiler.imports.foreign_graph import INPUT, SOURCES, VARIABLE, ForeignNode
 from freshet_serving.compiler.imports.import_report import described_pair, import_report
 from freshet_serving.compiler.imports.pooling import PooledLookup
 from freshet_serving.compiler.imports.shapes import Shapes
+from freshet_serving.compiler.passes.flops import dense_flops
 
 MAX_REASONS = 64
 MAX_THROUGH = 4
@@ -48,7 +47,7 @@ def describe(
         [_pair(port, features, shapes, draft) for port, features in zip(cut.ports, draft.ports)],
         graph.weights.values(),
         [rows for _, (_, rows) in draft.tables.values()],
-        flops=sum(_flops(node, shapes) for node in cut.dense),
+        flops=dense_flops(graph),
         reasons=dict(list(reasons.items())[:MAX_REASONS]),
         staged=[part for port in cut.ports if port.ref in draft.staged for part in _staged(port, shapes, draft)],
         constants=sorted(weight_names(shapes.graph)[name] for name in constants),
@@ -104,27 +103,3 @@ def _pair(port: CutTensor, features: Sequence[Any], shapes: Shapes, draft: Draft
     )
     op = shapes.graph.nodes[port.ref[0]].op.lstrip("@")
     return described_pair(pair, op, features)
-
-
-def _flops(node: ForeignNode, shapes: Shapes) -> int:
-    """Return the multiplications and additions for one row: of matrices, twice the inner dimension for each result."""
-    out = shapes.rows((node.name, 0))
-    if out is None:
-        return 0
-    numbers = shapes.size((node.name, 0))
-    if node.op in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"):
-        return 2 * numbers * _last(node.inputs[0], node, shapes)
-    if node.op in ("Conv2D", "Conv3D", "DepthwiseConv2dNative"):
-        kernel = shapes.runner.tensor(node.inputs[1]).shape.as_list()
-        return 2 * numbers * int(np.prod(kernel[:-1]))
-    if node.op in ("Reshape", "ExpandDims", "Squeeze", "ConcatV2", "Cast", "StridedSlice", "Pack", "Unpack", "Split"):
-        return 0
-    return numbers
-
-
-def _last(ref: Ref, node: ForeignNode, shapes: Shapes) -> int:
-    attr = node.definition.attr
-    transposed = any(attr[key].b for key in ("transpose_a", "adj_x") if key in attr)
-    rows = shapes.rows(ref)
-    shape = rows[1] if rows is not None else tuple(shapes.runner.constant(ref).shape)
-    return int(shape[-2 if transposed and len(shape) > 1 else -1]) if shape else 1

@@ -66,6 +66,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
+    from freshet_serving.compiler.passes.flops import dense_flops
 
     reader = VersionReader(source.resolve())
     if not (source / GRAPH).is_dir():
@@ -74,16 +75,15 @@ def _of_package(source: Path, manifest: Manifest) -> dict[str, Any]:
     nodes = graph.concrete.graph.as_graph_def().node
     counts = Counter(node.op for node in nodes if node.op not in ("Placeholder", "NoOp", "Identity"))
     features = {f.name: f for f in manifest.features}
-    weights = graph.weights.values()
     report = import_report(
         f"package, {manifest.arch}",
         DEFAULT_SIGNATURE,
         [],
         {"dense": dict(sorted(counts.items())), "stage": {}, "tables": {}},
         [described_pair(p, features[p.tensor].kind, [features[p.tensor]]) for p in boundary_of(manifest)],
-        weights,
+        graph.weights.values(),
         (),
-        flops=sum(2 * int(w.size) for w in weights if w.ndim == 2),
+        flops=dense_flops(graph),
     )
     tables = (file.nbytes for name, file in manifest.files.items() if name.startswith("tables/"))
     report["nbytes"]["tables"] = sum(tables)

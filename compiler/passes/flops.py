@@ -15,6 +15,7 @@ from freshet_serving.compiler.passes.graph import Graph, Node
 PROOF_FLOPS, LEAST_PROOF_ROWS = 20_000_000_000, 4
 """Two forms of a graph are compared on rows of so much work at most, but on a few in any case."""
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "ArgMax", "ArgMin"})
 MOVES = frozenset(
     {"BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "GatherNd", "GatherV2", "Identity", "IdentityN"}
@@ -84,6 +85,10 @@ def node_flops(graph: Graph, name: str) -> int | None:
     size = graph.size(node.inputs[0] if node.op in REDUCTIONS else (name, 0))
     if node.op == "Einsum":
         return _einsum_flops(graph, node)
+    if size is not None and node.op in CONVOLUTIONS:
+        # A kernel is [height, width, channels read, channels]; one that is depthwise reads one channel for each.
+        kernel = graph.shape(node.inputs[1])[: 2 if node.op == "DepthwiseConv2dNative" else -1]
+        return 2 * size * math.prod(n or 1 for n in kernel)
     if size is None or node.op not in PRODUCTS:
         return size
     left = graph.shape(node.inputs[0])

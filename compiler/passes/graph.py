@@ -360,7 +360,8 @@ class Edit:
         return Graph(nodes, ends, graph.inputs if inputs is None else inputs, graph.weights, graph.library)
 
 
-# The same graph comes by again: after a pass without changes, as a dense graph, with a next version's weights.
+# The same graph comes by again: after a pass without changes, as a dense graph, with a next version's weights. Most
+# misses are of graphs that a pass has just made: a larger cache would save 9 of 580 in the tests of passes.
 @lru_cache(maxsize=16)
 def _inferred_of(*messages: bytes) -> tuple[dict[Ref, Inferred], dict[str, int]]:
     """Return the tensors of a graph by TensorFlow's own inference, and the nodes' numbers of outputs.

@@ -176,7 +176,7 @@ class Publisher:
 
         Raises:
             BadInput: The changes do not fit the version.
-            ParentRolledBack: A rollback was not taken over by undone() or take_served().
+            ParentRolledBack: A rollback was not taken over by undone(), take_served() or accept_served().
             Diverged: The change log has diverged.
             NotReady: The repository is not writable.
         """
@@ -275,6 +275,15 @@ class Publisher:
         contents = self.served()
         self._stands_on, self._told = contents.link, True
         return contents
+
+    def accept_served(self) -> Generation:
+        """Continue from what is served without reading it, for a writer whose changes do not depend on it.
+
+        It costs the same however many deltas there are; take_served() reads all since the newest snapshot.
+        """
+        self._look()
+        self._stands_on, self._told = self._change_log.history.head, True
+        return self.generation
 
     def check_start(self) -> None:
         """Raise ParentRolledBack if the newest deltas are undone and the trainer's weights may contain them."""

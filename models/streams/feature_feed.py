@@ -149,7 +149,7 @@ class FeatureFeed:
         while True:
             try:
                 # Whatever other writers have done meanwhile, a rollback included, is what the delta is based on.
-                self._publisher.take_served()
+                self._publisher.accept_served()
                 generation = self._publisher.publish(entities={self._entity: (keys, columns)})
                 break
             except BadInput as error:

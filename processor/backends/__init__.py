@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         sized,
         weights_hash,
     )
-    from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+    from freshet_serving.processor.backends.capsule import pack, unpack
     from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
 else:
     __getattr__ = lazy_names(
@@ -55,7 +55,7 @@ else:
                 "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix PartialRun Program Weights "
                 "aligned check_buffers failed missing refused shapes_text sized weights_hash"
             ),
-            "capsule": "pack sha256 unpack",
+            "capsule": "pack unpack",
             "registry": "allocator builtin load_backend",
         },
     )
@@ -63,6 +63,6 @@ else:
 __all__ = [
     "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix", "PartialRun",
     "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend",
-    "missing", "onnxfile", "onnxruntime", "openvino", "pack", "refused", "sha256", "shapes_text", "sized", "tensorrt",
+    "missing", "onnxfile", "onnxruntime", "openvino", "pack", "refused", "shapes_text", "sized", "tensorrt",
     "unpack", "weights_hash", "xla",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import BadInput, Corrupt, Expired, FreshetError, NotReady
-from freshet_serving.processor.package import MATRIX, array_crc32
+from freshet_serving.processor.package import MATRIX, array_crc32, sha256
 
 Matrix = NDArray[np.float32]
 Weights = Mapping[str, Matrix]
@@ -153,7 +153,7 @@ class Artefact:
     @property
     def graph(self) -> str:
         """SHA-256 of what it computes, without its weights where it has a portable form."""
-        return hashlib.sha256(self.origin or self.data).hexdigest()
+        return sha256(self.origin or self.data)
 
 
 class Program(Protocol):

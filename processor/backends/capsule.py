@@ -6,7 +6,6 @@ refused before any native parser sees it (processor.running.opening).
 
 from __future__ import annotations
 
-import hashlib
 import io
 
 import numpy as np
@@ -39,8 +38,3 @@ def unpack(data: bytes, backend: str, bucket: int, source: str) -> bytes:
     if tensors.arrays.keys() != {CODE} or tensors.arrays[CODE].dtype != np.uint8:
         raise Corrupt(f"{name}: expected one tensor of bytes")
     return tensors.arrays[CODE].tobytes()
-
-
-def sha256(data: bytes) -> str:
-    """Return the digest of a whole capsule, as in its manifest entry; 64 hex digits."""
-    return hashlib.sha256(data).hexdigest()

@@ -195,6 +195,7 @@ if TYPE_CHECKING:
         open_regular,
         read_file,
         same_content,
+        sha256,
     )
 else:
     __getattr__ = lazy_names(
@@ -244,7 +245,7 @@ else:
             "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value"),
             "whole_files": (
                 "atomic_file durable_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name "
-                "hidden_beside inside open_regular read_file same_content"
+                "hidden_beside inside open_regular read_file same_content sha256"
             ),
         },
     )
@@ -259,16 +260,15 @@ __all__ = [
     "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER", "USER_STATE",
     "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry",
     "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output",
-    "PublicKey", "Records",
-    "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry", "StageGrowth", "StageLookup",
-    "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform", "TrustedRecordPrefix", "all_below", "array_crc32",
-    "atomic_file", "batch_symbol", "codes_a_value", "column_specs", "columns", "crc32", "dense_sequences", "derived",
-    "divided", "durable_file", "exclusive_file", "expected_lists", "fd_sha256", "feature_width", "file_crc32",
-    "file_sha256",
-    "followed", "fsync_folder", "give_name", "header_checksum", "hidden_beside", "inside", "item_rows", "joined",
-    "json_dataclasses", "labelled", "labels_of", "longest_read", "map_file", "missing_input", "names_keys", "new_key",
-    "open_regular", "pack_records", "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file",
-    "read_file", "record_layout", "role", "rows_of_file", "same_content", "section_lines", "shape_of", "shorter",
-    "shorter_lengths", "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name",
-    "unpack_records", "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
+    "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry",
+    "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
+    "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "column_specs",
+    "columns", "crc32", "dense_sequences", "derived", "divided", "durable_file", "exclusive_file", "expected_lists",
+    "fd_sha256", "feature_width", "file_crc32", "file_sha256", "followed", "fsync_folder", "give_name",
+    "header_checksum", "hidden_beside", "inside", "item_rows", "joined", "json_dataclasses", "labelled", "labels_of",
+    "longest_read", "map_file", "missing_input", "names_keys", "new_key", "open_regular", "pack_records",
+    "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
+    "role", "rows_of_file", "same_content", "section_lines", "sha256", "shape_of", "shorter", "shorter_lengths",
+    "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",
+    "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
 ]  # fmt: skip

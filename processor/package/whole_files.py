@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,11 @@ def read_file(path: Path, max_nbytes: int, name: str = "") -> NDArray[np.uint8]:
                 raise Corrupt(f"{name}: was cut short while it was read")
             at += count
     return data
+
+
+def sha256(data: Any) -> str:
+    """Return the SHA-256 of a buffer in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def file_sha256(path: Path) -> str:

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         delta_digest,
         root_digest,
         root_hash,
-        sha256,
     )
     from freshet_serving.processor.repository.log.change_log import ChangeLog, DurableDelta
     from freshet_serving.processor.repository.log.contents import (
@@ -136,8 +135,7 @@ else:
             "erasures": "MOST_KEY_NBYTES Erasures number_of",
             "keyring": "NO_KEYS Keyring check_downgrade",
             "log.chain_record": (
-                "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest "
-                "root_digest root_hash sha256"
+                "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest root_digest root_hash"
             ),
             "log.change_log": "ChangeLog DurableDelta",
             "log.contents": "NO_SCALES TableChanges VersionContents narrowed open_snapshot stored widened",
@@ -180,7 +178,7 @@ __all__ = [
     "find_damage", "find_damaged_file", "identity_of", "is_address", "is_written_to", "listed", "log", "lookup_of",
     "model_repository", "narrowed", "number_of", "open_repository", "open_snapshot", "parse_trainer_report",
     "parse_warmup", "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest",
-    "root_hash", "sealed", "sha256", "storage", "storage_of", "stored", "table_difference", "table_file",
+    "root_hash", "sealed", "storage", "storage_of", "stored", "table_difference", "table_file",
     "unfinished", "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records",
     "widened", "without_values",
 ]  # fmt: skip

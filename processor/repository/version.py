@@ -8,7 +8,6 @@ mapped (processor.repository.mapped_file); everything else is read into memory, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -33,6 +32,7 @@ from freshet_serving.processor.package import (
     open_regular,
     parse_tensors,
     read_file,
+    sha256,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.mapped_file import MappedFile, Stat, has_content, stat_of
@@ -142,7 +142,7 @@ class VersionReader:
             raise Corrupt(
                 f"manifest: is for {self.manifest.model!r} version {self.manifest.version}, not for its folder"
             )
-        self.digest = hashlib.sha256(data).hexdigest()
+        self.digest = sha256(data)
         self._check_signature(data)
         self.root_manifest = self.manifest
         if snapshot is not None:
@@ -209,7 +209,7 @@ class VersionReader:
         if data.nbytes != entry.nbytes:
             raise Corrupt(f"{name}: expected {entry.nbytes} bytes, got {data.nbytes}")
         signed = entry.sha256
-        if crc32(data.data) != entry.crc32 or (signed and hashlib.sha256(data.data).hexdigest() != signed):
+        if crc32(data.data) != entry.crc32 or (signed and sha256(data.data) != signed):
             raise Corrupt(f"{name}: does not match its checksum")
         return data
 

@@ -6,7 +6,6 @@ what already lies in its folder (an imported SavedModel) is moved in beside it, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from freshet_serving.processor.package import (
     fsync_folder,
     hidden_beside,
     inside,
+    sha256,
     write_tensors,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
@@ -155,8 +155,7 @@ def add_file(version: VersionReader, name: str, data: bytes) -> None:
     refuses the version until the next poll if the checksum does not match.
     """
     manifest = VersionReader(version.folder, storage=version.storage, keyring=version.keyring).manifest
-    sha256 = hashlib.sha256(data).hexdigest() if version.keyring.signer else ""
-    files = {**manifest.files, name: File(len(data), crc32(data), sha256)}
+    files = {**manifest.files, name: File(len(data), crc32(data), sha256(data) if version.keyring.signer else "")}
     # Sign before anything is written: there may be no key.
     text = sealed(replace(manifest, files=files), version.folder, version.keyring, manifest).to_json()
     version.storage.replace(name, data)

@@ -199,7 +199,7 @@ class GraphRun:
         The same for all chunks of a request (`rows` is of all together): only the timing at load counts.
         """
         parts = self.fitting(bound)
-        return parts if parts is not None and self._pays_at_load(parts, rows) else None
+        return parts if parts is not None and self.pays(parts, rows) else None
 
     def divided_now(self, bound: BoundRequest, rows: int, explore: bool) -> DividedRun | None:
         """Return the parts to divide a request of one chunk by, or None, by what such requests have taken.
@@ -209,11 +209,7 @@ class GraphRun:
         parts = self.fitting(bound)
         if parts is None or self.split is None:
             return None
-        return parts if self._pays_at_load(parts, rows) != self.split.reverses(parts.length, rows, explore) else None
-
-    def worth_dividing(self, rows: int) -> bool:
-        """Return True if a request of this many candidates is faster divided than whole, in a batch with others."""
-        return self._longest is not None and self.pays(self._longest, rows)
+        return parts if self.pays(parts, rows) != self.split.reverses(parts.length, rows, explore) else None
 
     def pays(self, parts: DividedRun, rows: int) -> bool:
         """Return True if, as timed at load, these parts are faster than the whole, in a batch with others."""
@@ -242,9 +238,6 @@ class GraphRun:
                 if events <= divided.length:
                     return divided
         return self._longest
-
-    def _pays_at_load(self, parts: DividedRun, rows: int) -> bool:
-        return self.worth_dividing(rows) if parts is self._longest else self.pays(parts, rows)
 
     def _divided_rows(self, parts: DividedRun) -> list[bool]:
         return self.split.divided_now(parts.length) if self.split is not None else []

@@ -54,6 +54,7 @@ from freshet_serving.processor.package import (
     Subgraph,
     batch_symbol,
     parse_tensors,
+    sha256,
 )
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def _artefact(package: Package, entry: ExecutableEntry, backend: Backend, anew: 
         raise BadInput(f"stale: compiled by {entry.library[:64]}, {backend.library} is installed")
     data = package.file(entry.file)
     if entry.sha256:
-        from freshet_serving.processor.backends import sha256, unpack
+        from freshet_serving.processor.backends import unpack
 
         if sha256(data) != entry.sha256:
             raise Corrupt(f"{entry.file}: does not match its SHA-256")

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.errors import NotReady
-from freshet_serving.processor.package import File, TableEntry, crc32, fsync_folder, map_file, write_tensors
+from freshet_serving.processor.package import File, TableEntry, crc32, fsync_folder, map_file, sha256, write_tensors
 from freshet_serving.processor.repository import (
     DENSE,
     SNAPSHOTS,
@@ -33,7 +33,6 @@ from freshet_serving.processor.repository import (
     VersionContents,
     VersionReader,
     narrowed,
-    sha256,
     table_file,
 )
 from freshet_serving.processor.tables.table import packed_stored

@@ -445,6 +445,9 @@ class ModelHost(ABC):
     def set_label(self, model: str, label: str, version: int) -> None:
         self.model(model).set_label(label, version)
 
+    def remove_label(self, model: str, label: str) -> None:
+        self.model(model).remove_label(label)
+
     def set_policy(self, model: str, changes: Any) -> ModelPolicy:
         """Set keys of a model's policy (None unsets a key); return the policy now in force."""
         served = self.model(model)

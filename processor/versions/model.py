@@ -25,7 +25,7 @@ from typing import Any
 from freshet_serving.processor.clock import Clock
 from freshet_serving.processor.errors import Conflict, FreshetError, NotFound, NotReady, SigningKeyRequired
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file
+from freshet_serving.processor.package import Delta, DeltaBytes, parse_delta, read_delta_file, sha256
 from freshet_serving.processor.repository import (
     MAX_REASON,
     ChainLink,
@@ -35,7 +35,6 @@ from freshet_serving.processor.repository import (
     VersionReader,
     check_downgrade,
     check_name,
-    sha256,
 )
 from freshet_serving.processor.versions.changes import (
     ApplyResult,
@@ -193,7 +192,7 @@ class ServedModel(RoutedModel):
                 raise NotFound(f"version {number} of model {self.name!r} is not loaded")
             if number in self.routes.labels.values():
                 labels = ", ".join(sorted(n for n, v in self.routes.labels.items() if v == number))
-                raise Conflict(f"version {number} is held by label {labels}; move the label first")
+                raise Conflict(f"version {number} is held by label {labels}; move or remove the label first")
             self._drop(number)
             self._selection.unloaded.add(number)
 
@@ -208,6 +207,31 @@ class ServedModel(RoutedModel):
             self._repository.keep_labels(self.name, labels)
             self._kept_labels = labels
             self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
+
+    def remove_label(self, label: str) -> None:
+        """Remove a label, also across restarts; the next poll() unloads its version unless something else keeps it.
+
+        Raises:
+            NotFound: The label is not set.
+            Conflict: Requests depend on it, or the configured policy would set it again.
+            NotReady: The repository cannot be written.
+        """
+        with self.changing():
+            if label not in self.routes.labels:
+                unset = self.routes.no_label(label)
+                raise NotFound(f"{unset}; it has {unset.known}")
+            if label in self._configured.labels:
+                raise Conflict(f"label {label!r} is set in the server's configuration; remove it there and restart")
+            # A label without a share may go: nothing is routed by it, and a split may name labels that are not set.
+            split, shadow = self.policy.split, self.policy.shadow
+            routed = [name for n, (name, weight) in enumerate(split.items()) if n == 0 or weight > 0]
+            if label in routed or label == shadow:
+                named = "split" if label in routed else "shadow"
+                raise Conflict(f"label {label!r} receives requests by policy.{named}; change the policy first")
+            kept = {name: number for name, number in self._kept_labels.items() if name != label}
+            self._repository.keep_labels(self.name, kept)
+            self._kept_labels = kept
+            self._publish(lambda _: {"labels": {**self._configured.labels, **kept}})
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
         """Verify, commit and serve a delta; a client that lost the reply may retry the newest with identical bytes."""

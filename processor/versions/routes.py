@@ -92,13 +92,17 @@ class Routes(Generic[S]):
             return self.default
         if label is not None:
             if label not in self.labels:
-                why = f"label {label[:64]!r} of model {self.model!r} is not set{nearest(label, self.labels)}"
-                raise UnknownVersion(why, _counted_noun("label", sorted(self.labels)))
+                raise self.no_label(label)
             version = self.labels[label]
         if version is None or version not in self.served:
             why = f"version {version} of model {self.model!r} is not loaded"
             raise UnknownVersion(why, _counted_noun("version", sorted(self.served)))
         return self.served[version]
+
+    def no_label(self, label: str) -> UnknownVersion:
+        """Return the error for a label that is not set."""
+        why = f"label {label[:64]!r} of model {self.model!r} is not set{nearest(label, self.labels)}"
+        return UnknownVersion(why, _counted_noun("label", sorted(self.labels)))
 
     @property
     def refused(self) -> str:

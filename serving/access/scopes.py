@@ -74,6 +74,7 @@ ADMIN_SCOPES = {
     "POST /admin/models/{name}/versions/{version}/reject": ADMIN_WRITE,
     "POST /admin/models/{name}/versions/{version}/release": ADMIN_WRITE,
     "POST /admin/models/{name}/versions/{version}/unload": ADMIN_WRITE,
+    "DELETE /admin/models/{name}/labels/{label}": ADMIN_WRITE,
     "PUT /admin/groups/{group}": ADMIN_WRITE,
     "PUT /admin/models/{name}/labels/{label}": ADMIN_WRITE,
     "PUT /admin/models/{name}/policy": ADMIN_WRITE,

@@ -253,8 +253,7 @@ def delta_make(
     export = read_retrained(from_export, opened, options)
     publisher = Publisher(repository, model, opened.manifest.version)
     # The difference is taken to the generation that is served now, whatever was rolled back before.
-    publisher.take_served()
-    before = publisher.generation
+    before = publisher.accept_served()
     generation = publisher.publish_difference(export.tables, export.dense, hashed=True)
     for note in export.notes:
         print(note)
@@ -297,8 +296,7 @@ def _make_features(model: str, path: Path, repository: str, version: int | None,
     from freshet_serving.models.publishing.publisher import Publisher
 
     publisher = Publisher(repository, model, version)
-    publisher.take_served()
-    before = publisher.generation
+    before = publisher.accept_served()
     keys, columns = read_entity(publisher.manifest, entity, str(path)).newest()
     generation = publisher.publish_difference({}, entities={entity: (keys, columns)})
     _print_difference(model, publisher, before, generation)

@@ -1,7 +1,7 @@
 """Run tasks with the same key in order and tasks of different keys in parallel, on a few threads.
 
-Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission. A key costs
-nothing while it has no task.
+Invariant: at any time at most one task of a key runs, and a key's tasks run in the order of submission, also after one
+that raised. A key costs nothing while it has no task.
 
 All threads have begun before the first task: a task that waited for a thread which a shortage of memory forbids would
 never run, nor would any later task of its key.
@@ -9,12 +9,15 @@ never run, nor would any later task of its key.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 
 from freshet_serving.processor.standby_thread import standing_pool
+
+log = logging.getLogger("freshet.worker")
 
 Task = Callable[[], object]
 
@@ -32,7 +35,7 @@ class KeyedExecutor:
         self._waiting: dict[Hashable, deque[tuple[Task, ThreadPoolExecutor]]] = {}
 
     def submit(self, key: Hashable, task: Task, long: bool = False) -> None:
-        """Run a task, which must not raise, after all earlier tasks of the same key; long ones in their own pool."""
+        """Run a task after all earlier tasks of the same key, long ones in their own pool; log what it raises."""
         threads = self._long if long else self._prompt
         with self._lock:
             if key in self._waiting:
@@ -49,7 +52,14 @@ class KeyedExecutor:
         self._prompt.shutdown()
 
     def _work(self, key: Hashable, task: Task) -> None:
-        task()
+        try:
+            task()
+        except Exception:
+            log.exception("a task failed")
+        finally:
+            self._go_on(key)
+
+    def _go_on(self, key: Hashable) -> None:
         with self._lock:
             waiting = self._waiting[key]
             if waiting:

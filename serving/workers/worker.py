@@ -237,7 +237,7 @@ class Worker:
         elif op == "credentials":
             self._access.take(Credentials.of(message))
         elif op == "erase":
-            self._changes.submit(op, lambda: self._erase(message), long=True)
+            self._changes.submit(op, lambda: self._change(message, fds), long=True)
         elif op == "drain":
             self._lifecycle.drain()
             self._reply(message)
@@ -319,34 +319,11 @@ class Worker:
         self._channel.send({"op": "report", "report": self._report()})
 
     def _change(self, message: Message, fds: list[int]) -> None:
-        op, key = message["op"], message["version"]
+        """Apply a change and reply; if the reply cannot be sent, reply with an error, since the supervisor waits."""
         try:
             with ArrayUnpacker(fds) as unpacker:
-                if op == "open":
-                    self._receivers[key] = FrameReceiver(
-                        message, unpacker, self._options_of, self._clock, self._remote, self._lookups, self._states
-                    )
-                elif op == "frame":
-                    self._receivers[key].prepare(message, unpacker)
-                elif op == "preview":
-                    preview = self._receivers[key].preview(message)
-                    self._reply(message, preview=preview)
-                    return
-                elif op == "kept":
-                    self._reply(message, kept=self._receivers[key].kept())
-                    return
-                elif op == "remember":
-                    self._receivers[key].remember(message)
-                elif op == "score":
-                    self._reply(message, scores=self._receivers[key].score(message))
-                    return
-                elif op == "example":
-                    self._reply(message, example=self._receivers[key].example())
-                    return
-                elif op == "forget":
-                    self._receivers[key].replica.forget(message["frame"], message["last"])
-                else:
-                    self._receivers.pop(key, None)
+                answer = self._apply(message, unpacker)
+            self._reply(message, **answer)
         except FreshetError as error:
             self._reply(message, error=[type(error).__name__, str(error)])
         except Exception as error:
@@ -355,14 +332,41 @@ class Worker:
                 return
             log.exception("could not change a version")
             self._reply(message, error=[type(error).__name__, "a worker could not apply the change"])
-        else:
-            self._reply(message)
 
-    def _erase(self, message: Message) -> None:
+    def _apply(self, message: Message, unpacker: ArrayUnpacker) -> Message:
+        """Apply a change; return the fields of the reply."""
+        op = message["op"]
+        if op == "erase":
+            return {"erased": self._erase(message["user"])}
+        key = message["version"]
+        if op == "open":
+            self._receivers[key] = FrameReceiver(
+                message, unpacker, self._options_of, self._clock, self._remote, self._lookups, self._states
+            )
+        elif op == "frame":
+            self._receivers[key].prepare(message, unpacker)
+        elif op == "preview":
+            return {"preview": self._receivers[key].preview(message)}
+        elif op == "kept":
+            return {"kept": self._receivers[key].kept()}
+        elif op == "remember":
+            self._receivers[key].remember(message)
+        elif op == "score":
+            return {"scores": self._receivers[key].score(message)}
+        elif op == "example":
+            return {"example": self._receivers[key].example()}
+        elif op == "forget":
+            self._receivers[key].replica.forget(message["frame"], message["last"])
+        else:
+            self._receivers.pop(key, None)
+        return {}
+
+    def _erase(self, user: Message) -> list[Any]:
+        # Loaded when a person asks.
         from freshet_serving.processor.versions.erasure import ErasedUser, erase_once
 
-        counts, failed = erase_once(ErasedUser.of_json(message["user"]))
-        self._reply(message, erased=[dict(counts), failed])
+        counts, failed = erase_once(ErasedUser.of_json(user))
+        return [dict(counts), failed]
 
     def _options_of(self, model: str) -> GroupOptions:
         return self._predictor.groups.of(model).options

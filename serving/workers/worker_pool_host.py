@@ -175,6 +175,8 @@ class WorkerPoolHost(ModelHost):
                     continue
                 except TimeoutError:
                     parts.append(Erased({}, (f"worker {worker.slot}, which does not answer",)))
+                except FreshetError as error:
+                    parts.append(Erased({}, (f"worker {worker.slot}, which failed: {type(error).__name__}",)))
             parts.append(erase_once(user))
         return merged(parts)
 

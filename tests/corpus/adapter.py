@@ -73,8 +73,9 @@ def _by(way: str) -> Iterator[None]:
         return
     as_at_load = lambda graphs, bound, rows, explore: graphs.divided(bound, rows)  # noqa: E731
     with (
-        patch.object(GraphRun, "worth_dividing", lambda graphs, rows: WAYS[way]),
-        # Older engines have no such method.
+        patch.object(GraphRun, "pays", lambda graphs, parts, rows: WAYS[way], create=True),
+        # Older engines have other such methods.
+        patch.object(GraphRun, "worth_dividing", lambda graphs, rows: WAYS[way], create=True),
         patch.object(GraphRun, "divided_now", as_at_load, create=True),
     ):
         yield

@@ -23,6 +23,7 @@ def wait_until_served(server, model, generation):
 @pytest.mark.tensorflow
 def test_trainer_recovers_freshness_after_an_admin_rollback(tmp_path):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
+    from freshet_serving.models.config.train_config import StartOptions
     from freshet_serving.models.data.source import Batch
     from freshet_serving.models.training.loop import TrainingRun
     from freshet_serving.serving.commands.demo import as_json
@@ -40,6 +41,11 @@ def test_trainer_recovers_freshness_after_an_admin_rollback(tmp_path):
         scores, answered = server.predict(killing.MODEL, inputs)
         assert answered == generation
         np.testing.assert_allclose(np.ravel(scores), training.trainer.score(probe.columns), atol=1e-5)
+        return np.ravel(scores)
+
+    def roll_back(server, generation):
+        status, reply = server.post_json(f"/admin/models/{killing.MODEL}/rollback", {"generation": generation})
+        assert status == 200, reply
 
     with LiveServer(training.config.publish.repository, *ALONE, log=tmp_path / "serve.log") as server:
         stream = training.stream()
@@ -48,9 +54,8 @@ def test_trainer_recovers_freshness_after_an_admin_rollback(tmp_path):
             assert_fresh(server, f"1.{step}")
         position = training.state.position
 
-        status, reply = server.post_json(f"/admin/models/{killing.MODEL}/rollback", {"generation": "1.2"})
+        roll_back(server, "1.2")
 
-        assert status == 200, reply
         seen = {server.generation(killing.MODEL)}
         assert str(next(stream)) == "1.5"
         assert training.state.position == position + killing.DELTA_ROWS
@@ -61,7 +66,14 @@ def test_trainer_recovers_freshness_after_an_admin_rollback(tmp_path):
         assert_fresh(server, "1.6")
     # A start reads the same line, without what was undone.
     with LiveServer(training.config.publish.repository, *ALONE, log=tmp_path / "serve.log") as server:
-        assert_fresh(server, "1.6")
+        learned, position = assert_fresh(server, "1.6"), training.state.position
+        roll_back(server, "1.5")
+        # A run that replays learns the undone rows again: what is served in the end is what was.
+        training = TrainingRun(made.config, made.source, start_options=StartOptions(replay=True))
+        assert training.state.position == position - killing.DELTA_ROWS
+        assert str(next(training.stream())) == "1.7"
+        assert training.state.position == position
+        np.testing.assert_allclose(assert_fresh(server, "1.7"), learned, atol=1e-6)
 
 
 @pytest.mark.unguarded("each delta changes every row and, every fifth time, all dense weights")

@@ -222,6 +222,9 @@ def test_split_and_labels_can_be_changed(page, stage):
     page.get_by_role("button", name="Set…").click()
     answer(page, "Point")
     assert stage.model()["labels"]["next"] == 2
+    page.get_by_role("button", name="Remove label next", exact=True).click()
+    assert answer(page, "Remove")[0].endswith("/labels/next -X DELETE")
+    assert "next" not in stage.model()["labels"]
     page.get_by_text("since the trial began").wait_for()
     assert page.get_by_text("Version 2 against version 1").is_visible()
 

@@ -189,8 +189,10 @@ def test_versions_and_labels_reach_every_worker_at_once(live):
             assert (status, headers["x-model-version"]) == (200, "2")
         status, reply = live.post_json("/admin/models/small/versions/1/unload", {})
         assert status == 409, reply
-        assert live.post_json("/admin/models/small/labels/stable", {"version": 2}, "PUT")[0] == 200
-        assert live.post_json("/admin/models/small/versions/1/unload", {})[0] == 200
+        assert live.request("DELETE", "/admin/models/small/labels/stable", admin=True)[0] == 200
+        assert {live.request("POST", "/v1/models/small/labels/stable:predict", body)[0] for _ in range(4)} == {400}
+        status, reply = live.post_json("/admin/models/small/versions/1/unload", {})
+        assert status == 200, reply
         assert {live.request("POST", "/v1/models/small/versions/1:predict", body)[0] for _ in range(4)} == {404}
     assert [c.failed for c in running] == [[], []]
     assert model.is_dir()

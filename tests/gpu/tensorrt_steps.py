@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from freshet_serving.processor.backends.base import Artefact
-from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+from freshet_serving.processor.backends.capsule import pack, unpack
 from freshet_serving.processor.backends.tensorrt import EngineExecutable, TensorRt
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry as Entry
+from freshet_serving.processor.package.whole_files import sha256
 from freshet_serving.processor.repository.version import VersionReader
 from tests.gpu.bundled import Check, Figures, Skip, ms
 from tests.gpu.engines import Refittable, refit

@@ -254,6 +254,9 @@ class FakeProcessor:
     def set_label(self, model: str, label: str, version: int) -> None:
         self.calls.append(("set_label", model, label, version))
 
+    def remove_label(self, model: str, label: str) -> None:
+        self.calls.append(("remove_label", model, label))
+
     def tell(self, model: str, status: VersionStatus) -> None:
         pass
 

@@ -72,7 +72,7 @@ class Pool:
 
 @dataclass(slots=True)
 class MirrorCounts:
-    """Counters of what is sent to the device: bytes of `sent_nbytes` are of lines, rows of `moved_rows` of files."""
+    """Counters of what is sent to the device: `sent_nbytes` with batches, `moved_rows` of the rows of files."""
 
     changed_rows: int = 0
     changed_nbytes: int = 0

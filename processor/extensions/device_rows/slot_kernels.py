@@ -39,6 +39,7 @@ from freshet_serving.processor.kernels.kernel import inlined, kernel
 from freshet_serving.processor.kernels.pointers import (
     load_acquire,
     load_f32_anywhere,
+    load_f32_bits,
     load_i64,
     load_i64_anywhere,
     prefetch,
@@ -86,8 +87,7 @@ CHANGED_BLOCK = 4096
 @inlined
 def load_i32(address):
     """Return the int32 at an address that is a multiple of 4."""
-    word = load_i64_anywhere(address)
-    return np.int64(np.int32(word & 0xFFFFFFFF))
+    return np.int64(np.int32(load_f32_bits(address)))
 
 
 @inlined

@@ -208,7 +208,7 @@ class SlotRun(PartialRun):
         self.rows = executable.bucket
         arguments = [_made(argument, fixed or rows) for argument, fixed in zip(self._arguments, self._fixed)]
         partial = mirror.partial
-        sent = self._sent(arguments, rows) if partial else self._blank
+        sent, host_nbytes = self._sent(arguments, rows) if partial else (self._blank, 0)
         try:
             with mirror.reading() as pools:
                 pool_arrays = [array for pool in pools.values() for array in pool.arguments]
@@ -219,11 +219,15 @@ class SlotRun(PartialRun):
             raise failed(executable.bucket, "xla", error) from error
         for line in executable.inputs.lines if partial else ():
             mirror.phases.ran(id(self._inputs[line.name].base))
-        mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes
+        mirror.counts.sent_nbytes += self._fixed_nbytes + rows * self._row_nbytes + host_nbytes
 
-    def _sent(self, arguments: list[Any], count: int) -> list[Any]:
-        """Return the rows of the host, side by side, and put lines that name these in the place of the arguments."""
-        sent, renamed = list(self._blank), dict[int, NDArray[np.int32]]()
+    def _sent(self, arguments: list[Any], count: int) -> tuple[list[Any], int]:
+        """Send the rows of the host, side by side, and lines that name these in the place of the arguments.
+
+        Returns:
+            The arguments of the host's rows, and the bytes that were sent.
+        """
+        sent, renamed, nbytes = list(self._blank), dict[int, NDArray[np.int32]](), 0
         for n, (at, line, key, packed, argument) in enumerate(self._packed):
             first, places = line.layout.span(key)
             lines = self._inputs[line.name].view(np.int32)
@@ -237,10 +241,13 @@ class SlotRun(PartialRun):
             host = self._inputs[line.host_name(key)].reshape(-1, key.dim)
             packed.reshape(-1, key.dim)[: len(rows)] = host[rows * places + host_places]
             renamed[at][rows, first + columns] = -1 - np.arange(len(rows), dtype=np.int32)
-            sent[n] = _made(argument, -(-len(rows) // places))
+            filled = -(-len(rows) // places)
+            sent[n] = _made(argument, filled)
+            nbytes += filled * packed[0].nbytes
         for at, lines in renamed.items():
             arguments[at] = self._of.device.keep(lines.view(np.float32))
-        return sent
+            nbytes += lines.nbytes
+        return sent, nbytes
 
 
 def _made(argument: _Argument, rows: int) -> Any:

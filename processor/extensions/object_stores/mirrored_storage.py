@@ -31,7 +31,7 @@ from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverg
 from freshet_serving.processor.extensions.object_stores.counted_store import CountedStore
 from freshet_serving.processor.extensions.object_stores.version_claim import claimed
 from freshet_serving.processor.extensions.object_stores.version_copy import AT_ONCE, EtagCache, VersionCopy
-from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest, hidden_beside
+from freshet_serving.processor.package import MAX_DELTA_NBYTES, MAX_MANIFEST_NBYTES, Manifest, hidden_beside, sha256
 from freshet_serving.processor.repository import DELTAS, MANIFEST, NO_KEYS, SNAPSHOTS, Keyring, VersionReader
 from freshet_serving.processor.repository.log.chain_record import (
     CHAIN,
@@ -41,7 +41,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     ChainRecord,
     record_name,
     root_hash,
-    sha256,
 )
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import open_snapshot

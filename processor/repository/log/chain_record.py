@@ -13,7 +13,6 @@ dropped file writes the same bytes.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady, printable
-from freshet_serving.processor.package import KEY_ID, SIGNATURE, SIGNED, Manifest, read_file
+from freshet_serving.processor.package import KEY_ID, SIGNATURE, SIGNED, Manifest, read_file, sha256
 from freshet_serving.processor.repository.storage import VersionStorage
 from freshet_serving.processor.repository.version import WARMUP
 
@@ -191,11 +190,6 @@ def record_bytes(storage: VersionStorage, number: int) -> bytes | None:
     except OSError as error:
         # If the folder cannot be read, a search for the last record would never end.
         raise NotReady(f"record {number}: cannot be read: {os.strerror(error.errno or 0)}") from None
-
-
-def sha256(data: Any) -> str:
-    """Return the SHA-256 of a buffer as 64 hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def root_hash(manifest: Manifest) -> str:

@@ -57,6 +57,7 @@ from freshet_serving.processor.package import (
     parse_delta,
     read_delta_file,
     same_content,
+    sha256,
     stream_delta,
 )
 from freshet_serving.processor.repository.log.chain_record import (
@@ -69,7 +70,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     check_reason,
     delta_digest,
     record_name,
-    sha256,
 )
 from freshet_serving.processor.repository.log.dropped_deltas import unrecorded_deltas
 from freshet_serving.processor.repository.log.history import MAX_STEP_AHEAD, ChainLink, History

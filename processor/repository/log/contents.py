@@ -32,8 +32,9 @@ from freshet_serving.processor.package import (
     TableEntry,
     inside,
     read_file,
+    sha256,
 )
-from freshet_serving.processor.repository.log.chain_record import ChainRecord, sha256
+from freshet_serving.processor.repository.log.chain_record import ChainRecord
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.history import ChainLink
 from freshet_serving.processor.repository.version import SnapshotManifest, VersionReader, table_file

@@ -36,6 +36,7 @@ from freshet_serving.processor.package import (
     parse_delta,
     read_delta_file,
     read_file,
+    sha256,
 )
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
@@ -47,7 +48,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     record_name,
     root_digest,
     root_hash,
-    sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
 from freshet_serving.processor.repository.storage import Identity, VersionStorage, identity_of

@@ -41,12 +41,8 @@ import itertools
 from collections.abc import Callable
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotReady
-from freshet_serving.processor.repository.log.chain_record import (
-    REPAIR,
-    ChainRecord,
-    record_bytes,
-    sha256,
-)
+from freshet_serving.processor.package import sha256
+from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_bytes
 from freshet_serving.processor.repository.storage import VersionStorage
 
 NO_FILE = b""

@@ -13,14 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from freshet_serving.processor.errors import ACCEPT, Conflict, Corrupt, NotReady
-from freshet_serving.processor.package import read_file
-from freshet_serving.processor.repository.log.chain_record import (
-    MAX_RECORD_NBYTES,
-    REPAIR,
-    ChainRecord,
-    record_name,
-    sha256,
-)
+from freshet_serving.processor.package import read_file, sha256
+from freshet_serving.processor.repository.log.chain_record import MAX_RECORD_NBYTES, REPAIR, ChainRecord, record_name
 from freshet_serving.processor.repository.log.history import History
 from freshet_serving.processor.repository.version import VersionReader
 

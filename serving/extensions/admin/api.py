@@ -176,6 +176,7 @@ def create_admin(
     app.post(f"{model}/versions/{{version}}/load")(admin.load)
     app.post(f"{model}/versions/{{version}}/unload")(admin.unload)
     app.put(f"{model}/labels/{{label}}", openapi_extra=documented(LabelRequest))(admin.set_label)
+    app.delete(f"{model}/labels/{{label}}")(admin.remove_label)
     app.put(f"{model}/policy", openapi_extra=documented(Policy))(admin.set_policy)
     app.post(f"{model}/versions/{{version}}/readmit")(admin.readmit)
     app.put("/admin/sessions", openapi_extra=documented(SessionCount))(admin.resize)
@@ -295,6 +296,13 @@ class Admin:
         await self._trail.run(request, change, lambda: processor.set_label(name, label, version))
         return json_reply({"model": name, "label": label, "version": version})
 
+    async def remove_label(self, name: Name, label: Name, request: Request) -> Response:
+        """Remove a label; its version is unloaded unless something else keeps it."""
+        processor = self._lifecycle.processor()
+        change = f"remove label {label!r} of {name!r}"
+        await self._trail.run(request, change, lambda: processor.remove_label(name, label))
+        return json_reply({"model": name, "label": label})
+
     async def set_policy(self, name: Name, request: Request) -> Response:
         """Set keys of a model's policy (versions, split, shadow, guard); null removes what was set here."""
         processor = self._lifecycle.processor()
@@ -359,8 +367,8 @@ def _what_follows_versions(name: str, result: RollbackResult) -> str:
     return (
         f"Version {numbers} is withdrawn: every server of this repository serves {served} after its next poll, and "
         f"after a restart, until `freshet version release {name} {result.withdrawn[-1]}`. Versions published later are "
-        "served. A label that names a withdrawn version keeps it for requests with that label: move the label. A "
-        f"trainer continues from {served} with its next full version."
+        "served. A label that names a withdrawn version keeps it for requests with that label: move or remove the "
+        f"label. A trainer continues from {served} with its next full version."
     )
 
 

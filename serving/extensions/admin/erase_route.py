@@ -41,7 +41,10 @@ NOT_REACHED = (
     "rows of embedding tables and of entities: publish a delta that removes them",
     "requests that a version stores for warm-up",
 )
-NO_TRAINER = "a trainer's histories: its checkpoints are not in this repository (freshet erase, on its machine)"
+NO_TRAINER = (
+    "a trainer's histories: its checkpoints are not in this repository; run `freshet erase MODEL KEY --repository DIR`"
+    " on its machine, with DIR the repository or publish.trainer_folder"
+)
 NO_COLUMN = "recordings: they have no column with the key, as the model does not read it"
 ASKED = "asked"
 MOST_NAME = 256

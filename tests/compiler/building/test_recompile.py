@@ -154,7 +154,7 @@ def served(repository, *requests):
     with Processor.initialize(ProcessorConfig(repository=str(repository), sessions=1)) as processor:
         graphs = processor.predictor.replica("m").graphs
         if graphs.user is not None:
-            graphs.worth_dividing = lambda rows: True
+            graphs.pays = lambda parts, rows: True
         scores = [processor.process(PredictRequest("m", r)).outputs["score"] for r in requests]
         return scores, processor.host.group_stats()["default"].work.user_once
 

@@ -56,7 +56,7 @@ def test_user_inputs_are_computed_once_per_request_with_equal_scores(ranker, tmp
     assert any(line.startswith("user-once: ") for line in imported.passes)
     random = np.random.default_rng(0)
     with started(tmp_path) as processor:
-        processor.predictor.replica("ranker").graphs.worth_dividing = lambda rows: True
+        processor.predictor.replica("ranker").graphs.pays = lambda parts, rows: True
         for rows in (1, 7, 64, 130):
             user, item = random.integers(0, ROWS, 1), random.integers(0, ROWS, rows)
             price = random.standard_normal((rows, 1)).astype(np.float32)

@@ -254,6 +254,15 @@ def test_restart_after_a_rollback_must_name_its_generation(publisher):
     assert Publisher(root, "small", generation="1.0").publish_difference(saved) == Generation(1, 2)
 
 
+def test_writer_that_accepts_what_is_served_publishes_after_a_rollback(publisher):
+    publisher.publish(rows={"user": ([1], rows_of([1], 1))})
+    ledger_of(publisher).rollback(0)
+    with pytest.raises(ParentRolledBack):
+        publisher.publish(rows={"user": ([1], rows_of([1], 2))})
+    assert publisher.accept_served() == publisher.generation == Generation(1, 0)
+    assert publisher.publish(rows={"user": ([1], rows_of([1], 2))}) == Generation(1, 2)
+
+
 def test_start_requires_an_existing_version_and_generation(publisher):
     root = publisher._version.folder.parents[1]
     with pytest.raises(BadInput, match=r"generation: expected a generation of the version, got 1\.7"):

@@ -13,6 +13,7 @@ from freshet_serving.models.streams.feature_feed import POSITION, FeatureFeed
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
 from freshet_serving.processor.generation import Generation
+from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.sessions.request import PredictRequest
 from tests.models.streams.servers import KafkaRows, RedisRows
 from tests.processor.extensions.remote_rows.fakes import needs_redis
@@ -130,6 +131,16 @@ def test_rollback_is_not_undone(folder):
     arrive(folder, "c", [(2, ["c"])])
     assert run(folder) == ["small 1.3: 1 rows of profile"]
     assert tags_served(folder, {1: ["a"], 2: ["c"]})
+
+
+def test_no_earlier_delta_is_read_to_publish_rows(folder, monkeypatch):
+    def read_delta(change_log, link):
+        raise AssertionError("what a row costs would grow with the deltas that are served")
+
+    monkeypatch.setattr(ChangeLog, "read_delta", read_delta)
+    for user in (1, 2):
+        arrive(folder, f"file-{user}", [(user, ["a"])])
+        assert run(folder) == [f"small 1.{user}: 1 rows of profile"]
 
 
 def test_new_version_gets_the_stream_from_its_beginning(folder):

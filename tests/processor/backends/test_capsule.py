@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from freshet_serving.processor.backends.capsule import pack, sha256, unpack
+from freshet_serving.processor.backends.capsule import pack, unpack
 from freshet_serving.processor.errors import Corrupt
+from freshet_serving.processor.package.whole_files import sha256
 
 SOURCE = "5" * 64
 CODE = bytes(range(256)) * 4

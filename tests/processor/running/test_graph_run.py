@@ -83,7 +83,7 @@ def processor(request, package):
 
 def always(processor, way=True):
     """Sends every request that can be divided one way."""
-    processor.predictor.replica("m").graphs.worth_dividing = lambda rows: way
+    processor.predictor.replica("m").graphs.pays = lambda parts, rows: way
 
 
 def inputs(candidates, seed=0):
@@ -329,13 +329,14 @@ def test_split_is_used_only_where_measured_costs_favour_it():
     dear = price(whole, {1: 1.0}, {64: 9.5, 256: 36.0})
     cheap = price(whole, {1: 1.0}, {64: 6.0, 256: 22.0})
 
-    assert not any(dear.worth_dividing(rows) for rows in range(1, 1000))
-    assert [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.worth_dividing(rows)] == [64, 128, 256, 1000]
+    assert not any(dear.pays(dear._longest, rows) for rows in range(1, 1000))
+    paying = [rows for rows in (1, 16, 48, 64, 65, 128, 256, 1000) if cheap.pays(cheap._longest, rows)]
+    assert paying == [64, 128, 256, 1000]
     assert (dear.fewest_divided, cheap.fewest_divided) == (1, cheap.thresholds[0])
     assert CostTable(whole).amortised_dense_s(64) == pytest.approx(9.0)
     for once in (dear, cheap):
         told = [sum(turn <= rows for turn in once.thresholds) % 2 == 1 for rows in range(1, 300)]
-        assert told == [once.worth_dividing(rows) for rows in range(1, 300)]
+        assert told == [once.pays(once._longest, rows) for rows in range(1, 300)]
 
 
 def test_unknown_source_of_an_input_is_refused_by_name():

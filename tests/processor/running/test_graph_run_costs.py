@@ -42,7 +42,7 @@ def test_costs_before_measuring_are_those_of_one_row():
 
 def test_new_version_divides_nothing_and_is_not_timed():
     graphs = GraphRun(manifest(), SparsePlan(manifest()))
-    assert not graphs.worth_dividing(100)
+    assert not graphs.pays(graphs._longest, 100)
     assert graphs.thresholds == []
     assert graphs.in_thread is False
 
@@ -50,7 +50,7 @@ def test_new_version_divides_nothing_and_is_not_timed():
 def test_undivided_version_divides_nothing_once_priced():
     graphs = GraphRun(manifest(False), SparsePlan(manifest(False)))
     graphs.price({SCORE: WHOLE})
-    assert not graphs.worth_dividing(64)
+    assert graphs.thresholds == []
     assert graphs.undivided.costs.cost == WHOLE
 
 
@@ -75,7 +75,7 @@ def test_undivided_version_divides_nothing_once_priced():
 )
 def test_requests_are_divided_where_costs_favour_it(whole, user, score, divided):
     graphs = priced(whole, user, score)
-    assert {rows: graphs.worth_dividing(rows) for rows in divided} == divided
+    assert {rows: graphs.pays(graphs._longest, rows) for rows in divided} == divided
 
 
 def odd(first):
@@ -201,7 +201,7 @@ def test_stored_costs_plan_batches_and_do_not_decide_about_dividing():
     assert graphs.costs.cost == {1: 2.0, 2: 3.0, 8: 8.0}
     graphs = GraphRun(manifest(), SparsePlan(manifest()))
     graphs.price({"whole": {64: 10.0}, "user": {1: 1.0}, "score": {64: 2.0}}, {64: 1.0})
-    assert graphs.worth_dividing(64)
+    assert graphs.pays(graphs._longest, 64)
     assert graphs.costs.cost == {64: 1.0}
 
 

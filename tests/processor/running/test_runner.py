@@ -42,7 +42,7 @@ def expected(works_values):
 )
 def test_requests_get_scores_of_their_own_user_in_order(user, requests, worth):
     version = Version(user)
-    version.graphs.worth_dividing = lambda rows: user and rows >= worth
+    version.graphs.pays = lambda parts, rows: user and rows >= worth
     works = [version.request(a, b) for a, b in requests]
     got, batch = scored(version, works)
     np.testing.assert_array_equal(got, expected(requests))
@@ -61,7 +61,7 @@ def test_rows_run_in_the_cheapest_buckets_largest_first():
 def test_run_that_may_be_ended_reads_no_rows_of_an_earlier_batch():
     version, one = Version(), runner()
     for rows, divided in ((4, True), (3, True), (4, False), (3, False)):
-        version.graphs.worth_dividing = lambda rows, divided=divided: divided
+        version.graphs.pays = lambda parts, rows, divided=divided: divided
         work = version.request(7, [50] * rows)
         batch = version.batch(rows)
         batch.limit = RunLimit(RunEnds(FakeClock()))
@@ -81,7 +81,7 @@ def test_rows_of_a_chunk_begin_where_it_says():
 @pytest.mark.parametrize("chunk", [False, True])
 def test_user_inputs_with_a_row_per_candidate_run_whole(chunk):
     version = Version()
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     got, _ = scored(version, [version.request([1, 2, 3], [0, 0, 1])], shared=Shared(version) if chunk else None)
     np.testing.assert_array_equal(got, [10, 20, 31])
     assert {name for name, _ in version.log} == {"whole"}
@@ -89,7 +89,7 @@ def test_user_inputs_with_a_row_per_candidate_run_whole(chunk):
 
 def test_users_of_several_requests_are_computed_in_one_run():
     version = Version()
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     stats = SessionStats()
     one = runner(stats=stats)
     requests = [(n, [n, n + 1]) for n in range(5)]
@@ -102,7 +102,7 @@ def test_users_of_several_requests_are_computed_in_one_run():
 
 def test_candidates_beyond_the_largest_bucket_read_the_same_users_tensors():
     version = Version()
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     got, _ = scored(version, [version.request(3, range(20))])
     np.testing.assert_array_equal(got, 30 + np.arange(20))
     assert version.log == [("user", 1), ("score", 8), ("score", 8), ("score", 4)]
@@ -122,7 +122,7 @@ class Shared:
 
 def test_chunks_of_a_request_compute_the_users_tensors_once():
     version, one = Version(), runner()
-    version.graphs.worth_dividing = lambda rows: rows == 12
+    version.graphs.pays = lambda parts, rows: rows == 12
     shared, whole = Shared(version), version.request(4, range(12))
     for first in (0, 5):
         work = version.request(4, range(12), first=first, rows=5)
@@ -137,7 +137,7 @@ def test_chunks_of_a_request_compute_the_users_tensors_once():
 @pytest.mark.parametrize(("divisible", "worth"), [(False, True), (True, False)])
 def test_undivided_chunks_are_filled_by_their_shared_parts(divisible, worth):
     version = Version()
-    version.graphs.worth_dividing = lambda rows: worth
+    version.graphs.pays = lambda parts, rows: worth
     shared = Shared(version, divisible)
     got, _ = scored(version, [version.request(4, range(5))], shared=shared)
     np.testing.assert_array_equal(got, 40 + np.arange(5))
@@ -205,7 +205,7 @@ def test_slow_run_beside_others_is_not_learned_from():
 @pytest.mark.parametrize("way", [False, True])
 def test_seconds_of_filling_and_running_are_told_apart(way):
     version, clock = Version(), FakeClock()
-    version.graphs.worth_dividing = lambda rows: way
+    version.graphs.pays = lambda parts, rows: way
     slow(version, clock, 0.5)
     for run in version.graphs.by_name.values():
         fill = run.fill
@@ -220,7 +220,7 @@ def test_seconds_of_filling_and_running_are_told_apart(way):
 
 def test_progress_is_reported_after_every_run():
     version, beside = Version(), crowding()
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     one = Runner(FakeClock(), beside, SessionStats())
     scored(version, [version.request(1, range(20))], one)
     assert beside.beats == len(version.log) == 4
@@ -295,7 +295,7 @@ def test_span_names_first_row_and_count_of_each_request():
 
 def test_one_row_of_the_users_tensors_is_shared():
     version, one = Version(), runner()
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     version.graphs.user.costs = CostTable({2: 0.1})
     shared = Shared(version)
     scored(version, [version.request(4, range(5))], one, shared)
@@ -314,7 +314,7 @@ def test_filled_runs_are_learned_from():
 
 def test_users_are_filled_by_spans_of_their_first_row():
     version, seen = Version(), []
-    version.graphs.worth_dividing = lambda rows: True
+    version.graphs.pays = lambda parts, rows: True
     fill = version.graphs.user.fill
     version.graphs.user.fill = lambda view, inputs: (seen.append(view.spans.copy()), fill(view, inputs))
     scored(version, [version.request(n, [1, 2]) for n in range(2)])
@@ -373,7 +373,7 @@ def kept_score(version, works, users, shared=None):
 
 def test_users_that_are_kept_are_not_computed_again():
     version, users = Version(), Users(4.0)
-    version.graphs.worth_dividing = lambda rows: rows > 1
+    version.graphs.pays = lambda parts, rows: rows > 1
     requests = [(n, [n, n + 1]) for n in (1, 2)]
     works = [version.request(a, b) for a, b in requests]
     assert kept_score(version, works, users)[1] == [2]
@@ -393,7 +393,7 @@ def test_users_that_are_kept_are_not_computed_again():
 
 def test_chunks_of_a_kept_user_compute_it_in_no_run():
     version, users = Version(), Users()
-    version.graphs.worth_dividing = lambda rows: rows == 12
+    version.graphs.pays = lambda parts, rows: rows == 12
     for runs in ([1], []):
         shared = Shared(version)
         for first in (0, 5):

@@ -193,12 +193,73 @@ def test_labelled_version_cannot_be_unloaded_until_its_label_moves(root):
     model.set_label("canary", 1)
     write_package(root, 2, users=USERS)
     model.poll()
-    with pytest.raises(Conflict, match="version 1 is held by label canary, stable; move the label first"):
+    with pytest.raises(Conflict, match="version 1 is held by label canary, stable; move or remove the label first"):
         model.unload(1)
     model.set_label("stable", 2)
     model.set_label("canary", 2)
     assert model.poll() == ["small version 1 unloaded"]
     assert model.pick(label="canary").generation == Generation(2, 0)
+
+
+def test_removed_label_unloads_its_version_also_after_a_restart(root):
+    model = open_model(root)
+    model.set_label("stable", 1)
+    model.set_label("current", 1)
+    write_package(root, 2, users=USERS)
+    model.poll()
+    model.remove_label("stable")
+    assert model.poll() == [], "another label keeps the version"
+    model.remove_label("current")
+    with pytest.raises(NotFound, match="label 'current' of model 'small' is not set"):
+        model.pick(label="current")
+    assert model.poll() == ["small version 1 unloaded"]
+    reopened = open_model(root)
+    assert (reopened.routes.labels, list(reopened.routes.served)) == ({}, [2])
+
+
+def test_removing_an_unknown_label_names_the_labels_that_are_set(root):
+    model = open_model(root)
+    with pytest.raises(NotFound, match=r"^label 'stable' of model 'small' is not set; it has no label$"):
+        model.remove_label("stable")
+    model.set_label("stable", 1)
+    model.set_label("canary", 1)
+    with pytest.raises(NotFound, match=r"did you mean 'stable'\?\); it has labels canary, stable$"):
+        model.remove_label("stabel")
+
+
+@needs("trials")
+def test_label_that_receives_requests_is_not_removed(three):
+    model = open_with(three, split={"stable": 0, "canary": 5, "old": 0}, shadow="next")
+    for label in ("stable", "canary", "old", "next"):
+        model.set_label(label, 2)
+    for label, named in (("stable", "split"), ("canary", "split"), ("next", "shadow")):
+        with pytest.raises(Conflict, match=f"'{label}' receives requests by policy.{named}; change the policy first"):
+            model.remove_label(label)
+    model.remove_label("old")
+    model.set_policy({"split": {"stable": 1}, "shadow": ""})
+    model.remove_label("canary")
+    model.remove_label("next")
+    assert model.routes.labels == {"stable": 2}
+
+
+def test_configured_label_is_not_removed(three):
+    model = open_with(three, labels={"stable": 2})
+    model.set_label("stable", 1)
+    model.set_label("old", 1)
+    with pytest.raises(Conflict, match="label 'stable' is set in the server's configuration; remove it there"):
+        model.remove_label("stable")
+    model.remove_label("old")
+    assert model.routes.labels == {"stable": 1}
+    assert open_with(three, labels={"stable": 2}).routes.labels == {"stable": 1}
+
+
+def test_label_that_cannot_be_removed_stays(root, monkeypatch):
+    model = open_model(root)
+    model.set_label("stable", 1)
+    monkeypatch.setattr(model._repository, "keep_labels", refuse_to_write)
+    with pytest.raises(NotReady):
+        model.remove_label("stable")
+    assert model.pick(label="stable").generation == Generation(1, 0)
 
 
 def refuse_to_write(*_):

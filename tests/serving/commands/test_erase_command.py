@@ -26,15 +26,23 @@ def test_neither_trainer_nor_server_is_refused(monkeypatch):
         run("erase", "shop", "ann")
 
 
-def test_server_says_what_it_has_erased(monkeypatch):
-    asked = []
+@pytest.fixture
+def server(monkeypatch):
+    """A server that answers erasures: its calls, and its reply, which a test may change."""
+    asked, erased = [], {"kept_requests": 2, "user_states": 1}
+    reply = {"erased": erased, "trainer": "asked", "not_reached": ["other servers", "backups"]}
 
     def send(client, method, path, document):
         asked.append((method, path, document))
-        erased = {"kept_requests": 2, "user_states": 1}
-        return {"erased": erased, "trainer": "asked", "not_reached": ["other servers", "backups"]}
+        return reply
 
     monkeypatch.setattr(AdminClient, "send_json", send)
+    return asked, reply
+
+
+def test_server_says_what_it_has_erased(monkeypatch, server):
+    asked, _ = server
+    monkeypatch.delenv("FRESHET_REPOSITORY", raising=False)
     told = run("erase", "shop", "ann", "--server", "http://127.0.0.1:1", "--input", "user").splitlines()
     assert asked == [("POST", "/admin/models/shop/erase", {"key": "ann", "input": "user"})]
     assert told == [
@@ -43,3 +51,32 @@ def test_server_says_what_it_has_erased(monkeypatch):
         "not reached: other servers",
         "not reached: backups",
     ]
+
+
+@pytest.mark.parametrize("repository", ["s3://bucket/models", ""])
+def test_server_is_asked_where_the_variable_names_no_trainer(monkeypatch, server, tmp_path, repository):
+    asked, reply = server
+    reply.update(trainer="", not_reached=["a trainer's histories"])
+    monkeypatch.setenv("FRESHET_REPOSITORY", repository or str(tmp_path))
+    told = run("erase", "shop", "ann", "--server", "http://127.0.0.1:1").splitlines()
+    assert len(asked) == 1
+    assert told == [
+        "shop: the server has erased 2 kept requests, 1 user states",
+        "not reached: a trainer's histories",
+    ]
+
+
+def test_folder_without_a_trainer_is_an_error_after_the_server_was_asked(server, tmp_path):
+    asked, reply = server
+    for repository, got in (("s3://bucket/models", "got a bucket; name publish.trainer_folder"), (tmp_path, "got one")):
+        arguments = ("erase", "shop", "ann", "--repository", str(repository))
+        with pytest.raises(BadInput, match=got):
+            run(*arguments)
+        assert asked == []
+        reply["trainer"] = ""
+        with pytest.raises(BadInput, match=f"expected the folder of the trainer of 'shop', .*{got}"):
+            run(*arguments, "--server", "http://127.0.0.1:1")
+        reply["trainer"] = "asked"
+        assert run(*arguments, "--server", "http://127.0.0.1:1").startswith("shop: the server has erased")
+        assert len(asked) == 2
+        asked.clear()

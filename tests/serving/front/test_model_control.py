@@ -38,7 +38,7 @@ class Host:
 
     def unload(self, model, version):
         if (model, version) == ("held", 1):
-            raise Conflict("version 1 is held by label stable; move the label first")
+            raise Conflict("version 1 is held by label stable; move or remove the label first")
         self.done.append(("unload", model, version))
         self.served[model].discard(version)
 

@@ -12,15 +12,15 @@ from freshet_serving.serving.workers.channel import ChannelClosed
 
 
 class FakeWorker:
-    """fleet.WorkerProcess. refuse: an error for every frame, refuse_size: for every resize. dies_at: the op at which it
-    dies. answers: by op. control: by version."""
+    """fleet.WorkerProcess. refuse: an error for every frame. dies_at: the op at which it dies. answers: by op, a reply
+    or an error. control: by version."""
 
     def __init__(self, slot=0):
         self.slot, self.pid, self.handed, self.signal = slot, 1000 + slot, 0, ""
         self.gone, self.killed = threading.Event(), False
         self.said, self.control = [], {}
         self.answers = {"kept": {"kept": ""}}
-        self.refuse, self.refuse_size, self.dies_at, self.full = None, None, None, False
+        self.refuse, self.dies_at, self.full = None, None, False
 
     def tell(self, op, message=None, fds=()):
         if self.gone.is_set():
@@ -35,8 +35,8 @@ class FakeWorker:
             answer.set_exception(ChannelClosed("gone"))
         elif op == "frame" and self.refuse is not None:
             answer.set_exception(self.refuse)
-        elif op == "resize" and self.refuse_size is not None:
-            answer.set_exception(self.refuse_size)
+        elif isinstance(self.answers.get(op), Exception):
+            answer.set_exception(self.answers[op])
         else:
             if op == "open":
                 self.control[message["version"]] = self._map(message["control"], fds)

@@ -51,6 +51,15 @@ def test_long_tasks_run_on_separate_threads_in_order():
     assert aside == [long]
 
 
+def test_tasks_run_after_one_of_their_key_that_raised(caplog):
+    after, sequences = threading.Event(), KeyedExecutor(1, "freshet-test")
+    sequences.submit("a", lambda: 1 // 0)
+    sequences.submit("a", after.set)
+    assert after.wait(WAIT_S)
+    sequences.close()
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_tasks_need_no_new_threads(monkeypatch):
     done = []
     sequences = KeyedExecutor(2, "freshet-test")

@@ -12,6 +12,7 @@ import pytest
 
 from freshet_serving.processor.cores import available
 from freshet_serving.processor.errors import BadInput
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.serving.access.rate_limiter import rate_limiter_memory
 from freshet_serving.serving.front_options import FrontendOptions
 from freshet_serving.serving.http.port import new_loop, reserve
@@ -105,7 +106,7 @@ def test_change_exceeding_free_descriptors_is_refused_while_serving_continues(ca
 class Changing(Told):
     """Told, with changes of versions. fails: what a change raises."""
 
-    _change = Worker._change
+    _change, _apply, _erase = Worker._change, Worker._apply, Worker._erase
 
     def __init__(self, channel, loop, fails):
         super().__init__(channel, loop)
@@ -131,6 +132,30 @@ def test_resource_shortage_is_reported_and_an_internal_error_logged(caplog, fail
         answer, _ = supervisor.receive()
     assert (answer["id"], answer["error"]) == (5, error)
     assert ("could not change a version" in caplog.text) == logged
+
+
+@pytest.mark.parametrize(
+    ("fails", "error"),
+    [
+        (MemoryError(), ["NotReady", "worker 1: not enough memory"]),
+        (TypeError("not serializable"), ["TypeError", "a worker could not apply the change"]),
+    ],
+)
+@pytest.mark.parametrize("op", ["close", "erase"])
+def test_reply_that_fails_is_answered_with_an_error(monkeypatch, fails, error, op):
+    failures, send = [fails], Channel.send
+
+    def send_or_fail(channel, message):
+        if failures and message["op"] == "reply":
+            raise failures.pop()
+        send(channel, message)
+
+    with channel_ends.ends() as (supervisor, channel):
+        monkeypatch.setattr(Channel, "send", send_or_fail)
+        user = ErasedUser("ctr", ("user",), "7").to_json()
+        Changing(channel, None, None)._change({"op": op, "version": "11", "id": 5, "user": user}, [])
+        answer, _ = supervisor.receive()
+    assert (answer["id"], answer["error"]) == (5, error)
 
 
 @pytest.fixture

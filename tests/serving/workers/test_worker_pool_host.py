@@ -18,6 +18,7 @@ from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository import FolderWatch
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.versions.control import IDLE, PINS
+from freshet_serving.processor.versions.erasure import ErasedUser
 from freshet_serving.processor.versions.overview import model_stats
 from freshet_serving.processor.versions.routes import VersionStatus
 from freshet_serving.processor.versions.row_scoring import dump_scores
@@ -423,7 +424,7 @@ def test_resize_applies_to_current_and_future_workers(loaded):
 def test_refused_session_count_is_not_kept(loaded, monkeypatch):
     host, workers = loaded
     for worker in workers:
-        worker.refuse_size = NotFound("group 'x' is not one of default")
+        worker.answers["resize"] = NotFound("group 'x' is not one of default")
     with pytest.raises(NotFound, match="group 'x'"):
         host.resize(2, "x")
     for worker in workers:
@@ -433,6 +434,15 @@ def test_refused_session_count_is_not_kept(loaded, monkeypatch):
     late = FakeWorker(0)
     host.initialize_worker(late)
     assert late.ops("resize") == []
+
+
+def test_worker_that_fails_to_erase_is_named_and_keeps_none_from_erasing(loaded):
+    host, (first, second) = loaded
+    first.answers["erase"] = NotReady("worker 0: not enough memory")
+    second.answers["erase"] = {"erased": [{"states": 1}, []]}
+    erased = host.erase(ErasedUser("small", ("user",), "7"))
+    assert erased.failed == ("worker 0, which failed: NotReady",)
+    assert erased.counts["states"] == 2
 
 
 def test_damaged_version_is_unrouted_before_a_worker_restarts(hosts, root, caplog):

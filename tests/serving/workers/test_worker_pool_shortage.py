@@ -37,7 +37,7 @@ CHANGES = ("open", "frame", "preview", "example", "forget", "close")
 class ReadingWorker(FakeWorker):
     """A FakeWorker that takes changes of versions as a worker does, at once."""
 
-    _change = Worker._change
+    _change, _apply = Worker._change, Worker._apply
     _clock, _remote, _lookups, _states = SystemClock(), None, NO_LOOKUPS, None
 
     def __init__(self, slot):

@@ -64,12 +64,16 @@ export function trafficView(page) {
     bar();
   }
 
+  function removal(label, v) {
+    return button("Remove…", () => act({ title: `Remove ${label}`, danger: true, what: `Requests to the label are refused. Version ${v} is unloaded unless something else keeps it.`, method: "DELETE", path: path(page.name, `/labels/${encodeURIComponent(label)}`), verb: "Remove", done: () => `${label} is removed` }), { class: "quiet", "aria-label": `Remove label ${label}` });
+  }
+
   function drawLabels() {
     const entries = Object.entries(model.labels), loaded = model.versions.map(v => String(v.version));
     const name = h("input", { maxlength: "128", pattern: "[A-Za-z0-9_][A-Za-z0-9_.\\-]*", required: true, autocomplete: "off", placeholder: "canary" });
     const which = h("select", {}, loaded.map(v => h("option", { value: v }, v)));
     replace(labels,
-      entries.length ? table("Labels", [{ title: "Label" }, { title: "Version", number: true }], entries.map(([label, v]) => [label, String(v)])) : h("p", { class: "soft" }, "No label is set."),
+      entries.length ? table("Labels", [{ title: "Label" }, { title: "Version", number: true }, { title: "Change" }], entries.map(([label, v]) => [label, String(v), removal(label, v)])) : h("p", { class: "soft" }, "No label is set."),
       h("form", { class: "row form", onsubmit: event => {
         event.preventDefault();
         act({ title: `Point ${name.value} at version ${which.value}`, what: `Requests to the label, and its share of the split, go to version ${which.value}, which is loaded first if necessary.`, method: "PUT", path: path(page.name, `/labels/${encodeURIComponent(name.value)}`), body: { version: Number(which.value) }, verb: "Point", done: () => `${name.value} is version ${which.value}` });

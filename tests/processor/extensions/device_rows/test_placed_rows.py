@@ -186,6 +186,38 @@ def test_little_is_sent_of_a_row_and_nothing_of_padding(gpu, tmp_path):
     assert told["changed_rows"] == told["host_rows"] == 0
 
 
+def test_rows_that_the_host_sends_are_counted_as_sent(gpu, tmp_path, monkeypatch):
+    room_for(monkeypatch, SOME)
+    monkeypatch.setattr(row_mirror, "TURN", 10**6)
+    sent, keep, argument = [], gpu.keep, gpu.argument
+
+    def keep_counted(array):
+        sent.append(array.nbytes)
+        return keep(array)
+
+    def argument_counted(x):
+        array, refill = argument(x)
+
+        def refill_counted(rows):
+            sent.append(rows * x[0].nbytes)
+            return array if refill is None else refill(rows)
+
+        return array, refill_counted
+
+    monkeypatch.setattr(gpu, "keep", keep_counted)
+    monkeypatch.setattr(gpu, "argument", argument_counted)
+    on_device, _ = repositories(tmp_path)
+    asked = PredictRequest(MODEL, request(np.random.default_rng(5), 7, 7))
+    with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **ALONE, **ROOM)) as device:
+        device.process(asked)
+        before = counters(device)
+        sent.clear()
+        device.process(asked)
+        told = counters(device)
+    assert told["host_rows"] > before["host_rows"]
+    assert told["sent_nbytes"] - before["sent_nbytes"] == sum(sent)
+
+
 def test_rows_stay_in_memory_where_nothing_runs_on_a_device(gpu, tmp_path):
     _, on_host = repositories(tmp_path)
     with Processor.initialize(ProcessorConfig(str(on_host), **ALONE, **ROOM)) as host:

@@ -10,6 +10,7 @@ from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.extensions.guard.guard import guard_of
 from freshet_serving.processor.repository import Repository, VersionReader, root_hash
 from freshet_serving.processor.versions.policy import ModelPolicy
+from freshet_serving.processor.versions.version_actions import release_version
 from freshet_serving.processor.watching import IN_LINE, OUT_OF_LINE, UNJUDGED
 from tests.processor.versions.models import open_model
 from tests.support.guarded import USERS, as_inputs, weights, write_guarded
@@ -191,6 +192,24 @@ def test_labelled_version_is_not_judged(root):
     model.set_label("canary", 2)
     assert set(model.routes.served) >= {2}
     assert not guard_of(model).gate.verdicts
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_held_version_stays_without_its_label_once_it_is_released(root, released):
+    model = asked(open_model(root))
+    write_bad(root)
+    model.poll()
+    assert model.decisions.held.keys() == {2}
+    model.set_label("next", 2)
+    model.poll()
+    assert (set(model.routes.served), model.pick().manifest.version) == ({1, 2}, 1)
+    if released:
+        release_version(Repository(root), "small", 2, "clients ask for it")
+        model.poll()
+    model.remove_label("next")
+    model.poll()
+    assert model.pick().manifest.version == (2 if released else 1)
+    assert (2 in model.routes.served) == released
 
 
 def test_older_version_is_not_judged(tmp_path):

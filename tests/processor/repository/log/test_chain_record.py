@@ -11,6 +11,7 @@ from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import File
 from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package.whole_files import sha256
 from freshet_serving.processor.repository.log.chain_record import (
     BESIDE,
     KINDS,
@@ -21,7 +22,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     record_name,
     root_digest,
     root_hash,
-    sha256,
 )
 from tests.support.packages import manifest
 

@@ -12,9 +12,10 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
 from freshet_serving.processor.package import whole_files
 from freshet_serving.processor.package.delta import Delta, parse_delta, write_delta
+from freshet_serving.processor.package.whole_files import sha256
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
-from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name, sha256
+from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.processor.repository.log.damaged import chain_of, snapshot_at
 from tests.support.packages import delta_bytes, make_delta

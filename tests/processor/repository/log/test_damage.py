@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Conflict, Diverged, NotReady
+from freshet_serving.processor.package.whole_files import sha256
 from freshet_serving.processor.repository.log import damage as damage_module
-from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name, sha256
+from freshet_serving.processor.repository.log.chain_record import REPAIR, ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import find_damage, repair
 from freshet_serving.processor.repository.log.repair import RecordsDigest

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from freshet_serving.processor.errors import Conflict
+from freshet_serving.processor.package.whole_files import sha256
 from freshet_serving.processor.repository.log.chain_record import (
     DELTA,
     HOLD,
@@ -16,7 +17,6 @@ from freshet_serving.processor.repository.log.chain_record import (
     SNAPSHOT,
     ChainRecord,
     delta_digest,
-    sha256,
 )
 from freshet_serving.processor.repository.log.history import ChainLink, History
 

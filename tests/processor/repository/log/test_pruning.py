@@ -1,6 +1,8 @@
 """What nothing needs goes, and nothing else: every generation that can be gone back to still starts."""
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,11 +10,13 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import NotFound
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.repository.log.change_log import ChangeLog
+from freshet_serving.processor.repository.log.chain_record import ROLLBACK
+from freshet_serving.processor.repository.log.change_log import ChangeLog, missing
 from freshet_serving.processor.repository.log.contents import VersionContents
 from freshet_serving.processor.repository.log.pruning import ABANDONED_S, prunable, unfinished
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact
+from tests.processor.repository.log.test_history import delta, snapshot, start, take
 from tests.support.packages import make_delta, write_package
 
 KEEP = 3
@@ -189,3 +193,31 @@ def test_newest_generations_stay_reachable_by_rollback_after_pruning(tmp_path_fa
             keys, rows = VersionContents(version, fresh, link).table("user")
             assert keys.tolist() == whole[link.step][0].tolist()
             assert rows.tobytes() == whole[link.step][1].tobytes()
+
+
+@given(st.lists(st.sampled_from(["fold", "prune", "a", "b", "c", 1, 2]), max_size=16))
+def test_no_file_that_a_newest_generation_needs_is_pruned(tmp_path_factory, steps):
+    """Records alone: a letter is a delta of another writer, which may name a file that an earlier delta had."""
+    history, removed, folder = start(), set[str](), tmp_path_factory.getbasetemp() / "not there"
+    storage = SimpleNamespace(folder=folder, has=lambda name: name not in removed)
+    for step in [*steps, "prune"]:
+        if step == "fold":
+            if history.head.record is not None:
+                file = f"snapshots/{history.number}/snapshot.json"
+                take(history, replace(snapshot(history, history.head), file=file))
+        elif step == "prune":
+            # Going back twice may reach beyond what one prune has kept.
+            newest = [link for link in history.line()[-2:] if not missing(storage, history, link)]
+            assert history.head in newest
+            for one in prunable(storage, history, 1, time.time()):
+                name = one.path.relative_to(folder).as_posix()
+                removed.add(f"{name}/snapshot.json" if name.startswith("snapshots/") else name)
+            for link in newest:
+                assert missing(storage, history, link) == ""
+        elif isinstance(step, str):
+            removed.discard(f"deltas/{step}")
+            take(history, replace(delta(history, history.number), file=f"deltas/{step}"))
+        else:
+            back = history.line()[-1 - step :][0]
+            if back is not history.head and not missing(storage, history, back):
+                take(history, history.next(ROLLBACK, back))

@@ -153,11 +153,14 @@ def test_rollback_load_unload_and_labels_reach_the_processor():
     assert client("POST", "/admin/models/ctr/versions/3/unload").json()["state"] == "END"
     labelled = client("PUT", "/admin/models/ctr/labels/canary", json={"version": 4})
     assert labelled.json() == {"model": "ctr", "label": "canary", "version": 4}
+    assert client("DELETE", "/admin/models/ctr/labels/canary").json() == {"model": "ctr", "label": "canary"}
+    assert client("GET", "/admin/audit").json()["entries"][0]["what"] == "remove label 'canary' of 'ctr'"
     assert client.processor.calls == [
         ("rollback", "ctr", "3.16", "late labels", ""),
         ("load", "ctr", 4),
         ("unload", "ctr", 3),
         ("set_label", "ctr", "canary", 4),
+        ("remove_label", "ctr", "canary"),
     ]
 
 
