@@ -8,9 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,10 @@ from loadtest.bench.pairs import Pair
 from loadtest.bench.pairs import compare as compare_pair
 from loadtest.load import wrk
 from loadtest.load.launch import HOST, CommandFailed, RunningServer, environment, run_freshet, serving
-from loadtest.load.openloop import Job, drive
+from loadtest.load.openloop import Job, Openloop, drive
 from loadtest.load.outcome import Figures
 from loadtest.load.payload import Payload, bench_count, bench_payload
-from loadtest.load.sides import Ratio, Turn, Turns, compare
+from loadtest.load.sides import Ratio, Turn, Turns, compare, medians, over
 
 CONNECTIONS = 32
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -206,25 +208,53 @@ class Bench:
         return Job(HOST, port, str(self.payload(candidates, model)), rate, **options)
 
 
-class RoundRates:
-    """Rates of each round, for both its sides, measured anew: a shared machine changes its speed within minutes, and
-    70 % of before may be all of now."""
+def beside_load(
+    bench: Bench,
+    server: RunningServer,
+    result: Result,
+    candidates: int,
+    load: float,
+    label: str,
+    prepare: Callable[[], list[tuple[float, Callable[[], object]]]],
+) -> Ratio:
+    """p99 of a part of what the server can do with chores, over without; adds the check that no request failed.
 
-    def __init__(self, measure: Callable[[], float]) -> None:
-        self._measure, self._rates, self._turns = measure, list[float](), Counter[str]()
+    Args:
+        label: The side with chores.
+        prepare: Returns the chores of one turn, each with the second of the load at which it is due.
+    """
+    bench.saturate(server, candidates)
+    rates, rounds, failed = dict[int, float](), Counter[str](), list[str]()
 
-    def of(self, side: str) -> float:
-        """The rate of the side's next turn."""
-        number = self._turns[side]
-        self._turns[side] += 1
-        if number == len(self._rates):
-            self._rates.append(self._measure())
-        return self._rates[number]
+    def turn(side: str) -> dict[str, float]:
+        number = rounds[side]
+        rounds[side] += 1
+        if number not in rates:
+            # Anew each round, for both sides: a shared machine changes its speed within minutes, and 70 % of before may
+            # be all of now.
+            rates[number] = load * bench.saturate(server, candidates).per_s
+        job = bench.job(server.http_port, candidates, rates[number], seconds=3 * bench.seconds)
+        plan = prepare() if side == label else []
+        with Openloop(job) as generator:
+            start_s = generator.started() + job.warm_s
+            for at_s, chore in plan:
+                time.sleep(max(0.0, start_s + at_s - time.monotonic()))
+                chore()
+            found = generator.result()
+        failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
+        return {"rate/s": job.rate, **quantiles(found)}
 
-
-def failures(found: Figures) -> list[str]:
-    """Faults, and status codes other than 200."""
-    return [*found.faults, *(code for code in found.statuses if code != "200")]
+    turns = bench.turns({side: partial(turn, side) for side in (label, "without")})
+    result.failures(failed)
+    for name in turns:
+        names = ("rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores")
+        rate, p50, p99, answered, cores = medians(turns, name, *names)
+        result.fact(
+            name,
+            f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
+            f"waiting; the generator took {cores:.2f} cores",
+        )
+    return over(turns, label, "without", "p99 ms")
 
 
 def quantiles(found: Figures) -> dict[str, float]:

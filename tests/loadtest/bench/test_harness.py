@@ -1,4 +1,4 @@
-from loadtest.bench.harness import RoundRates, Row, reason
+from loadtest.bench.harness import Row, reason
 from loadtest.load.sides import Ratio
 
 
@@ -16,8 +16,3 @@ def test_refusal_reason_is_its_last_line_without_the_box():
         "No such option: --compute"
     )
     assert reason(ValueError()) == "ValueError"
-
-
-def test_rate_of_a_round_is_measured_once_for_both_sides():
-    rates = RoundRates(iter([10.0, 20.0]).__next__)
-    assert [rates.of(side) for side in ("with", "without", "without", "with")] == [10.0, 10.0, 20.0, 20.0]
