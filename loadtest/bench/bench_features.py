@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -174,24 +174,13 @@ def dense_ns(processor: Processor, candidates: int) -> float:
         return (time.process_time_ns() - began_ns) / 200
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One line of the report: processor time of a request outside the dense executable, of ids by_key and with every
-    feature sent; the median of their ratio over pairs, with quartiles; bytes of a request."""
+def measure(front: FrontEnd, values: FeatureValues, form: str, candidates: int, rounds: int) -> dict[str, Any]:
+    """Compare both kinds of requests; raise SystemExit if their replies differ.
 
-    form: str
-    candidates: int
-    by_key_us: float
-    sent_us: float
-    ratio: float
-    low: float
-    high: float
-    by_key_nbytes: float
-    sent_nbytes: float
-
-
-def measure(front: FrontEnd, values: FeatureValues, form: str, candidates: int, rounds: int) -> Figures:
-    """Compare both kinds of requests; raise SystemExit if their replies differ."""
+    Returns:
+        Processor time of a request outside the dense executable, of ids by_key and with every feature sent; the median
+        of their ratio over pairs, with quartiles; bytes of a request.
+    """
     by_key, sent = (requests(values, candidates, full, form == "binary") for full in (False, True))
     sides = [payload.messages("x", {}) for payload in (by_key, sent)]
     for one, other in zip(*sides):
@@ -208,9 +197,11 @@ def measure(front: FrontEnd, values: FeatureValues, form: str, candidates: int, 
     # The clock advances by what a side took outside the dense executable.
     pair = Pair(form, partial(side, sides[0]), partial(side, sides[1]), REQUESTS, "request")
     found = compare(pair, rounds, lambda: outside_ns[0])
-    nbytes = [float(np.mean([len(body) for body in payload.bodies])) for payload in (by_key, sent)]
-    ratio = found.ratio
-    return Figures(form, candidates, found.a_ns / 1e3, found.b_ns / 1e3, ratio.median, ratio.low, ratio.high, *nbytes)
+    by_key_nbytes, sent_nbytes = (float(np.mean([len(body) for body in payload.bodies])) for payload in (by_key, sent))
+    nbytes = {"by_key_nbytes": by_key_nbytes, "sent_nbytes": sent_nbytes}
+    times = {"by_key_us": found.a_ns / 1e3, "sent_us": found.b_ns / 1e3}
+    quartiles = {"ratio": found.ratio.median, "low": found.ratio.low, "high": found.ratio.high}
+    return {"form": form, "candidates": candidates, **times, **quartiles, **nbytes}
 
 
 def scores(reply: bytes, form: str) -> bytes:
@@ -222,16 +213,13 @@ def scores(reply: bytes, form: str) -> bytes:
 def page(results: Mapping[str, Any]) -> str:
     lines = opening("Features by key", __doc__ or "", results)
     rows = []
-    for f in (Figures(**figures) for figures in results["figures"]):
-        most, fewer = AIMS[f.form]
-        aim = f"{most}, 1/{fewer}" if f.candidates == 500 else ""
-        rows.append(
-            [
-                f.form, str(f.candidates), f"{f.by_key_us:.0f}", f"{f.sent_us:.0f}",
-                f"**{f.ratio:.2f}** ({f.low:.2f} to {f.high:.2f})", f"{f.by_key_nbytes:,.0f}",
-                f"{f.sent_nbytes:,.0f}", f"1/{f.sent_nbytes / f.by_key_nbytes:.0f}", aim,
-            ]
-        )  # fmt: skip
+    for f in results["figures"]:
+        most, fewer = AIMS[f["form"]]
+        aim = f"{most}, 1/{fewer}" if f["candidates"] == 500 else ""
+        shown = "{form}|{candidates}|{by_key_us:.0f}|{sent_us:.0f}|**{ratio:.2f}** ({low:.2f} to {high:.2f})"
+        shown += "|{by_key_nbytes:,.0f}|{sent_nbytes:,.0f}"
+        fewer_nbytes = f"1/{f['sent_nbytes'] / f['by_key_nbytes']:.0f}"
+        rows.append([*shown.format_map(f).split("|"), fewer_nbytes, aim])
     heads = ["form", "items", "ids, us", "all sent, us", "ratio", "ids, bytes", "all sent, bytes", "bytes", "aim"]
     return "\n".join([*lines, table(heads, rows), ""])
 
@@ -254,8 +242,8 @@ def main() -> None:
                 for candidates in map(int, options.items.split(",")):
                     with console.status(f"{form}, {candidates} items"):
                         figures = measure(front, values, form, candidates, options.rounds)
-                    console.print(f"{form}, {candidates} items: {figures.ratio:.2f} of the time with all sent")
-                    results["figures"].append(asdict(figures))
+                    console.print(f"{form}, {candidates} items: {figures['ratio']:.2f} of the time with all sent")
+                    results["figures"].append(figures)
     store(Path(options.out).parent, Path(options.out).stem, results, page(results))
 
 

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,8 @@ NOBODY = "12345:12345"
 BODY = json.dumps({"inputs": {"ids": [[1] * 26], "floats": [[0.5] * 13]}}).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One start, until its first answer: what was particular, seconds, and those of all its processes' processors."""
-
-    how: str
-    wall_s: float
-    cpu_s: float
+Start = dict[str, Any]
+"""One start, until its first answer. how: what was particular; wall_s; cpu_s: of all its processes."""
 
 
 def interpreters() -> dict[str, Path]:
@@ -107,7 +101,8 @@ def start(how: str, environment: Path, serve: Sequence[str], home: Path | None, 
         if first_answer(ports[0], model, body, lambda: process.poll() is not None, TIMEOUT_S) is None:
             process.kill()
             raise SystemExit(f"cold-start: {how}: no answer: {process.communicate()[1].decode()[-2000:]}")
-        return Start(how, time.monotonic() - began_s, cpu_s(tree(process.pid), ended=True))
+        wall_s = time.monotonic() - began_s
+        return {"how": how, "wall_s": wall_s, "cpu_s": cpu_s(tree(process.pid), ended=True)}
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -155,7 +150,7 @@ def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path)
     return {
         "megabytes": nbytes >> 20,
         "wheel_megabytes": wheel.stat().st_size / 2**20,
-        "starts": list(map(asdict, starts)),
+        "starts": starts,
     }
 
 

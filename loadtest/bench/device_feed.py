@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -107,21 +107,6 @@ class NullResult:
         return 4 * int(np.prod(self.shape))
 
 
-@dataclass(frozen=True, slots=True)
-class FeedFigures:
-    """One size of tables at one number of candidates: rows a second of the engine; its rate over that of the lookups
-    alone, and over that of rows sent (lower quartile, median, upper quartile); bytes of a row that are sent;
-    microseconds of a request in parts of the engine."""
-
-    table_rows: int
-    candidates: int
-    rows_s: float
-    lookups: list[float]
-    sent: list[float]
-    nbytes: float
-    parts: dict[str, float]
-
-
 def write(repository: Path, table_rows: int) -> None:
     """Write the model, with executables that a null device takes."""
     from tests.gpu.package import folder_of, relist
@@ -167,8 +152,10 @@ def lookups(processor: Processor, asked: Sequence[PredictRequest]) -> Callable[[
     return find
 
 
-def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator[FeedFigures]:
-    """Yield the figures of one size of tables."""
+def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield the figures of one size of tables by number of candidates: rows a second of the engine; its rate over that
+    of the lookups alone, and over that of rows sent (lower quartile, median, upper quartile); bytes of a row that are
+    sent; microseconds of a request in parts of the engine."""
     with tempfile.TemporaryDirectory(prefix="freshet-feed-") as place:
         repository = Path(place) / "models"
         write(repository, table_rows)
@@ -190,15 +177,17 @@ def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator
                 before = counted(placed)
                 by(placed)()
                 nbytes = (counted(placed) - before) / rows
-                yield FeedFigures(
-                    table_rows,
-                    count,
-                    1e9 / alone.b_ns,
-                    [alone.ratio.low, alone.ratio.median, alone.ratio.high],
-                    [against.ratio.low, against.ratio.median, against.ratio.high],
-                    nbytes,
-                    parts(by(placed), rounds),
-                )
+                yield {
+                    "table_rows": table_rows,
+                    "candidates": count,
+                    "rows_s": 1e9 / alone.b_ns,
+                    **{
+                        name: [found.ratio.low, found.ratio.median, found.ratio.high]
+                        for name, found in (("lookups", alone), ("sent", against))
+                    },
+                    "nbytes": nbytes,
+                    "parts": parts(by(placed), rounds),
+                }
 
 
 def parts(ask: Callable[[], None], rounds: int) -> dict[str, float]:
@@ -237,12 +226,14 @@ def counted(processor: Processor) -> float:
 
 
 def page(results: dict[str, Any]) -> str:
-    rows = []
-    for f in (FeedFigures(**figures) for figures in results["figures"]):
-        aim = f"{AIMS[f.table_rows] / 1e6:g}" if f.candidates == 500 and f.table_rows in AIMS else ""
-        ratios = [f"**{middle:.2f}** ({low:.2f} to {high:.2f})" for low, middle, high in (f.lookups, f.sent)]
-        shown = [f"{f.table_rows:,}", f"{f.candidates:,}", f"{f.rows_s / 1e6:.2f}", aim, *ratios, f"{f.nbytes:.0f}"]
-        rows.append(shown)
+    rows, spent = [], []
+    for f in results["figures"]:
+        table_rows, count = f["table_rows"], f["candidates"]
+        aim = f"{AIMS[table_rows] / 1e6:g}" if count == 500 and table_rows in AIMS else ""
+        ratios = ["**{1:.2f}** ({0:.2f} to {2:.2f})".format(*f[name]) for name in ("lookups", "sent")]
+        sizes = [f"{table_rows:,}", f"{count:,}"]
+        rows.append([*sizes, f"{f['rows_s'] / 1e6:.2f}", aim, *ratios, f"{f['nbytes']:.0f}"])
+        spent.append([*sizes, *(f"{us:.1f}" for us in f["parts"].values())])
     heads = [
         "rows a table",
         "candidates",
@@ -251,10 +242,6 @@ def page(results: dict[str, Any]) -> str:
         f"over lookups alone (aim {LEAST_RATIO})",
         "over rows sent",
         f"bytes a row, padding included (aim {MOST_NBYTES})",
-    ]
-    spent = [
-        [f"{f['table_rows']:,}", f"{f['candidates']:,}", *(f"{us:.1f}" for us in f["parts"].values())]
-        for f in results["figures"]
     ]
     named = ["rows a table", "candidates", *results["figures"][0]["parts"]]
     where = ["## Where it goes", "", "Microseconds of a request.", "", table(named, spent)]
@@ -273,8 +260,8 @@ def main() -> None:
     results = begun("device-feed") | {"figures": []}
     for table_rows in options.rows:
         for figures in measure(table_rows, options.candidates, options.rounds):
-            console.print(asdict(figures))
-            results["figures"].append(asdict(figures))
+            console.print(figures)
+            results["figures"].append(figures)
             store(options.out, "device-feed", results, page(results))
 
 

@@ -93,7 +93,7 @@ def main() -> int:
                 result = {
                     "name": peer.name,
                     "refused": refused,
-                    "variants": list(map(asdict, variants)),
+                    "variants": variants,
                     "layout": layout,
                     "compiled": chosen_by_bucket,
                     "settings": asdict(settings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from loadtest.bench.harness import compile_with_practice
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
 from loadtest.load.payload import Payload, bench_inputs
-from loadtest.load.sides import Ratio, Turns, compare, over, values
+from loadtest.load.sides import Turns, compare, over, values
 from loadtest.peers import bodies
 from loadtest.peers.process import ask, install, running
 from loadtest.peers.roster import Peer
@@ -52,25 +52,12 @@ class PeerSettings:
     compiled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Freshet over the peer (throughput), or the peer over Freshet (latencies): above 1 Freshet is better. what:
-    throughput | p99 | light. options: the peer's."""
+Document = dict[str, Any]
+"""A peer tuned, or untuned, or tuned, in float32, beside Freshet on what was compiled for it: its name and figures.
 
-    what: str
-    candidates: int
-    ratio: Ratio
-    freshet: float
-    peer: float
-    options: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerVariant:
-    """A peer tuned, or untuned; or tuned, in float32, beside Freshet on what was compiled for it."""
-
-    name: str
-    figures: list[Figure]
+A figure is a ratio, Freshet over the peer (throughput) or the peer over Freshet (latencies): above 1 Freshet is better.
+what: throughput | p99 | light. freshet, peer: their own. options: the peer's.
+"""
 
 
 class PeerBench:
@@ -94,7 +81,7 @@ class PeerBench:
         made = bodies.payload(kind, path, candidates, self._settings.table_rows)
         return made, made.save(self._work / f"{kind}-{path.strip('/').replace('/', '-')}-{candidates}")
 
-    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[PeerVariant]:
+    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[Document]:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
         python = install(peer, venvs, interpreter)
@@ -120,9 +107,9 @@ class PeerBench:
                     self.say(f"{peer.name} {options}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
         return {line: max(peer.tried, key=lambda options: found[options, line]) for line in LINES}
 
-    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[Line, str], rounds: int) -> PeerVariant:
+    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[Line, str], rounds: int) -> Document:
         """chosen: options by line; one server for those that share them."""
-        figures: list[Figure] = []
+        figures: list[Document] = []
         ours = self._server if name != COMPILED or self._compiled is None else self._compiled
         for options in dict.fromkeys(chosen.values()):
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
@@ -130,8 +117,8 @@ class PeerBench:
                 for what, n in (line for line in LINES if chosen[line] == options):
                     turns = self._compare(peer, port, ours, n, rounds, what)
                     figures += [_figure(each, n, turns, peer.name, options) for each in GIVES[what]]
-        figures.sort(key=lambda f: (f.what == "light", f.candidates))
-        return PeerVariant(name, figures)
+        figures.sort(key=lambda f: (f["what"] == "light", f["candidates"]))
+        return {"name": name, "figures": figures}
 
     def _compare(self, peer: Peer, port: int, server: RunningServer, candidates: int, rounds: int, what: str) -> Turns:
         def turn(port: int, payload: Path) -> dict[str, float]:
@@ -175,8 +162,9 @@ def write_compiled(repository: Path, compiled: Path, table_rows: int) -> str:
     return compile_with_practice(compiled / MODEL / "1", practice)
 
 
-def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Figure:
+def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Document:
     ours, theirs = (values(turns, side, MEASURED[what]) for side in ("freshet", peer))
     sides = ("freshet", peer) if what == "throughput" else (peer, "freshet")
     found = over(turns, *sides, MEASURED[what])
-    return Figure(what, candidates, found, float(np.median(ours)), float(np.median(theirs)), options)
+    own = {"freshet": float(np.median(ours)), "peer": float(np.median(theirs))}
+    return {"what": what, "candidates": candidates, "ratio": asdict(found), **own, "options": options}

@@ -5,26 +5,30 @@ from loadtest.load.launch import RunningServer
 from loadtest.load.sides import Ratio
 from loadtest.load.wrk import WrkRun
 from loadtest.peers import measure
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant
+from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, PeerSettings
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import Peer
 from loadtest.reports.report import keep, origin
 
 
 def result(name, factor=2.0, refused=""):
-    def figures(f):
-        ratio = Ratio(f, f, f, 3)
-        throughput = [
-            Figure(what, n, ratio, 100 * f, 100, "--workers 2") for n in CANDIDATES for what in ("throughput", "p99")
-        ]
-        return [*throughput, *(Figure("light", n, ratio, 1.0, f, "--workers 1 --batch 1") for n in LIGHT)]
+    def figure(what, candidates, f, freshet, peer, options):
+        ratio = asdict(Ratio(f, f, f, 3))
+        found = {"what": what, "candidates": candidates, "ratio": ratio, "freshet": freshet, "peer": peer}
+        return found | {"options": options}
 
-    variants = [PeerVariant(v, figures(factor)) for v in ("tuned", "untuned")]
+    def figures(f):
+        throughput = [
+            figure(what, n, f, 100 * f, 100, "--workers 2") for n in CANDIDATES for what in ("throughput", "p99")
+        ]
+        return [*throughput, *(figure("light", n, f, 1.0, f, "--workers 1 --batch 1") for n in LIGHT)]
+
+    variants = [{"name": v, "figures": figures(factor)} for v in ("tuned", "untuned")]
     machine = {"cores": 2, "cpu": "a CPU", "load_average": 0.1}
     return {
         "name": name,
         "refused": refused,
-        "variants": [] if refused else list(map(asdict, variants)),
+        "variants": [] if refused else variants,
         "machine": machine,
         "layout": "workers=2 compute=inline",
         "origin": origin("-C loadtest peers", "ARGS", ["--only", "mosec", "--out", "elsewhere"]),
