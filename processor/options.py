@@ -1,6 +1,7 @@
 """Options: what a field of a dataclass declares about itself, in one place.
 
-    sessions: int = field(default=0, metadata=option("Sessions a process", between(0, 1024, "one per core")))
+    url: str = field(metadata=required("Address of the store"))
+    sessions: int = option(0, "Sessions a process", between(0, 1024, "one per core"))
 
 Checks of one value, the command line and the documentation are derived from it; a check across options stays with
 their dataclass. An option that repr() hides is shown by no message either.
@@ -11,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from freshet_serving.processor.errors import BadInput, nearest
+
+T = TypeVar("T")
 
 SHOWN_CHARS = 64
 TYPE_NAMES: dict[Any, str] = {
@@ -68,10 +71,32 @@ def type_name(value: Any) -> str:
 
 
 def option(
-    help: str, values: Values | None = None, *, unit: str = "", heading: str = "", empty: str = "", folded: bool = False
-) -> Mapping[str, Option]:
-    """Return the metadata of a field that is an option; see Option."""
-    return {"option": Option(help, values, unit, heading, empty, folded)}
+    default: T,
+    help: str,
+    values: Values | None = None,
+    *,
+    unit: str = "",
+    heading: str = "",
+    empty: str = "",
+    folded: bool = False,
+    repr: bool = True,
+) -> T:
+    """Return a field that is an option; see Option. repr() hides it if `repr` is False."""
+    return field_of(default, {"option": Option(help, values, unit, heading, empty, folded)}, repr)
+
+
+def required(help: str, values: Values | None = None, *, heading: str = "") -> Mapping[str, Option]:
+    """Return the metadata of a field that is an option without a default: field() has it, so that mypy knows."""
+    return {"option": Option(help, values, heading=heading)}
+
+
+def field_of(default: T, metadata: Mapping[str, Any], repr: bool = True) -> T:
+    """Return a dataclass's field with a default; each instance gets its own copy of a list or dict."""
+    kept: dict[str, Any] = {"default": default}
+    if isinstance(default, list | dict):
+        kept = {"default_factory": default.copy}
+    made: T = dataclasses.field(**kept, repr=repr, metadata=metadata)
+    return made
 
 
 def between(least: float, most: float, zero: str = "") -> Values:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from freshet_serving.processor.features.limits import REQUESTS, RequestLimits
+from freshet_serving.processor.features.limits import RequestLimits, request_option
 from freshet_serving.processor.options import Values, above, between, one_of, option
 
 PORTS, ACCESS, LIFE, WATCHING = "Ports", "Access", "Start and end", "Watching"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHARE = between(0, 1)
-
-
-def option_field(default: Any, help: str, values: Values | None = None, *, repr: bool = True, **facts: Any) -> Any:
-    """Return a dataclass field that is an option; `facts` are those of processor.options.option."""
-    return field(default=default, repr=repr, metadata=option(help, values, **facts))
-
-
-port_option, access_option = partial(option_field, heading=PORTS), partial(option_field, heading=ACCESS)
-life_option, watching_option = partial(option_field, heading=LIFE), partial(option_field, heading=WATCHING)
+port_option, access_option = partial(option, heading=PORTS), partial(option, heading=ACCESS)
+life_option, watching_option = partial(option, heading=LIFE), partial(option, heading=WATCHING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +21,8 @@ class FrontendOptions(RequestLimits):
 
     # Freshet's own.
     version: str = ""
-    default_timeout_ms: float = option_field(
-        0.0, "Deadline of requests that set none", between(0, 3_600_000, "none"), unit="milliseconds", heading=REQUESTS
+    default_timeout_ms: float = request_option(
+        0.0, "Deadline of requests that set none", between(0, 3_600_000, "none"), unit="milliseconds"
     )
     shutdown_timeout_s: float = life_option(
         30.0, "Time limit of shutdown; of requests in flight", above(0, 3600), unit="seconds"
@@ -42,14 +34,13 @@ class FrontendOptions(RequestLimits):
         unit="seconds",
         folded=True,
     )
-    model_control: str = option_field(
-        "none", "Let clients load and unload models; on the data ports", one_of("none", "explicit"), heading=REQUESTS
+    model_control: str = request_option(
+        "none", "Let clients load and unload models; on the data ports", one_of("none", "explicit")
     )
-    shared_memory: str = option_field(
+    shared_memory: str = request_option(
         "off",
         "Allow clients to send tensors in system shared memory; requires one worker",
         one_of("off", "on"),
-        heading=REQUESTS,
         folded=True,
     )
     admin_token: str = access_option(

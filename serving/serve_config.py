@@ -22,7 +22,17 @@ from freshet_serving.processor.errors import BadInput, nearest_file, option_hint
 from freshet_serving.processor.features.input_lookup import named_addresses, parse_stores
 from freshet_serving.processor.features.limits import REQUESTS
 from freshet_serving.processor.generation import GUARD_MODES, OFF, ON, UNDO_DEPTH
-from freshet_serving.processor.options import TYPE_NAMES, Values, between, check, one_of, option, options_of, type_name
+from freshet_serving.processor.options import (
+    TYPE_NAMES,
+    Values,
+    between,
+    check,
+    one_of,
+    option,
+    options_of,
+    required,
+    type_name,
+)
 from freshet_serving.processor.ports import ENGINE, missing
 from freshet_serving.processor.repository import NO_KEYS, Keyring
 from freshet_serving.processor.sessions.session_options import COMPUTES, COMPUTING, GroupConfig, ProcessOptions
@@ -34,7 +44,6 @@ from freshet_serving.serving.front_options import (
     WATCHING,
     FrontendOptions,
     life_option,
-    option_field,
     port_option,
 )
 from freshet_serving.serving.http.origin_checks import is_loopback
@@ -51,7 +60,7 @@ SAMPLE_REPOSITORY = "the sample"
 SECTIONS = ("groups", "model", "online_stores")
 REPOSITORY, TABLES, STORES = "Repository", "Tables", "Online features"
 HEADINGS = (REPOSITORY, PORTS, ACCESS, COMPUTING, REQUESTS, TABLES, STORES, LIFE, WATCHING)
-repository_option, table_option = partial(option_field, heading=REPOSITORY), partial(option_field, heading=TABLES)
+repository_option, table_option = partial(option, heading=REPOSITORY), partial(option, heading=TABLES)
 FOLDER, ADDRESS = Values("a folder", bool), Values("an address", bool)
 PORT = Values("a port from 0 to 65535", lambda port: 0 <= port <= 65535)
 EXTENSIONS = {
@@ -73,7 +82,7 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     """Validated options; names include the units. `groups`, `model` and `online_stores` are sections of the file."""
 
     repository: str = field(
-        metadata=option(
+        metadata=required(
             "Folder or bucket with models; as NAME/VERSION",
             Values("a folder or an s3://, gs://, az:// address", bool),
             heading=REPOSITORY,
@@ -88,10 +97,7 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     mirror_bytes: int = repository_option(
         0, "Maximum disk use of the mirror", between(0, 1 << 50, "half of its disk"), folded=True
     )
-    models: list[str] = field(
-        default_factory=list,
-        metadata=option("Serve only these models; separated by commas", empty="all", heading=REPOSITORY),
-    )
+    models: list[str] = repository_option([], "Serve only these models; separated by commas", empty="all")
     poll_interval_s: float = repository_option(
         0.05, "Interval between polls of the repository", between(0.001, 3600), unit="seconds", folded=True
     )
@@ -119,14 +125,11 @@ class ServeConfig(FrontendOptions, ProcessOptions):
         between(0, 1 << 50, "half of the machine's memory, at least 4 GiB"),
         folded=True,
     )
-    trust: list[str] = field(
-        default_factory=list,
-        metadata=option(
-            "Serve only versions signed by one of these public keys; files, separated by commas",
-            folded=True,
-            empty="no signature required",
-            heading=REPOSITORY,
-        ),
+    trust: list[str] = repository_option(
+        [],
+        "Serve only versions signed by one of these public keys; files, separated by commas",
+        folded=True,
+        empty="no signature required",
     )
     key: str = repository_option(
         "",
@@ -151,23 +154,18 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     grpc_port: int = port_option(8500, "Data port for gRPC; 0 uses a free one", PORT)
     admin_host: str = port_option("127.0.0.1", "Address of the admin port; loopback without a token", ADDRESS)
     admin_port: int = port_option(8502, "Admin port, for changes; 0 uses a free one", PORT)
-    workers: int = option_field(
-        0, "Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING
-    )
-    compute: str = option_field(
+    workers: int = option(0, "Number of worker processes", between(0, 256, "what is best here"), heading=COMPUTING)
+    compute: str = option(
         "auto",
         "Compute inline or in threads; inline is in the event loop",
         one_of("auto", *sorted(COMPUTES)),
         heading=COMPUTING,
     )
-    table_memory: list[str] = field(
-        default_factory=list,
-        metadata=option(
-            "Memory limits of tables: model/table=SIZE or model/*=SIZE, separated by commas",
-            folded=True,
-            empty="all of them",
-            heading=TABLES,
-        ),
+    table_memory: list[str] = table_option(
+        [],
+        "Memory limits of tables: model/table=SIZE or model/*=SIZE, separated by commas",
+        folded=True,
+        empty="all of them",
     )
     scratch: str = table_option(
         "",
@@ -178,11 +176,8 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     remote_url: str = table_option(
         "", "Address of the row store; prefer the environment variable FRESHET_REMOTE_URL", repr=False, folded=True
     )
-    remote_tables: list[str] = field(
-        default_factory=list,
-        metadata=option(
-            "Tables in the row store, model/table or model/*, separated by commas", folded=True, heading=TABLES
-        ),
+    remote_tables: list[str] = table_option(
+        [], "Tables in the row store, model/table or model/*, separated by commas", folded=True
     )
     remote_timeout_s: float = table_option(0.05, "Timeout of row store queries", unit="seconds", folded=True)
     remote_on_error: str = table_option(
@@ -191,14 +186,12 @@ class ServeConfig(FrontendOptions, ProcessOptions):
     remote_cache_rows: int = table_option(
         1_000_000, "Rows of each remote table kept in memory, in each process", folded=True
     )
-    online_store: list[str] = field(
-        default_factory=list,
-        metadata=option(
-            "Stores that features are looked up in: NAME=redis://HOST:PORT, separated by commas; a section "
-            "[online_stores.NAME] has more options",
-            heading=STORES,
-            folded=True,
-        ),
+    online_store: list[str] = option(
+        [],
+        "Stores that features are looked up in: NAME=redis://HOST:PORT, separated by commas; a section "
+        "[online_stores.NAME] has more options",
+        heading=STORES,
+        folded=True,
     )
     drain_s: float = life_option(
         0.0, "Keep serving this long after SIGTERM; not ready meanwhile", between(0, 3600), unit="seconds"

@@ -1,8 +1,8 @@
 """Every room (folder with an __init__.py) says what it is for, what is in it, and which of it other rooms may import.
 
 A room's docstring has a line `name  what it is` for each of its modules and rooms, and its __all__ the modules that are
-imported from outside, or, where it exports names, those names. Benchmarks and peers measure the engine, and generators
-write pages of it, so these may look into all of it.
+imported from outside, or, where it exports names, those names; its imports list them where names load on first use.
+Benchmarks and peers measure the engine, and generators write pages of it, so these may look into all of it.
 """
 
 import ast
@@ -32,13 +32,16 @@ def folder(room):
 
 @cache
 def head(room):
-    """(docstring, names of __all__) of a room."""
+    """(docstring, exported names) of a room."""
     tree = ast.parse((folder(room) / "__init__.py").read_text())
+    docstring, exported = ast.get_docstring(tree) or "", None
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            return ast.get_docstring(tree) or "", ast.literal_eval(node.value)
-    return ast.get_docstring(tree) or "", None
+            return docstring, ast.literal_eval(node.value)
+        if isinstance(node, ast.If) and "lazy_names(" in ast.unparse(node):
+            exported = [alias.name for imported in node.body for alias in imported.names]
+    return docstring, exported
 
 
 def members(room):

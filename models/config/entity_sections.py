@@ -12,7 +12,7 @@ from freshet_serving.models.data.formats import STREAMS, TABLES, DataConfig, for
 from freshet_serving.models.data.open_data import columns_of
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 from freshet_serving.processor.package import DEFAULT, KINDS, NAME, UNKNOWN
 
 NO_FIELD = Field("", "id")
@@ -26,52 +26,40 @@ class EntityConfig:
     """
 
     name: str
-    key: str = field(metadata=option("feature with the key, of kind id or string; also the key's column in `path`"))
+    key: str = field(metadata=required("feature with the key, of kind id or string; also the key's column in `path`"))
     path: str = field(
         repr=False,
-        metadata=option(
+        metadata=required(
             "file, folder or glob of the table, relative to the working folder; beside followed data a file, a folder"
             " of Parquet files, `redis://...` or `kafka://...`"
         ),
     )
-    columns: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "features that come from the table where a request leaves them out, and in training always",
-            empty="none, with `filters`",
-        ),
+    columns: tuple[str, ...] = option(
+        (),
+        "features that come from the table where a request leaves them out, and in training always",
+        empty="none, with `filters`",
     )
-    filters: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "further columns of the table, which no feature reads: requests for the best items can filter on them, and"
-            " on those of `columns`",
-            empty="no filters",
-        ),
+    filters: tuple[str, ...] = option(
+        (),
+        "further columns of the table, which no feature reads: requests for the best items can filter on them, and"
+        " on those of `columns`",
+        empty="no filters",
     )
-    kinds: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=option(
-            "kinds of columns of `filters` by name: `id`, `string`, `float`, `ids`, `strings`",
-            empty="as the table's first file suggests; a stream suggests none",
-        ),
+    kinds: Mapping[str, str] = option(
+        {},
+        "kinds of columns of `filters` by name: `id`, `string`, `float`, `ids`, `strings`",
+        empty="as the table's first file suggests; a stream suggests none",
     )
-    time: str = field(
-        default="",
-        metadata=option(
-            "column of the table that its rows are sorted by: training reads a key's last row at or before the event"
-        ),
+    time: str = option(
+        "", "column of the table that its rows are sorted by: training reads a key's last row at or before the event"
     )
-    format: str = field(
-        default="",
-        metadata=option("`parquet`, `csv`, `tfrecord`, `redis`, `kafka`", empty="determined by the suffix or the URL"),
+    format: str = option(
+        "", "`parquet`, `csv`, `tfrecord`, `redis`, `kafka`", empty="determined by the suffix or the URL"
     )
-    unknown: str = field(
-        default=DEFAULT,
-        metadata=option(
-            "what a row of a request gets whose key the table does not have: `default`, a score with missing values; "
-            "`mark`, that, and a reply that names the row; `drop`, no score, and a reply that names the row"
-        ),
+    unknown: str = option(
+        DEFAULT,
+        "what a row of a request gets whose key the table does not have: `default`, a score with missing values; "
+        "`mark`, that, and a reply that names the row; `drop`, no score, and a reply that names the row",
     )
     fields: tuple[Field, ...] = ()
     further: tuple[Field, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from freshet_serving.models.config.feature_sections import FeatureConfig
@@ -17,17 +17,13 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class EvaluateConfig:
-    by: tuple[str, ...] = field(
-        default=(), metadata=option("break metrics down by the values of these columns, features or not")
+    by: tuple[str, ...] = option((), "break metrics down by the values of these columns, features or not")
+    group: str = option(
+        "",
+        "compute AUC, hit rate and NDCG within groups of this column",
+        empty="the first `id` or `string` feature of side `user`",
     )
-    group: str = field(
-        default="",
-        metadata=option(
-            "compute AUC, hit rate and NDCG within groups of this column",
-            empty="the first `id` or `string` feature of side `user`",
-        ),
-    )
-    top: int = field(default=TOP, metadata=option("places of a group's ranking that count in hit rate and NDCG"))
+    top: int = option(TOP, "places of a group's ranking that count in hit rate and NDCG")
 
 
 def read_evaluate(raw: dict[str, Any], features: Sequence[FeatureConfig]) -> EvaluateConfig:

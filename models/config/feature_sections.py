@@ -21,7 +21,7 @@ from freshet_serving.models.data.open_data import default_features
 from freshet_serving.models.data.sequence_columns import FLOATS, TIMES, SequenceConfig
 from freshet_serving.models.data.source import ONE_OF, Field
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 from freshet_serving.processor.package import COMBINERS, KINDS, NAME, ROW_TYPES, SIDES
 
 FLOAT_TRANSFORMS = ("none", "log1p")
@@ -62,106 +62,74 @@ class FeatureConfig:
     """
 
     name: str
-    kind: str = field(metadata=option("type of its values: `id`, `string`, `float`, `ids` (a list of ids), `strings`"))
-    table: str = field(
-        default="",
-        metadata=option("its embedding table; features with the same table share its rows", empty="the feature's name"),
+    kind: str = field(
+        metadata=required("type of its values: `id`, `string`, `float`, `ids` (a list of ids), `strings`")
     )
-    dim: int = field(default=0, metadata=option("floats per row of the table", empty="`16`"))
-    side: str = field(
-        default="context",
-        metadata=option("`user`, `item` or `context`; what depends only on the user is computed once per request"),
+    table: str = option(
+        "", "its embedding table; features with the same table share its rows", empty="the feature's name"
     )
-    combiner: str = field(
-        default="sum",
-        metadata=option(
-            "how the rows of a list are combined: `sum`, `mean`, `sqrtn`; `none`: side by side, with a mask"
-        ),
+    dim: int = option(0, "floats per row of the table", empty="`16`")
+    side: str = option(
+        "context", "`user`, `item` or `context`; what depends only on the user is computed once per request"
     )
-    max_length: int = field(default=0, metadata=option("use only this many first values of a list; 0: all"))
-    transform: str = field(
-        default="",
-        metadata=option(
-            "for a float: `none` or `log1p`; `hour`, `weekday` and `bucketize` turn it into ids", empty=CHOSEN
-        ),
+    combiner: str = option(
+        "sum", "how the rows of a list are combined: `sum`, `mean`, `sqrtn`; `none`: side by side, with a mask"
     )
-    dtype: str = field(
-        default="",
-        metadata=option(
-            "row type in which its table is published: `float32`, `float16`, `bfloat16`, `int8`",
-            empty="`publish.table_dtype`",
-        ),
+    max_length: int = option(0, "use only this many first values of a list; 0: all")
+    transform: str = option(
+        "", "for a float: `none` or `log1p`; `hour`, `weekday` and `bucketize` turn it into ids", empty=CHOSEN
     )
-    from_: str = field(
-        default="",
-        metadata=option(
-            "the source column; or a column of a history, `history.item`: see `take`", empty="the feature's name"
-        ),
+    dtype: str = option(
+        "",
+        "row type in which its table is published: `float32`, `float16`, `bfloat16`, `int8`",
+        empty="`publish.table_dtype`",
     )
-    take: int = field(
-        default=0,
-        metadata=option(
-            "of a history's events, the newest: `-1` the last one, `-3` the last three", empty="all of its events"
-        ),
+    from_: str = option(
+        "", "the source column; or a column of a history, `history.item`: see `take`", empty="the feature's name"
     )
-    where: Mapping[str, int | str] = field(
-        default_factory=dict,
-        metadata=option(
-            'of a history\'s events, only those with these values in others of its columns: `{ action = "buy" }`',
-            empty="all of its events",
-        ),
+    take: int = option(
+        0, "of a history's events, the newest: `-1` the last one, `-3` the last three", empty="all of its events"
     )
-    boundaries: tuple[float, ...] = field(default=(), metadata=option("boundaries of `bucketize`, ascending"))
-    cross: tuple[str, ...] = field(
-        default=(),
-        metadata=option(
-            "cross 2 to 16 features or columns of a history: each combination of their values becomes an id"
-        ),
+    where: Mapping[str, int | str] = option(
+        {},
+        'of a history\'s events, only those with these values in others of its columns: `{ action = "buy" }`',
+        empty="all of its events",
     )
-    decay: str = field(
-        default="",
-        metadata=option(
-            "of a `cross` with a column of a history: `position` keeps events of different distances from the newest"
-            " apart, so that the network learns how much each counts; `age` those of an hour, day, week, month",
-            empty="all events count alike",
-        ),
+    boundaries: tuple[float, ...] = option((), "boundaries of `bucketize`, ascending")
+    cross: tuple[str, ...] = option(
+        (), "cross 2 to 16 features or columns of a history: each combination of their values becomes an id"
     )
-    equal: bool = field(
-        default=False,
-        metadata=option(
-            "of a `cross` of a history's column and a feature: how many events have the row's value (0, 1, 2 or 3, 4 to"
-            " 7, ...), whatever it is; beside the values of further features",
-            empty="every pair has an id",
-        ),
+    decay: str = option(
+        "",
+        "of a `cross` with a column of a history: `position` keeps events of different distances from the newest"
+        " apart, so that the network learns how much each counts; `age` those of an hour, day, week, month",
+        empty="all events count alike",
     )
-    wide: bool = field(
-        default=False,
-        metadata=option(
-            "each id has a linear weight, which is added to the logit: beside its row if `dim` is set, or alone",
-            empty="false",
-        ),
+    equal: bool = option(
+        False,
+        "of a `cross` of a history's column and a feature: how many events have the row's value (0, 1, 2 or 3, 4 to"
+        " 7, ...), whatever it is; beside the values of further features",
+        empty="every pair has an id",
     )
-    counts: bool = field(
-        default=False,
-        metadata=option(
-            "the network reads how often each id was seen, and how often with a positive label: beside its row if `dim`"
-            " is set, or alone",
-            empty="false",
-        ),
+    wide: bool = option(
+        False,
+        "each id has a linear weight, which is added to the logit: beside its row if `dim` is set, or alone",
+        empty="false",
     )
-    buckets: int = field(default=0, metadata=option("number of ids of a `cross`", empty="`1000000`"))
-    padding: int | str | None = field(
-        default=None,
-        metadata=option(
-            "value that fills lists up to one length: left out of them, in requests too", empty="no value is left out"
-        ),
+    counts: bool = option(
+        False,
+        "the network reads how often each id was seen, and how often with a positive label: beside its row if `dim`"
+        " is set, or alone",
+        empty="false",
     )
-    unsigned: bool = field(
-        default=False,
-        metadata=option(
-            "ids are uint64: requests take them from 0 to 2**64 - 1",
-            empty="as the first rows of Parquet and CSV have it",
-        ),
+    buckets: int = option(0, "number of ids of a `cross`", empty="`1000000`")
+    padding: int | str | None = option(
+        None, "value that fills lists up to one length: left out of them, in requests too", empty="no value is left out"
+    )
+    unsigned: bool = option(
+        False,
+        "ids are uint64: requests take them from 0 to 2**64 - 1",
+        empty="as the first rows of Parquet and CSV have it",
     )
     column_kind: str = ""
     window: tuple[int, ...] = ()

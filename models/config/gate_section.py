@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import parse_section, require_between, require_one_of
@@ -20,29 +20,21 @@ class GateConfig:
     error, and by more than six times what it usually moves by from one version to the next.
     """
 
-    mode: str = field(
-        default="on",
-        metadata=option(
-            "what happens to a full version that is out of bounds: `on`: it becomes a candidate and is not served, "
-            "`warn`: it is published and reported, `off`: no version is judged"
-        ),
+    mode: str = option(
+        "on",
+        "what happens to a full version that is out of bounds: `on`: it becomes a candidate and is not served, "
+        "`warn`: it is published and reported, `off`: no version is judged",
     )
-    auc_drop: float = field(default=0.02, metadata=option("ignore an AUC lower than the served version's by this"))
-    held_out_drop: float = field(
-        default=0.05,
-        metadata=option(
-            "ignore an AUC or NDCG of held-out rows, or an NDCG or hit rate of the newest events, lower than the "
-            "version's before by this"
-        ),
+    auc_drop: float = option(0.02, "ignore an AUC lower than the served version's by this")
+    held_out_drop: float = option(
+        0.05,
+        "ignore an AUC or NDCG of held-out rows, or an NDCG or hit rate of the newest events, lower than the "
+        "version's before by this",
     )
-    loss_rise: float = field(default=0.1, metadata=option("ignore a rise of the log-loss below this share"))
-    calibration: float = field(
-        default=0.25, metadata=option("ignore a mean score that is further off the mean label by less than this share")
-    )
-    coverage: float = field(
-        default=0.1, metadata=option("ignore a fall of the share of ids that have a row, other than zeros, below this")
-    )
-    rows: float = field(default=0.5, metadata=option("least rows trained on, as a share of the version's before"))
+    loss_rise: float = option(0.1, "ignore a rise of the log-loss below this share")
+    calibration: float = option(0.25, "ignore a mean score that is further off the mean label by less than this share")
+    coverage: float = option(0.1, "ignore a fall of the share of ids that have a row, other than zeros, below this")
+    rows: float = option(0.5, "least rows trained on, as a share of the version's before")
 
 
 def read_gate(raw: Any) -> GateConfig:

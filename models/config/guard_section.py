@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import parse_section, require_between
@@ -20,17 +20,11 @@ class GuardConfig:
     limit of that figure.
     """
 
-    enabled: bool = field(default=True, metadata=option("whether the guard checks windows at all"))
-    auc_drop: float = field(default=0.02, metadata=option("ignore a fall of the AUC below this"))
-    calibration: float = field(
-        default=0.2, metadata=option("ignore a mean score that differs from the mean label by less than this share")
-    )
-    loss_rise: float = field(
-        default=0.1, metadata=option("ignore a rise of the log-loss on earlier rows below this share")
-    )
-    release_windows: int = field(
-        default=2, metadata=option("release what is held after this many normal windows in a row; 0: only by hand")
-    )
+    enabled: bool = option(True, "whether the guard checks windows at all")
+    auc_drop: float = option(0.02, "ignore a fall of the AUC below this")
+    calibration: float = option(0.2, "ignore a mean score that differs from the mean label by less than this share")
+    loss_rise: float = option(0.1, "ignore a rise of the log-loss on earlier rows below this share")
+    release_windows: int = option(2, "release what is held after this many normal windows in a row; 0: only by hand")
 
 
 def read_guard(raw: dict[str, Any]) -> GuardConfig:

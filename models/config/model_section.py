@@ -13,7 +13,7 @@ from freshet_serving.models.config.toml_sections import parse_section, require, 
 from freshet_serving.models.zoo.arch import resolve_arch, takes_labels
 from freshet_serving.models.zoo.architectures import ARCHITECTURES, DEFAULT_ARCH, NEXT_ITEM, RETRIEVAL
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 from freshet_serving.processor.package import NAME
 
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -28,24 +28,18 @@ class ModelConfig:
             the network is built.
     """
 
-    name: str = field(metadata=option("name of its folder in the repository and in requests"))
-    arch: str = field(
-        default=DEFAULT_ARCH,
-        metadata=option(
-            "architecture: a network of the [zoo](architectures.md), or [your own](../how-to/custom-models.md) as "
-            '`"package.module:function"`'
-        ),
+    name: str = field(metadata=required("name of its folder in the repository and in requests"))
+    arch: str = option(
+        DEFAULT_ARCH,
+        "architecture: a network of the [zoo](architectures.md), or [your own](../how-to/custom-models.md) as "
+        '`"package.module:function"`',
     )
-    loss: str = field(
-        default="",
-        metadata=option(
-            '`log_loss`, or [your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
-            empty="the log-loss; for `two_tower` [the softmax over items](../how-to/sequences.md#retrieve-two-towers)",
-        ),
+    loss: str = option(
+        "",
+        '`log_loss`, or [your own loss](../how-to/custom-models.md#a-custom-loss) as `"package.module:function"`',
+        empty="the log-loss; for `two_tower` [the softmax over items](../how-to/sequences.md#retrieve-two-towers)",
     )
-    label_weights: tuple[float, ...] = field(
-        default=(), metadata=option("with several labels, the weight of each", empty="all 1")
-    )
+    label_weights: tuple[float, ...] = option((), "with several labels, the weight of each", empty="all 1")
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.models.config.gate_section import GateConfig, read_gate
-from freshet_serving.models.config.toml_sections import about, parse_section, require, require_between, require_one_of
+from freshet_serving.models.config.toml_sections import (
+    parse_section,
+    require,
+    require_between,
+    require_one_of,
+    section_field,
+)
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.options import option
 from freshet_serving.processor.package import ROW_TYPES
@@ -33,78 +39,54 @@ class PublishConfig:
         trainer_folder: "" if models.streams.open_rows chooses it.
     """
 
-    repository: str = field(
-        default="repository",
-        metadata=option(
-            "the folder of models, or an address such as `s3://bucket/prefix` "
-            "([object_stores.md](../extensions/object_stores.md))"
-        ),
+    repository: str = option(
+        "repository",
+        "the folder of models, or an address such as `s3://bucket/prefix` "
+        "([object_stores.md](../extensions/object_stores.md))",
     )
-    full_rows: int = field(
-        default=0,
-        metadata=option(
-            "train the full version on this many rows, in order; 0: all, of a followed stream those that exist"
-        ),
+    full_rows: int = option(
+        0, "train the full version on this many rows, in order; 0: all, of a followed stream those that exist"
     )
-    delta_rows: int = field(default=0, metadata=option("then publish a delta after every this many rows; 0: never"))
-    delta_seconds: float = field(
-        default=0.0, metadata=option("publish a delta at the latest this many seconds after the last one; 0: never")
+    delta_rows: int = option(0, "then publish a delta after every this many rows; 0: never")
+    delta_seconds: float = option(0.0, "publish a delta at the latest this many seconds after the last one; 0: never")
+    table_dtype: str = option(
+        "float32", "row type in which tables are published: `float32`, `float16`, `bfloat16`, `int8`"
     )
-    table_dtype: str = field(
-        default="float32",
-        metadata=option("row type in which tables are published: `float32`, `float16`, `bfloat16`, `int8`"),
+    snapshot_after: int = option(1000, "write a snapshot after this many deltas; 0: never")
+    dense_every: int = option(
+        0,
+        "publish the network's weights with every this many deltas only, others have rows alone "
+        "([continuous-training.md](../how-to/continuous-training.md)); 0, 1: with each",
     )
-    snapshot_after: int = field(default=1000, metadata=option("write a snapshot after this many deltas; 0: never"))
-    dense_every: int = field(
-        default=0,
-        metadata=option(
-            "publish the network's weights with every this many deltas only, others have rows alone "
-            "([continuous-training.md](../how-to/continuous-training.md)); 0, 1: with each"
-        ),
+    version_rows: int = option(0, "publish a new full version after this many rows of deltas; 0: never")
+    version_seconds: float = option(0.0, "publish a new full version after this many seconds; 0: never")
+    keep_versions: int = option(
+        0,
+        "number of full versions of this model to keep; older ones are deleted "
+        "([continuous-training.md](../how-to/continuous-training.md)); 0: all",
     )
-    version_rows: int = field(
-        default=0, metadata=option("publish a new full version after this many rows of deltas; 0: never")
+    precision: str = option(
+        "float32",
+        "precision in which servers compute the network: `float32`, `int8`, `auto` "
+        "([backends.md](../how-to/backends.md#precision))",
     )
-    version_seconds: float = field(
-        default=0.0, metadata=option("publish a new full version after this many seconds; 0: never")
+    max_error: float = option(2e-3, "largest error of scores in int8")
+    max_auc_change: float = option(1e-4, "largest change of the AUC in int8")
+    trainer_folder: str = option(
+        "",
+        "folder of the trainer's own files: checkpoints, stream journal, run reports",
+        empty="`repository`; if that is an address, `trainer/<bucket>/<prefix>`",
     )
-    keep_versions: int = field(
-        default=0,
-        metadata=option(
-            "number of full versions of this model to keep; older ones are deleted "
-            "([continuous-training.md](../how-to/continuous-training.md)); 0: all"
-        ),
+    key: str = option(
+        "",
+        "private key that signs what is published ([access.md](../how-to/access.md#sign-models-and-deltas)); "
+        "empty: `FRESHET_KEY`; without either, versions are not signed",
     )
-    precision: str = field(
-        default="float32",
-        metadata=option(
-            "precision in which servers compute the network: `float32`, `int8`, `auto` "
-            "([backends.md](../how-to/backends.md#precision))"
-        ),
-    )
-    max_error: float = field(default=2e-3, metadata=option("largest error of scores in int8"))
-    max_auc_change: float = field(default=1e-4, metadata=option("largest change of the AUC in int8"))
-    trainer_folder: str = field(
-        default="",
-        metadata=option(
-            "folder of the trainer's own files: checkpoints, stream journal, run reports",
-            empty="`repository`; if that is an address, `trainer/<bucket>/<prefix>`",
-        ),
-    )
-    key: str = field(
-        default="",
-        metadata=option(
-            "private key that signs what is published ([access.md](../how-to/access.md#sign-models-and-deltas)); "
-            "empty: `FRESHET_KEY`; without either, versions are not signed"
-        ),
-    )
-    gate: GateConfig = field(
-        default_factory=GateConfig,
-        metadata=about(
-            "When a full version is refused before it is served "
-            "([continuous-training.md](../how-to/continuous-training.md#the-gate)). "
-            '`gate = "warn"` in [publish] sets `mode` alone.'
-        ),
+    gate: GateConfig = section_field(
+        GateConfig(),
+        "When a full version is refused before it is served "
+        "([continuous-training.md](../how-to/continuous-training.md#the-gate)). "
+        '`gate = "warn"` in [publish] sets `mode` alone.',
     )
 
 

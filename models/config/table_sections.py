@@ -34,65 +34,47 @@ class TableConfig:
         train: The overridden keys of [train], with their values.
     """
 
-    admit_after: int = field(
-        default=1,
-        metadata=option("give an id a row after this many occurrences; two in one batch count as two. 1: at once"),
+    admit_after: int = option(
+        1, "give an id a row after this many occurrences; two in one batch count as two. 1: at once"
     )
-    admit_by: str = field(
-        default="counts",
-        metadata=option(
-            "how ids are counted: `counts`, a counter for each waiting id, about 40 bytes each; `bloom`, shared"
-            " counters of a fixed size, which forget nothing"
-        ),
+    admit_by: str = option(
+        "counts",
+        "how ids are counted: `counts`, a counter for each waiting id, about 40 bytes each; `bloom`, shared"
+        " counters of a fixed size, which forget nothing",
     )
-    admit_ids: int = field(
-        default=1_000_000,
-        metadata=option(
-            "number of different ids that `bloom` is sized for, 23 MB a million; it admits 1 in 100 too early, none "
-            "too late"
-        ),
+    admit_ids: int = option(
+        1_000_000,
+        "number of different ids that `bloom` is sized for, 23 MB a million; it admits 1 in 100 too early, none "
+        "too late",
     )
-    evict_after_steps: int = field(
-        default=0,
-        metadata=option("remove rows unused for more steps than this, with the next version or delta; 0: never"),
+    evict_after_steps: int = option(
+        0, "remove rows unused for more steps than this, with the next version or delta; 0: never"
     )
-    evict_below_norm: float = field(
-        default=0.0, metadata=option("remove rows whose L2 norm is below this, likewise; 0: never")
+    evict_below_norm: float = option(0.0, "remove rows whose L2 norm is below this, likewise; 0: never")
+    init: str = option(
+        "uniform",
+        "initial values of a row: `uniform` from `-init_scale` to `init_scale`, `normal` with that "
+        "standard deviation, `zeros`. They depend only on `train.seed` and the id",
     )
-    init: str = field(
-        default="uniform",
-        metadata=option(
-            "initial values of a row: `uniform` from `-init_scale` to `init_scale`, `normal` with that "
-            "standard deviation, `zeros`. They depend only on `train.seed` and the id"
-        ),
+    init_scale: float = option(0.01, "scale of the initial values")
+    memory_mb: int = option(
+        0,
+        "MiB of memory for rows, slots and bookkeeping; rows that are read less often are on disk "
+        "([training.md](../concepts/training.md#tables-larger-than-memory)); 0: all in memory. May "
+        "change between two runs",
     )
-    init_scale: float = field(default=0.01, metadata=option("scale of the initial values"))
-    memory_mb: int = field(
-        default=0,
-        metadata=option(
-            "MiB of memory for rows, slots and bookkeeping; rows that are read less often are on disk "
-            "([training.md](../concepts/training.md#tables-larger-than-memory)); 0: all in memory. May "
-            "change between two runs"
-        ),
+    hash: str = option(
+        "",
+        "`none`: one row per id. `quotient_remainder`, `k_way`, `binary_code`: a fixed number of rows; "
+        "each id is the sum of several",
+        empty="left out",
     )
-    hash: str = field(
-        default="",
-        metadata=option(
-            "`none`: one row per id. `quotient_remainder`, `k_way`, `binary_code`: a fixed number of rows; "
-            "each id is the sum of several",
-            empty="left out",
-        ),
+    hash_rows: int = option(
+        0,
+        "largest number of rows of a hashed table. Without `hash`, a table is hashed only if it has more ids",
+        empty="none",
     )
-    hash_rows: int = field(
-        default=0,
-        metadata=option(
-            "largest number of rows of a hashed table. Without `hash`, a table is hashed only if it has more ids",
-            empty="none",
-        ),
-    )
-    hash_codes: int = field(
-        default=0, metadata=option("number of rows per id", empty="2 for `k_way`, from `hash_rows` for `binary_code`")
-    )
+    hash_codes: int = option(0, "number of rows per id", empty="2 for `k_way`, from `hash_rows` for `binary_code`")
     train: Mapping[str, Any] = field(default_factory=dict)
 
 

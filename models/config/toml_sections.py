@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from freshet_serving.processor.errors import BadInput, option_hint
-from freshet_serving.processor.options import TYPE_NAMES, type_name
+from freshet_serving.processor.options import TYPE_NAMES, field_of, type_name
 
 T = TypeVar("T")
 
@@ -37,6 +37,11 @@ class FileSection:
 def about(text: str, named: str = "") -> Mapping[str, FileSection]:
     """Return the metadata of a field that is a section. Its keys are the options of its class."""
     return {"section": FileSection(text, named)}
+
+
+def section_field(default: T, text: str, named: str = "") -> T:
+    """Return a field that is a section with a default; see about()."""
+    return field_of(default, about(text, named))
 
 
 def parse_section(kind: type[T], raw: dict[str, Any], where: str, **made: Any) -> T:

@@ -36,7 +36,7 @@ from freshet_serving.models.config.retrieval_rules import check_retrieval, learn
 from freshet_serving.models.config.sequence_defaults import with_sequence_defaults
 from freshet_serving.models.config.sequence_sections import read_sequences, with_item_sides
 from freshet_serving.models.config.table_sections import TableConfig, read_tables
-from freshet_serving.models.config.toml_sections import about
+from freshet_serving.models.config.toml_sections import about, section_field
 from freshet_serving.models.config.train_section import TrainSettings, read_train
 from freshet_serving.models.config.user_table_sections import (
     UserTableConfig,
@@ -72,94 +72,71 @@ class TrainConfig:
             "One section per feature, named after its column. Formats with known columns need none.", named="COLUMN"
         )
     )
-    train: TrainSettings = field(
-        default_factory=TrainSettings,
-        metadata=about(
-            "How rows and network are trained. Optimizer, rates and batch size that are left out are chosen by "
-            "features and rows, and printed."
-        ),
+    train: TrainSettings = section_field(
+        TrainSettings(),
+        "How rows and network are trained. Optimizer, rates and batch size that are left out are chosen by "
+        "features and rows, and printed.",
     )
-    publish: PublishConfig = field(
-        default_factory=PublishConfig,
-        metadata=about(
-            "Where to publish versions, and when deltas. One of the two rules for deltas is enough; a followed "
-            "stream without any uses `delta_seconds = 10`."
-        ),
+    publish: PublishConfig = section_field(
+        PublishConfig(),
+        "Where to publish versions, and when deltas. One of the two rules for deltas is enough; a followed "
+        "stream without any uses `delta_seconds = 10`.",
     )
-    fusion: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=about(
-            "Additional outputs, each a name and an expression over the network's outputs and float "
-            'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
-            "([graph-optimization.md](../concepts/graph-optimization.md))."
-        ),
+    fusion: Mapping[str, str] = section_field(
+        {},
+        "Additional outputs, each a name and an expression over the network's outputs and float "
+        'features: `final = "score ** 0.9 * price"`. A delta may change the numbers in it '
+        "([graph-optimization.md](../concepts/graph-optimization.md)).",
     )
     # Of the extension's type, FeatureGroup, which is imported only if there is a section.
-    online_features: Mapping[str, Any] = field(
-        default_factory=dict,
-        metadata=about(
-            "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
-            "plain hashes. The keys of a section: "
-            "[online_features.md](../extensions/online_features.md#what-to-read-part-of-the-model).",
-            named="NAME",
-        ),
+    online_features: Mapping[str, Any] = section_field(
+        {},
+        "Inputs that a request may leave out, because a server looks them up by a key, in Feast's Redis or in "
+        "plain hashes. The keys of a section: "
+        "[online_features.md](../extensions/online_features.md#what-to-read-part-of-the-model).",
+        named="NAME",
     )
     # Of the extension's type, OnlineStoreSettings.
-    online_stores: Mapping[str, Any] = field(
-        default_factory=dict,
-        metadata=about(
-            "Where the stores are that [sequences.NAME] writes histories to; `freshet train --online-store NAME=URL` "
-            "says it as well. The keys are those of a server's file: "
-            "[online_features.md](../extensions/online_features.md#where-it-is-part-of-the-server).",
-            named="NAME",
-        ),
+    online_stores: Mapping[str, Any] = section_field(
+        {},
+        "Where the stores are that [sequences.NAME] writes histories to; `freshet train --online-store NAME=URL` "
+        "says it as well. The keys are those of a server's file: "
+        "[online_features.md](../extensions/online_features.md#where-it-is-part-of-the-server).",
+        named="NAME",
     )
-    sequences: Mapping[str, SequenceConfig] = field(
-        default_factory=dict,
-        metadata=about(
-            "Histories of users, one section each, for the networks that read them "
-            "([sequences.md](../how-to/sequences.md)). A request sends each column as `NAME.COLUMN`.",
-            named="NAME",
-        ),
+    sequences: Mapping[str, SequenceConfig] = section_field(
+        {},
+        "Histories of users, one section each, for the networks that read them "
+        "([sequences.md](../how-to/sequences.md)). A request sends each column as `NAME.COLUMN`.",
+        named="NAME",
     )
-    tables: Mapping[str, TableConfig] = field(
-        default_factory=dict,
-        metadata=about(
-            "Settings of a single table, explained in [table-memory.md](../how-to/table-memory.md). "
-            "Also `optimizer`, `learning_rate` and the optimizer's keys of [train], for this table alone;"
-            " another `optimizer` without a `learning_rate` uses that of [train]; adam and adamw use a "
-            "tenth of what the others use.",
-            named="NAME",
-        ),
+    tables: Mapping[str, TableConfig] = section_field(
+        {},
+        "Settings of a single table, explained in [table-memory.md](../how-to/table-memory.md). Also `optimizer`, "
+        "`learning_rate` and the optimizer's keys of [train], for this table alone; another `optimizer` without a "
+        "`learning_rate` uses that of [train]; adam and adamw use a tenth of what the others use.",
+        named="NAME",
     )
-    evaluate: EvaluateConfig = field(
-        default_factory=EvaluateConfig,
-        metadata=about(
-            "What to measure on held-out rows, and with `freshet evaluate` ([evaluation.md](../how-to/evaluation.md))."
-        ),
+    evaluate: EvaluateConfig = section_field(
+        EvaluateConfig(),
+        "What to measure on held-out rows, and with `freshet evaluate` ([evaluation.md](../how-to/evaluation.md)).",
     )
-    entities: list[EntityConfig] = field(
-        default_factory=list,
-        metadata=about(
-            "Features by key, which become part of the package: a request may leave them out "
-            "([entities.md](../how-to/entities.md)).",
-            named="NAME",
-        ),
+    entities: list[EntityConfig] = section_field(
+        [],
+        "Features by key, which become part of the package: a request may leave them out "
+        "([entities.md](../how-to/entities.md)).",
+        named="NAME",
     )
-    user_table: list[UserTableConfig] = field(
-        default_factory=list,
-        metadata=about(
-            "Columns of users that are joined to the data, as features of the user "
-            "([entities.md](../how-to/entities.md#a-table-of-users)).",
-            named="NAME",
-        ),
+    user_table: list[UserTableConfig] = section_field(
+        [],
+        "Columns of users that are joined to the data, as features of the user "
+        "([entities.md](../how-to/entities.md#a-table-of-users)).",
+        named="NAME",
     )
-    guard: GuardConfig = field(
-        default_factory=GuardConfig,
-        metadata=about(
-            "When a followed run holds back its deltas "
-            "([continuous-training.md](../how-to/continuous-training.md#the-guard))."
-        ),
+    guard: GuardConfig = section_field(
+        GuardConfig(),
+        "When a followed run holds back its deltas "
+        "([continuous-training.md](../how-to/continuous-training.md#the-guard)).",
     )
 
     @property

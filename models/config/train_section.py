@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from freshet_serving.models.config.toml_sections import (
@@ -22,7 +22,7 @@ STOP_BY = ("auc", "log_loss")
 WIRES = ("float32", "float16")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings(RowOptions):
     """The section [train].
 
@@ -36,87 +36,43 @@ class TrainSettings(RowOptions):
         seed: None if the file gives none (models.training.resolved_config).
     """
 
-    batch_rows: int = field(default=0, metadata=option("rows per step", empty=CHOSEN))
-    epochs: int = field(
-        default=0,
-        metadata=option("number of passes over the full version's rows", empty="1; for next-item networks chosen"),
+    batch_rows: int = option(0, "rows per step", empty=CHOSEN)
+    epochs: int = option(0, "number of passes over the full version's rows", empty="1; for next-item networks chosen")
+    optimizer: str = option(
+        "", "optimizer of the embeddings: `adagrad`, `adagrad_decay`, `adam`, `adamw`, `ftrl`, `sgd`", empty=CHOSEN
     )
-    optimizer: str = field(
-        default="",
-        metadata=option(
-            "optimizer of the embeddings: `adagrad`, `adagrad_decay`, `adam`, `adamw`, `ftrl`, `sgd`", empty=CHOSEN
-        ),
+    learning_rate: float = option(0.0, "learning rate of the embeddings; sgd has no default", empty=CHOSEN)
+    dense_learning_rate: float = option(0.0, "learning rate of the network", empty=CHOSEN)
+    holdout: float = option(0.1, "share of the rows, the last ones, that is held out of training to measure on")
+    shuffle_rows: int = option(
+        1 << 16, "shuffle the full version's rows in windows of this many in every epoch; 0: train in order"
     )
-    learning_rate: float = field(
-        default=0.0, metadata=option("learning rate of the embeddings; sgd has no default", empty=CHOSEN)
+    initial_accumulator: float = option(
+        0.0,
+        "initial value of the sum of squared gradients (adagrad, adagrad_decay, ftrl)",
+        empty=f"{CHOSEN}; 0.1 with a named optimizer",
     )
-    dense_learning_rate: float = field(default=0.0, metadata=option("learning rate of the network", empty=CHOSEN))
-    holdout: float = field(
-        default=0.1, metadata=option("share of the rows, the last ones, that is held out of training to measure on")
+    schedule: str = option("constant", "schedule of all learning rates: `constant`, `linear`, `cosine`, `exponential`")
+    warmup_steps: int = option(0, "number of first steps in which rates grow from 0")
+    schedule_steps: int = option(
+        0, "number of steps until rates reach `schedule_end` of their value", empty="those of the full version"
     )
-    shuffle_rows: int = field(
-        default=1 << 16,
-        kw_only=True,
-        metadata=option("shuffle the full version's rows in windows of this many in every epoch; 0: train in order"),
+    schedule_end: float = option(0.1, "share of the rates that remains then, and for the stream")
+    clip_norm: float = option(0.0, "largest norm of a row's gradient; 0: no limit")
+    dense_clip_norm: float = option(0.0, "largest norm of the network's gradient; 0: no limit")
+    dense_weight_decay: float = option(0.0, "weight decay of the network, decoupled")
+    patience: int = option(0, "stop after this many epochs without improvement on the held-out rows; 0: never")
+    stop_by: str = option("auc", "metric that `patience` compares: `auc`, `log_loss`")
+    wire: str = option(
+        "float32",
+        "type of data sent between processes: `float32`, `float16` "
+        "([distributed-training.md](../how-to/distributed-training.md))",
     )
-    initial_accumulator: float = field(
-        default=0.0,
-        kw_only=True,
-        metadata=option(
-            "initial value of the sum of squared gradients (adagrad, adagrad_decay, ftrl)",
-            empty=f"{CHOSEN}; 0.1 with a named optimizer",
-        ),
-    )
-    schedule: str = field(
-        default="constant",
-        kw_only=True,
-        metadata=option("schedule of all learning rates: `constant`, `linear`, `cosine`, `exponential`"),
-    )
-    warmup_steps: int = field(
-        default=0, kw_only=True, metadata=option("number of first steps in which rates grow from 0")
-    )
-    schedule_steps: int = field(
-        default=0,
-        kw_only=True,
-        metadata=option(
-            "number of steps until rates reach `schedule_end` of their value", empty="those of the full version"
-        ),
-    )
-    schedule_end: float = field(
-        default=0.1, kw_only=True, metadata=option("share of the rates that remains then, and for the stream")
-    )
-    clip_norm: float = field(
-        default=0.0, kw_only=True, metadata=option("largest norm of a row's gradient; 0: no limit")
-    )
-    dense_clip_norm: float = field(
-        default=0.0, kw_only=True, metadata=option("largest norm of the network's gradient; 0: no limit")
-    )
-    dense_weight_decay: float = field(
-        default=0.0, kw_only=True, metadata=option("weight decay of the network, decoupled")
-    )
-    patience: int = field(
-        default=0,
-        kw_only=True,
-        metadata=option("stop after this many epochs without improvement on the held-out rows; 0: never"),
-    )
-    stop_by: str = field(
-        default="auc", kw_only=True, metadata=option("metric that `patience` compares: `auc`, `log_loss`")
-    )
-    wire: str = field(
-        default="float32",
-        kw_only=True,
-        metadata=option(
-            "type of data sent between processes: `float32`, `float16` "
-            "([distributed-training.md](../how-to/distributed-training.md))"
-        ),
-    )
-    seed: int | None = field(
-        default=None,
-        metadata=option(
-            "seed of all random numbers, so that runs repeat; left out: 0, and the seeds of strings' "
-            "hashes are secret and new in each run ([strings](../how-to/train.md#strings))",
-            empty="none",
-        ),
+    seed: int | None = option(
+        None,
+        "seed of all random numbers, so that runs repeat; left out: 0, and the seeds of strings' "
+        "hashes are secret and new in each run ([strings](../how-to/train.md#strings))",
+        empty="none",
     )
 
     @property

@@ -18,7 +18,7 @@ from freshet_serving.models.data.formats import TABLES, DataConfig, format_of
 from freshet_serving.models.data.open_data import columns_of, default_features, table_columns
 from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 from freshet_serving.processor.package import NAME
 
 NO_FIELD = Field("", "id")
@@ -34,25 +34,19 @@ class UserTableConfig:
     """The section [user_table.<name>]; `fields` are the columns that are joined."""
 
     name: str
-    key: str = field(metadata=option("column of the user, in the table and in the data: ids or strings"))
-    path: str = field(metadata=option("file, folder or glob of the table, relative to the working folder"))
-    columns: tuple[str, ...] = field(
-        default=(), metadata=option("columns to join", empty="all but those of `key` and `time`")
+    key: str = field(metadata=required("column of the user, in the table and in the data: ids or strings"))
+    path: str = field(metadata=required("file, folder or glob of the table, relative to the working folder"))
+    columns: tuple[str, ...] = option((), "columns to join", empty="all but those of `key` and `time`")
+    time: str = option(
+        "",
+        "column of the table that its rows are sorted by: training reads a user's last row at or before the event",
+        empty="the table has one row a user",
     )
-    time: str = field(
-        default="",
-        metadata=option(
-            "column of the table that its rows are sorted by: training reads a user's last row at or before the event",
-            empty="the table has one row a user",
-        ),
-    )
-    format: str = field(default="", metadata=option("`parquet`, `csv`, `tfrecord`", empty="determined by the suffix"))
-    serve: str = field(
-        default=REQUESTS,
-        metadata=option(
-            "where the columns are at serving: `requests` send them, or `online`: the store of the section"
-            " `[online_features.NAME]` of the same name has them"
-        ),
+    format: str = option("", "`parquet`, `csv`, `tfrecord`", empty="determined by the suffix")
+    serve: str = option(
+        REQUESTS,
+        "where the columns are at serving: `requests` send them, or `online`: the store of the section"
+        " `[online_features.NAME]` of the same name has them",
     )
     fields: tuple[Field, ...] = ()
     key_field: Field = NO_FIELD

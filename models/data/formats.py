@@ -9,7 +9,7 @@ from pathlib import Path
 from freshet_serving.models.data.object_files import is_object_url, stored_files
 from freshet_serving.models.data.source import LIST_SEPARATOR
 from freshet_serving.processor.errors import BadInput, nearest, nearest_file
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 
 FORMATS = ("parquet", "csv", "tfrecord", "criteo", "movielens")
 TABLES = ("parquet", "csv", "tfrecord")
@@ -47,33 +47,26 @@ class DataConfig:
 
     path: str = field(
         repr=False,
-        metadata=option(
+        metadata=required(
             "file, folder or glob, relative to the working folder; for a stream its URL, `redis://...` or `kafka://...`"
         ),
     )
-    format: str = field(
-        default="",
-        metadata=option(
-            "`parquet`, `csv`, `tfrecord`, `criteo`, `movielens`, `redis`, `kafka`",
-            empty="determined by the suffix or the URL",
-        ),
+    format: str = option(
+        "",
+        "`parquet`, `csv`, `tfrecord`, `criteo`, `movielens`, `redis`, `kafka`",
+        empty="determined by the suffix or the URL",
     )
-    label: str | tuple[str, ...] = field(
-        default="",
-        metadata=option("label column, 0 to 1; a list for several labels. Required for tables and streams"),
+    label: str | tuple[str, ...] = option(
+        "", "label column, 0 to 1; a list for several labels. Required for tables and streams"
     )
-    time: str = field(default="", metadata=option("column that the rows are sorted by; for tables and streams"))
-    weight: str = field(default="", metadata=option("column with the weight of a row; for tables and streams"))
-    list_separator: str = field(
-        default=LIST_SEPARATOR,
-        metadata=option("what separates the values of a list that is text, as in CSV; for tables and streams"),
+    time: str = option("", "column that the rows are sorted by; for tables and streams")
+    weight: str = option("", "column with the weight of a row; for tables and streams")
+    list_separator: str = option(
+        LIST_SEPARATOR, "what separates the values of a list that is text, as in CSV; for tables and streams"
     )
-    follow: bool = field(
-        default=False,
-        metadata=option(
-            "keep reading rows as they arrive, without an end: "
-            "[continuous-training.md](../how-to/continuous-training.md)"
-        ),
+    follow: bool = option(
+        False,
+        "keep reading rows as they arrive, without an end: [continuous-training.md](../how-to/continuous-training.md)",
     )
 
     @property

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.keyed_rows import ids_of
 from freshet_serving.models.data.sequence_columns import SequenceConfig, SequenceFeature, entering, event_values
-from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.data.source import Batch, Source, rows_between
 from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
 
 READ_ROWS = 65_536
@@ -49,7 +49,7 @@ class NextItemRows:
         self._config, self._since = config, since
         users, read = list[Any](), list[Int64s]()
         rows, times, parts = list[Int64s](), list[Any](), list[list[Any]]()
-        for batch in _rows_between(source, since, until):
+        for batch in rows_between(source, READ_ROWS, since, until):
             entered = np.flatnonzero(entering(batch, config, source.schema.labels))
             read.append(np.arange(batch.start, batch.start + len(batch)))
             users.append(batch.columns[config.from_events])
@@ -153,7 +153,7 @@ class NextItemRows:
 
 def count_distinct(source: Source, names: Sequence[str], until: int) -> list[int]:
     """Return how many different values columns have in the first `until` rows of an event log."""
-    parts = [[batch.columns[name] for name in names] for batch in _rows_between(source, 0, until)]
+    parts = [[batch.columns[name] for name in names] for batch in rows_between(source, READ_ROWS, 0, until)]
     return [_count(_numbered(join_columns(values))) for values in zip(*parts)] if parts else [0] * len(names)
 
 
@@ -219,13 +219,6 @@ def _cut(begins: NDArray[np.bool_], enters: NDArray[np.bool_], most: int) -> NDA
     number = counted - np.repeat(counted[begins], np.diff(np.append(np.flatnonzero(begins), len(begins))))
     cut: NDArray[np.bool_] = begins | (enters & (number > 0) & (number % most == 0))
     return cut
-
-
-def _rows_between(source: Source, since: int, until: int) -> Iterator[Batch]:
-    for batch in source.batches(READ_ROWS, since):
-        if batch.start >= until:
-            break
-        yield batch.slice(0, min(len(batch), until - batch.start))
 
 
 def _count(numbers: Int64s) -> int:

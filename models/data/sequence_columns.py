@@ -28,7 +28,7 @@ from freshet_serving.models.data.source import Batch, Field, RequestedColumn, Sc
 from freshet_serving.processor.columns import Column, Ragged, Strings, equal_strings
 from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.sequences import without_padding
-from freshet_serving.processor.options import option
+from freshet_serving.processor.options import option, required
 
 if TYPE_CHECKING:
     # Its kernels take time to import, and reading a configuration needs none.
@@ -47,74 +47,54 @@ TIMES, FLOATS = "times", "floats"
 class SequenceConfig:
     name: str
     columns: Mapping[str, str] = field(
-        metadata=option(
+        metadata=required(
             "its columns, each the name of a list column of the data: `{ item = "
             '"hist_items" }`; with `from_events`, of a column of ids or strings of the event log, feature or not'
         )
     )
-    tables: Mapping[str, str] = field(
-        default_factory=dict, metadata=option("embedding tables by column, perhaps a feature's", empty="one of its own")
+    tables: Mapping[str, str] = option({}, "embedding tables by column, perhaps a feature's", empty="one of its own")
+    floats: Mapping[str, str] = option(
+        {},
+        'columns of numbers, such as `{ watched = "hist_seconds" }`, each the name of a list column of the data;'
+        " with `from_events`, of a column of the event log, perhaps the label",
+        empty="none",
     )
-    floats: Mapping[str, str] = field(
-        default_factory=dict,
-        metadata=option(
-            'columns of numbers, such as `{ watched = "hist_seconds" }`, each the name of a list column of the data;'
-            " with `from_events`, of a column of the event log, perhaps the label",
-            empty="none",
-        ),
+    dim: int = option(16, "floats per row of tables that no feature has")
+    max_length: int = option(50, "most events; of a longer list some are left out")
+    keep: str = option("newest", "which events of a longer list count: `newest` or `oldest`")
+    time: str = option("", "column of the events' times", empty="none")
+    time_unit: str = option("s", "unit of the times in requests and lists: `s` or `ms`")
+    from_events: str = option(
+        "",
+        "column of the user: then a row's history is made of the user's earlier rows, and `time` is `data.time`",
+        empty="the columns are lists",
     )
-    dim: int = field(default=16, metadata=option("floats per row of tables that no feature has"))
-    max_length: int = field(default=50, metadata=option("most events; of a longer list some are left out"))
-    keep: str = field(default="newest", metadata=option("which events of a longer list count: `newest` or `oldest`"))
-    time: str = field(default="", metadata=option("column of the events' times", empty="none"))
-    time_unit: str = field(default="s", metadata=option("unit of the times in requests and lists: `s` or `ms`"))
-    from_events: str = field(
-        default="",
-        metadata=option(
-            "column of the user: then a row's history is made of the user's earlier rows, and `time` is `data.time`",
-            empty="the columns are lists",
-        ),
+    where: str = option("", "with `from_events`: only rows with this column above 0 enter a history")
+    padding: int | str | None = option(
+        None,
+        "value of the first column in places without an event, where lists are padded to one length: left out, in"
+        " requests too",
+        empty="no place is left out",
     )
-    where: str = field(
-        default="", metadata=option("with `from_events`: only rows with this column above 0 enter a history")
+    guest: int | str | None = option(
+        None,
+        "with `from_events`: the user of rows of guests, who have no history",
+        empty='`""` in a column of strings, which has it for null',
     )
-    padding: int | str | None = field(
-        default=None,
-        metadata=option(
-            "value of the first column in places without an event, where lists are padded to one length: left out, in"
-            " requests too",
-            empty="no place is left out",
-        ),
+    ttl_s: float = option(0.0, "with `from_events`: seconds after which an event leaves a history", empty="never")
+    memory_mb: int = option(
+        256,
+        "with `from_events`, MiB of memory for the events of all users; those beyond it are on disk, in the folder"
+        " of the trainer",
     )
-    guest: int | str | None = field(
-        default=None,
-        metadata=option(
-            "with `from_events`: the user of rows of guests, who have no history",
-            empty='`""` in a column of strings, which has it for null',
-        ),
+    ties: str = option(
+        "exclude", "with `from_events`, rows of the same time: `exclude`, or `file` for those before in the file"
     )
-    ttl_s: float = field(
-        default=0.0,
-        metadata=option("with `from_events`: seconds after which an event leaves a history", empty="never"),
-    )
-    memory_mb: int = field(
-        default=256,
-        metadata=option(
-            "with `from_events`, MiB of memory for the events of all users; those beyond it are on disk, in the folder"
-            " of the trainer"
-        ),
-    )
-    ties: str = field(
-        default="exclude",
-        metadata=option("with `from_events`, rows of the same time: `exclude`, or `file` for those before in the file"),
-    )
-    store: str = field(
-        default="",
-        metadata=option(
-            "with `from_events`: online store that histories are written to, as requests read them"
-            " ([sequences.md](../how-to/sequences.md#written-by-the-trainer))",
-            empty="none",
-        ),
+    store: str = option(
+        "",
+        "with `from_events`: online store that histories are written to, as requests read them"
+        " ([sequences.md](../how-to/sequences.md#written-by-the-trainer))",
+        empty="none",
     )
 
 

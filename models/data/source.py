@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, join_columns, slice_column, take_rows
 from freshet_serving.processor.errors import BadInput, first_of, nearest
+
+S = TypeVar("S")
 
 LIST_SEPARATOR = "|"
 """What stands between the values of a list that is text, unless data.list_separator says otherwise."""
@@ -189,6 +191,22 @@ def join_batches(parts: Sequence[Batch]) -> Batch:
         parts[0].start,
         np.concatenate(weights) if weights else None,
     )
+
+
+def rows_between(source: Source, rows: int, first: int, until: int | None) -> Iterator[Batch]:
+    """Yield batches of the rows [first, until), by default all from the first on."""
+    for batch in source.batches(rows, first) if until is None or first < until else ():
+        if until is not None and batch.start >= until:
+            return
+        yield batch if until is None else batch.slice(0, min(len(batch), until - batch.start))
+
+
+def layer_of(source: Source, kind: type[S]) -> S | None:
+    """Return the source of a kind among a source and what it is made of; None without one."""
+    layer: object = source
+    while layer is not None and not isinstance(layer, kind):
+        layer = getattr(layer, "events", None)
+    return layer
 
 
 def check_position(rows: int, start: int) -> None:

@@ -10,7 +10,7 @@ A row moves only when touched: its moments, decay and steps are counted then. St
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -29,18 +29,14 @@ class RowOptions:
     """Options of row optimizers; each reads some. adagrad_decay never goes below the initial accumulator."""
 
     initial_accumulator: float = INITIAL_ACCUMULATOR
-    l1: float = field(
-        default=0.0, metadata=option("L1 regularization of the embeddings: sets unimportant rows to zero (ftrl)")
+    l1: float = option(0.0, "L1 regularization of the embeddings: sets unimportant rows to zero (ftrl)")
+    l2: float = option(0.0, "L2 regularization of the embeddings (ftrl)")
+    beta: float = option(0.0, "number added to the root of the accumulated squares (ftrl)")
+    weight_decay: float = option(0.004, "fraction of a row that each of its steps removes, times the rate (adamw)")
+    accumulator_decay: float = option(
+        0.9, "fraction of the accumulated squares kept after `decay_steps` (adagrad_decay)"
     )
-    l2: float = field(default=0.0, metadata=option("L2 regularization of the embeddings (ftrl)"))
-    beta: float = field(default=0.0, metadata=option("number added to the root of the accumulated squares (ftrl)"))
-    weight_decay: float = field(
-        default=0.004, metadata=option("fraction of a row that each of its steps removes, times the rate (adamw)")
-    )
-    accumulator_decay: float = field(
-        default=0.9, metadata=option("fraction of the accumulated squares kept after `decay_steps` (adagrad_decay)")
-    )
-    decay_steps: int = field(default=100_000, metadata=option("steps of the run between two decays (adagrad_decay)"))
+    decay_steps: int = option(100_000, "steps of the run between two decays (adagrad_decay)")
 
     @staticmethod
     def of(given: RowOptions) -> RowOptions:

@@ -29,6 +29,14 @@ class Lifts(NamedTuple):
     values: Float32s
 
 
+class RankedTargets(NamedTuple):
+    """Some ranked targets: vectors of their users [n, d], places among the items (-1: without a row), ranks from 1."""
+
+    users: Float32s
+    places: Int64s
+    ranks: Int64s
+
+
 class CatalogueRanking:
     """Ranks of targets, counted as they come: `top` places count, among the `items` of the last ones."""
 
@@ -75,6 +83,18 @@ class CatalogueRanking:
     def result(self) -> RankingResult:
         """Return the means over all targets; NaN without one."""
         return self._tally.result()
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures by name; NaN without a target."""
+        means = self.result()
+        return {"hit_rate": means.hit_rate, "ndcg": means.ndcg}
+
+    def told(self) -> str:
+        means = self.result()
+        return (
+            f"the first {self.top} of all items: hit rate {means.hit_rate:.4f}, NDCG {means.ndcg:.4f}"
+            f" over {means.groups:,} events"
+        )
 
 
 def gains_of(ranks: Int64s, top: int) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.open_data import open_source
-from freshet_serving.models.data.source import Batch, Field, Source, wanted_fields
+from freshet_serving.models.data.source import Batch, Field, Source, rows_between, wanted_fields
 from freshet_serving.models.evaluation.counting_baselines import MOST_ROWS, CountingBaselines
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.extra_columns import ExtraColumns
@@ -55,7 +55,7 @@ def evaluate(
     total = source.count_rows()
     left = None if total is None else max(0, total - skip)
     reporter.begin(f"scoring by {scorer.model} {scorer.generation}", min(rows or left, left) if left else rows or None)
-    for batch in _batches(source, skip, rows):
+    for batch in rows_between(source, BATCH_ROWS, skip, skip + rows if rows else None):
         scores = scorer.score(inputs_of(manifest, batch), len(batch), outputs)
         evaluation_metrics.add(extra.of(batch), batch.label, scores, batch.weight)
         if baselines is not None:
@@ -71,10 +71,8 @@ def _counted(source: Source, skip: int, trained: TrainConfig | None) -> Counting
     if trained is None or not skip:
         return None
     baselines = CountingBaselines(trained.features)
-    for batch in source.batches(BATCH_ROWS, max(0, skip - MOST_ROWS)) if baselines.possible else ():
-        if batch.start >= skip:
-            break
-        baselines.learned(batch.slice(0, min(len(batch), skip - batch.start)))
+    for batch in rows_between(source, BATCH_ROWS, max(0, skip - MOST_ROWS), skip) if baselines.possible else ():
+        baselines.learned(batch)
     return baselines
 
 
@@ -123,10 +121,3 @@ def _is_clock(manifest: Manifest, spec: Input) -> bool:
     """Return whether hours or weekdays derive from an input: its column may then hold timestamps, as in training."""
     clocks = [t for t in manifest.transforms if t.inputs == [spec.name] and t.op == "floor_divide"]
     return spec.dtype == "int64" and bool(clocks)
-
-
-def _batches(source: Source, skip: int, rows: int) -> Iterator[Batch]:
-    for batch in source.batches(BATCH_ROWS, skip):
-        if rows and batch.start >= skip + rows:
-            return
-        yield batch.slice(0, min(len(batch), skip + rows - batch.start)) if rows else batch

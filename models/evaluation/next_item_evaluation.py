@@ -6,8 +6,6 @@ the executables of a server, and the items' rows are those that the server reads
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,13 @@ from freshet_serving.models.data.joined_rows import joined_rows
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.open_data import open_source
 from freshet_serving.models.data.sequence_columns import SequenceSource
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, Lifts, lifts_of, places_of
+from freshet_serving.models.evaluation.catalogue_ranking import (
+    CatalogueRanking,
+    Lifts,
+    RankedTargets,
+    lifts_of,
+    places_of,
+)
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
@@ -33,14 +37,6 @@ CASES = 2048
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]
-
-
-class RankedCases(NamedTuple):
-    """Some ranked events: vectors of the histories [n, d], places of the items (-1: without a row), ranks from 1."""
-
-    users: Float32s
-    places: Int64s
-    ranks: Int64s
 
 
 class NextItemRanker:
@@ -64,7 +60,7 @@ class NextItemRanker:
         """The learned parts of the items' rows, float32 [items, d], without what is counted."""
         return self.vectors if self._layout is None else self.vectors[:, : self._layout.dim]
 
-    def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedCases:
+    def rank(self, histories: dict[str, Column], targets: Column, ranking: CatalogueRanking) -> RankedTargets:
         """Rank the items of n events after the history before each, by input, and count them."""
         inputs = histories | {self._column: targets}
         bound = self._plan.bind_inputs(inputs)
@@ -75,7 +71,7 @@ class NextItemRanker:
         users = scores[:, : self.vectors.shape[1]]
         places, had = (places_of(self._keys, ids.values.reshape(-1)) for ids in (target, seen))
         lifts = None if self._layout is None else self._lifts(scores[:, -3:], had, seen.splits)
-        return RankedCases(users, places, ranking.add(users, self.vectors, places, had, seen.splits, lifts))
+        return RankedTargets(users, places, ranking.add(users, self.vectors, places, had, seen.splits, lifts))
 
     def _lifts(self, mixture: Float32s, had: Int64s, splits: Int64s) -> Lifts:
         """Return what counts add to the products of histories, whose items are at places `had`."""

@@ -15,8 +15,8 @@ from freshet_serving.compiler.progress import Reporter
 from freshet_serving.models.config.retrieval_rules import tower_keys
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.formats import DataConfig
-from freshet_serving.models.data.source import Batch
-from freshet_serving.models.evaluation.catalogue_ranking import places_of
+from freshet_serving.models.data.source import Batch, rows_between
+from freshet_serving.models.evaluation.catalogue_ranking import RankedTargets, places_of
 from freshet_serving.models.evaluation.evaluate import BATCH_ROWS, inputs_of, open_rows_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.item_vectors import item_inputs
@@ -40,14 +40,6 @@ class Catalogue(NamedTuple):
 
     keys: Int64s
     columns: Mapping[str, Column]
-
-
-class RankedPairs(NamedTuple):
-    """Some ranked rows: the users' vectors [n, d], places of the items in the catalogue (-1: none), ranks from 1."""
-
-    users: Float32s
-    places: Int64s
-    ranks: Int64s
 
 
 class RetrievalRanker:
@@ -91,14 +83,14 @@ class RetrievalRanker:
         if rows:
             self._vectors = self._vectors_of(self._completed(catalogue.columns, rows), rows, ITEM_VECTOR)
 
-    def rank(self, batch: Batch, ranking: RetrievalRanking) -> RankedPairs:
+    def rank(self, batch: Batch, ranking: RetrievalRanking) -> RankedTargets:
         """Rank the items of rows that were chosen, and count them."""
         chosen = batch.take(np.flatnonzero(batch.label.reshape(len(batch), -1)[:, 0] > POSITIVE))
         if not len(chosen):
-            return RankedPairs(self._vectors[:0], np.empty(0, np.int64), np.empty(0, np.int64))
+            return RankedTargets(self._vectors[:0], np.empty(0, np.int64), np.empty(0, np.int64))
         inputs = inputs_of(self._manifest, chosen)
         users, places = self._vectors_of(inputs, len(chosen), USER_VECTOR), places_of(self.keys, self._keys_of(inputs))
-        return RankedPairs(users, places, ranking.add(users, self._vectors, places))
+        return RankedTargets(users, places, ranking.add(users, self._vectors, places))
 
     def _completed(self, columns: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Add columns of all other inputs, which say nothing."""
@@ -130,10 +122,8 @@ def rank_pairs(
     total = source.count_rows() or 0
     stop = min(total, skip + rows) if rows else total
     reporter.begin(f"ranking by {scorer.model} {scorer.generation}", max(0, stop - skip))
-    for batch in source.batches(BATCH_ROWS, skip):
-        if batch.start >= stop:
-            break
-        ranker.rank(batch.slice(0, min(len(batch), stop - batch.start)), ranking)
+    for batch in rows_between(source, BATCH_ROWS, skip, stop):
+        ranker.rank(batch, ranking)
         reporter.advance(len(batch))
     if not ranking.targets:
         raise BadInput(f"data: expected a row after row {skip:,} whose label is above {POSITIVE}, got {total:,} rows")

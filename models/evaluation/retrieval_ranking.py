@@ -42,7 +42,6 @@ class RetrievalRanking(CatalogueRanking):
         return ranks
 
     def figures(self) -> dict[str, float]:
-        """Return the figures by name; NaN without a target."""
         near, far = self.result(), self._further.result()
         return {f"recall@{self.top}": near.hit_rate, f"recall@{FURTHER}": far.hit_rate, f"ndcg@{self.top}": near.ndcg}
 

@@ -78,19 +78,12 @@ class EmittedRows:
         while len(last := self._runs[-MERGED:]) == MERGED and last[0].merges == last[-1].merges < MOST_MERGES:
             self._runs[-MERGED:] = [_merged(last)]
 
-    def find(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
-        """Look up each key and mark the rows found as positives; None for keys that were not emitted."""
-        return self._search(keys, True)
-
-    def places(self, keys: Sequence[bytes]) -> list[RowLocation | None]:
-        """Look up each key as find() does, without changing anything."""
-        return self._search(keys, False)
-
     def forget(self, before_s: float) -> None:
         """Drop runs whose rows are all older than before_s."""
         self._runs = [run for run in self._runs if run.newest_s >= before_s]
 
-    def _search(self, keys: Sequence[bytes], taken: bool) -> list[RowLocation | None]:
+    def find(self, keys: Sequence[bytes], taken: bool = False) -> list[RowLocation | None]:
+        """Look up each key; None for one that was not emitted. Rows that are `taken` are positives from then on."""
         places: list[RowLocation | None] = [None] * len(keys)
         left, hashes = np.arange(len(keys)), self._hashes(keys)
         for run in reversed(self._runs):

@@ -22,13 +22,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from freshet_serving.models.data.canonical import CanonicalColumns, join_parts
-from freshet_serving.models.data.source import Batch, Schema, Source, check_position
-from freshet_serving.models.streams.stream import Segment, Stream
+from freshet_serving.models.data.source import Batch, Schema, Source, check_position, layer_of
+from freshet_serving.models.streams.stream import Segment, Stream, StreamBacklog
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import RejectedRows, sound_parts
 from freshet_serving.processor.errors import BadInput
@@ -43,25 +42,17 @@ Part = tuple[int, list[pa.Array]]
 
 @dataclass(frozen=True, slots=True)
 class IngestStatus:
-    """Progress of reading a stream, and its StreamBacklog; `why` is the reason of the last rejected row."""
+    """Progress of reading a stream, and what is behind it; `why` is the reason of the last rejected row."""
 
-    rows: int
-    waiting: int
-    lost: int
-    rejected: int
-    why: str
-    trouble: str
-    aside: int = 0
-    why_aside: str = ""
-    looks: int | None = None
+    rows: int = 0
+    rejected: int = 0
+    why: str = ""
+    backlog: StreamBacklog = StreamBacklog()
 
 
 def followed_source(source: Source) -> FollowedSource | None:
     """Return the stream below what is joined to its rows; None for stored data."""
-    below: Any = source
-    while below is not None and not isinstance(below, FollowedSource):
-        below = getattr(below, "events", None)
-    return below
+    return layer_of(source, FollowedSource)
 
 
 class FollowedSource:
@@ -90,7 +81,7 @@ class FollowedSource:
         self._rejected, self._why, self._counted_row = 0, "", 0
         self._seen_rows = self._seen_rejected = 0
         self._forget_at = FORGET_SEGMENTS
-        self._reported = IngestStatus(0, 0, 0, 0, "", "")
+        self._reported = IngestStatus()
         # Segments that the stream has handed out once, and the journal could not record.
         self._unrecorded = list[Segment]()
         stream.begin(journal.segments)
@@ -119,26 +110,16 @@ class FollowedSource:
 
     def ingest_status(self) -> IngestStatus:
         backlog = self._stream.backlog()
-        rejected, why = self._rejected, self._why
-        return IngestStatus(
-            self._journal.rows,
-            backlog.rows,
-            backlog.lost,
-            rejected,
-            why,
-            backlog.trouble,
-            backlog.aside,
-            backlog.why_aside,
-            backlog.looks,
-        )
+        return IngestStatus(self._journal.rows, self._rejected, self._why, backlog)
 
     def news(self) -> list[str]:
         """Return log lines about changes of the status since the last call."""
-        before, now = self._reported, self.ingest_status()
-        self._reported = now
+        status = self.ingest_status()
+        rejected, before, now = status.rejected - self._reported.rejected, self._reported.backlog, status.backlog
+        self._reported = status
         lines = []
-        if now.rejected > before.rejected:
-            lines.append(f"{now.rejected - before.rejected:,} invalid rows were skipped; the last: {now.why}")
+        if rejected > 0:
+            lines.append(f"{rejected:,} invalid rows were skipped; the last: {status.why}")
         if now.lost > before.lost:
             lines.append(f"{now.lost - before.lost:,} rows of the stream were deleted before they were read")
         if now.aside > before.aside:

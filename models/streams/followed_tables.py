@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +35,7 @@ from freshet_serving.models.data.entity_table import EntitySource, read_rows
 from freshet_serving.models.data.formats import STREAMS
 from freshet_serving.models.data.joined_rows import JoinedSection
 from freshet_serving.models.data.keyed_rows import Float64s, KeyedRows, join_rows
-from freshet_serving.models.data.source import Batch, Schema, Source
+from freshet_serving.models.data.source import Batch, Schema, Source, layer_of
 from freshet_serving.models.streams.followed_source import FollowedSource
 from freshet_serving.models.streams.stream import ErrorContext, Stream
 from freshet_serving.models.streams.stream_journal import StreamJournal
@@ -257,7 +256,7 @@ class RecordStream(FollowedTable):
         new = self.mark - self._kept_mark
         if new > len(self._state.base) // 4 or (new and self._now_s() - self._kept_s >= KEEP_S):
             self._keep_all()
-        return self._source.ingest_status().trouble
+        return self._source.ingest_status().backlog.trouble
 
     def _rows_of(self, batch: Batch) -> KeyedRows:
         marks = np.arange(batch.start + 1, batch.end + 1)
@@ -302,7 +301,5 @@ def open_table(
 
 def followed_tables(source: Source) -> list[FollowedTable]:
     """Return the tables that are followed and joined to the rows of a source."""
-    below: Any = source
-    while below is not None and not isinstance(below, EntitySource):
-        below = getattr(below, "events", None)
-    return [table for table in below.tables if isinstance(table, FollowedTable)] if below is not None else []
+    joined = layer_of(source, EntitySource)
+    return [table for table in joined.tables if isinstance(table, FollowedTable)] if joined is not None else []

@@ -224,13 +224,13 @@ class JoinRun:
             emitted=len(self._emitted),
             rejected=sum(ingest_status.rejected for ingest_status in intakes),
             lost_files=self._recordings.lost_files,
-            files_aside=sum(ingest_status.aside for ingest_status in intakes),
-            lost_outcomes=intakes[1].lost,
+            files_aside=sum(ingest_status.backlog.aside for ingest_status in intakes),
+            lost_outcomes=intakes[1].backlog.lost,
             late_share=self._late_share,
             calibration=self._calibration,
             rows_s=self._rows.read_s,
             outcomes_s=self._outcomes.read_s,
-            trouble="; ".join(ingest_status.trouble for ingest_status in intakes if ingest_status.trouble),
+            trouble="; ".join(filter(None, (ingest_status.backlog.trouble for ingest_status in intakes))),
         )
 
     @property
@@ -381,7 +381,7 @@ class JoinRun:
         if newest_s is not None:
             self._add_emitted(number, keys, np.array(at, np.int64), values > 0, newest_s, disowned)
             # Rows whose correction is pending count as positives as well.
-            self._emitted.find([correction.key for correction in self._matcher.late[overdue:]])
+            self._emitted.find([correction.key for correction in self._matcher.late[overdue:]], taken=True)
 
     def _add_emitted(
         self,
@@ -478,7 +478,7 @@ class JoinRun:
                 keys = self._keys_of(table.take(pa.array(in_time)))
                 positive = table[LABEL].to_numpy()[in_time] > 0
                 self._add_emitted(number, keys, in_time, positive, newest_s, disowned)
-        self._emitted.find(late_keys)
+        self._emitted.find(late_keys, taken=True)
 
     def _keys_of(self, table: pa.Table) -> list[bytes]:
         requests, names = (filled(table, name).to_pylist() for name in (REQUEST, self.settings.key_column))

@@ -182,7 +182,7 @@ class Matcher:
 
     def take_rows(self, first: int, times_s: Sequence[float], keys: Sequence[bytes]) -> None:
         """Add recorded rows, the first with number `first`."""
-        places = self._emitted.places(keys)
+        places = self._emitted.find(keys)
         for number, time_s, key, before in zip(itertools.count(first), times_s, keys, places):
             row = PendingRow(number, time_s, key, before=before)
             self._rows.append(row)
@@ -211,7 +211,7 @@ class Matcher:
             else:
                 strangers.append((key, outcome))
         self._end = max(self._end, first + len(keys))
-        for (key, outcome), place in zip(strangers, self._emitted.find([key for key, _ in strangers])):
+        for (key, outcome), place in zip(strangers, self._emitted.find([key for key, _ in strangers], taken=True)):
             if place is not None:
                 self._correct(LateOutcome(outcome, place, key))
             elif key in self._held:
@@ -255,7 +255,7 @@ class Matcher:
         for repeat in row.of_one_request:
             repeat.left_out = "retried"
         if row.outcome is not None:
-            (place,) = self._emitted.find([row.key])
+            (place,) = self._emitted.find([row.key], taken=True)
             self._correct(LateOutcome(row.outcome, place or row.before, row.key))
             row.outcome = None
 
@@ -265,7 +265,7 @@ class Matcher:
         If another request has used the id since, the outcome is attached to its row or counted as ambiguous.
         """
         late, self.late = self.late, []
-        for correction, place in zip(late, self._emitted.places([c.key for c in late])):
+        for correction, place in zip(late, self._emitted.find([c.key for c in late])):
             row = self._by_key.get(correction.key)
             if row is not None and not row.left_out:
                 self._attach(row, correction.outcome)

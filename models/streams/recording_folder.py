@@ -24,7 +24,7 @@ from freshet_serving.models.data.decoding import DECODERS
 from freshet_serving.models.data.source import Schema
 from freshet_serving.models.streams.growing_folder import GrowingFolder
 from freshet_serving.models.streams.joined_folder import ROWS_NBYTES
-from freshet_serving.models.streams.stream import ErrorContext, Segment, StreamBacklog, check_places
+from freshet_serving.models.streams.stream import ErrorContext, Segment, check_places
 from freshet_serving.models.streams.stream_journal import StreamJournal
 from freshet_serving.models.streams.stream_rows import RejectedRows, Rows
 from freshet_serving.processor.errors import BadInput, Corrupt
@@ -44,11 +44,11 @@ class _Numbers:
     missing: int = 0
 
 
-class RecordingFolder:
+class RecordingFolder(GrowingFolder):
     def __init__(self, folder: str, model: str, schema: Schema) -> None:
         """Open a folder; `model` is "" for the only one in it."""
-        self._folder, self._model = Path(folder), model
-        self._files = GrowingFolder(folder, schema, context=RECORDINGS)
+        super().__init__(folder, schema, context=RECORDINGS)
+        self.model = model
         self._recorders: dict[str, _Numbers] = {}
         self.lost_rows = 0
 
@@ -57,38 +57,34 @@ class RecordingFolder:
         return "recordings"
 
     @property
-    def model(self) -> str:
-        return self._model
-
-    @property
     def lost_files(self) -> int:
         """Number of files that were deleted before they were read, of known recorders."""
         return sum(max(0, numbers.missing) for numbers in tuple(self._recorders.values()))
 
     def begin(self, known: Sequence[Segment]) -> None:
-        self._files.begin(known)
+        super().begin(known)
         check_places(known, model=str)
         for segment in known:
             self._number(segment.where["file"])
             if segment.rows:
-                self._model = self._model or segment.where["model"]
-                if self._model != segment.where["model"]:
+                self.model = self.model or segment.where["model"]
+                if self.model != segment.where["model"]:
                     raise BadInput(f"--model: expected {segment.where['model']}, as --out was started with")
 
     def poll(self, wait_s: float) -> list[Segment]:
-        found = sorted(((*self._begins(s), s) for s in self._files.poll(wait_s)), key=lambda part: part[0])
-        if not self._model:
+        found = sorted(((*self._begins(s), s) for s in super().poll(wait_s)), key=lambda part: part[0])
+        if not self.model:
             models = sorted({model for _, model, segment in found if segment.rows and model})
             if len(models) > 1:
                 raise BadInput(f"--model: expected one of the folder's: {', '.join(models)}")
-            self._model = "".join(models)
+            self.model = "".join(models)
         segments = []
         for _, model, segment in found:
             name = segment.where["file"]
             self._number(name)
-            if segment.rows and self._model and not model:
-                self._files.set_aside(name, f"{name}: expected a recording, which names its model, got another table")
-            rows = segment.rows if model == self._model else 0
+            if segment.rows and self.model and not model:
+                self.set_aside(name, f"{name}: expected a recording, which names its model, got another table")
+            rows = segment.rows if model == self.model else 0
             segments.append(Segment({**segment.where, "model": model}, rows))
         return segments
 
@@ -98,16 +94,7 @@ class RecordingFolder:
         if not (self._folder / segment.where["file"]).is_file():
             self.lost_rows += segment.rows
             return
-        yield from self._files.read(segment)
-
-    def can_forget(self, segment: Segment) -> bool:
-        return self._files.can_forget(segment)
-
-    def backlog(self) -> StreamBacklog:
-        return self._files.backlog()
-
-    def close(self) -> None:
-        self._files.close()
+        yield from super().read(segment)
 
     def recorded(self, journal: StreamJournal, numbers: Sequence[int]) -> tuple[int, pa.Table | None]:
         """Read the first of these rows, ascending, as long as they have the same columns and about ROWS_NBYTES.
@@ -153,7 +140,7 @@ class RecordingFolder:
             return pa.Table.from_batches(batches)
         except (BadInput, pa.ArrowException) as error:
             if path.is_file():
-                self._files.set_aside(name, str(error))
+                self.set_aside(name, str(error))
             return None
 
     def _begins(self, segment: Segment) -> tuple[tuple[int, str], str]:

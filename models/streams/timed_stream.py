@@ -25,13 +25,13 @@ class TimedStream:
 
     def next(self) -> Batch | None:
         """Return the next batch; None if there is nothing for a moment."""
-        began_s, looks = self._unix_s(), self.source.ingest_status().looks
+        began_s, looks = self._unix_s(), self.source.ingest_status().backlog.looks
         batch = next(self._batches, None)
         if batch is None:
             self.ended = not self.source.endless
-            ingest_status = self.source.ingest_status()
-            looked = ingest_status.looks is None or ingest_status.looks != looks or self.ended
-            if looked and not ingest_status.trouble:
+            backlog = self.source.ingest_status().backlog
+            looked = backlog.looks is None or backlog.looks != looks or self.ended
+            if looked and not backlog.trouble:
                 self.read_s = max(self.read_s, began_s)
             return None
         self.position = batch.end

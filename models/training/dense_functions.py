@@ -11,7 +11,7 @@ from freshet_serving.compiler.dense.dense_graph import DenseGraph
 from freshet_serving.compiler.frameworks import tf
 from freshet_serving.models.config.train_section import TrainSettings
 from freshet_serving.models.training.dense_optimizer import moved
-from freshet_serving.models.training.history_division import divide
+from freshet_serving.models.training.history_division import call_part, divide
 from freshet_serving.models.training.losses import RowLoss
 from freshet_serving.models.zoo.arch import Arch
 from freshet_serving.processor.package import MATRIX
@@ -162,18 +162,9 @@ class DenseFunctions:
 
     def _call(self, part: Any, inputs: Any, weights: Tensors, other: Tensors, training: bool) -> tuple[Any, Tensors]:
         """Call a model of some of the variables; return its outputs, and the whole other state after it."""
-        by_path = dict(zip((v.path for v in self.trained), weights))
-        places = {v.path: i for i, v in enumerate(self.other)}
-        outputs, after = part.stateless_call(
-            [by_path[v.path] for v in part.trainable_variables],
-            [other[places[v.path]] for v in part.non_trainable_variables],
-            inputs,
-            training=training,
-        )
-        passed = list(other)
-        for variable, value in zip(part.non_trainable_variables, after):
-            passed[places[variable.path]] = value
-        return outputs, passed
+        state = dict(zip((v.path for v in self.other), other))
+        outputs = call_part(part, inputs, dict(zip((v.path for v in self.trained), weights)), state, training)
+        return outputs, list(state.values())
 
     def _unused_state(self) -> Tensors:
         # Dropout's.

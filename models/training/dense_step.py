@@ -48,6 +48,8 @@ from freshet_serving.processor.package import MATRIX, Manifest, dense_sequences
 Array = NDArray[Any]
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
+Arguments = tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]
+"""Of a function: the graph's inputs, what else is written for each call, and what passes from call to call."""
 
 NARROWER = 4
 """An executable has at most this many times the rows of its part."""
@@ -82,6 +84,8 @@ class DenseStep:
     """
 
     functions = DenseFunctions
+    numbered: Mapping[str, int] = {"gradients": 2, "shared_gradients": 2}
+    """By function that gets the number of its part: the place of that among what is written for each call."""
 
     def __init__(
         self,
@@ -313,14 +317,11 @@ class DenseStep:
             )
         io_buffer = BatchBuffer(self._functions[function, size, distinct], inputs, more)
         self._io_buffers[function, size, distinct, number] = io_buffer
-        if function.endswith("gradients"):
-            io_buffer.more[2][...] = self._first_part + number
+        if function in self.numbered:
+            io_buffer.more[self.numbered[function]][...] = self._first_part + number
         return io_buffer
 
-    def _takes(
-        self, function: str, size: int, distinct: int
-    ) -> tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]:
-        """Return the graph's inputs, what else is written for each call, and what passes from call to call."""
+    def _takes(self, function: str, size: int, distinct: int) -> Arguments:
         inputs = {name: ArraySpec(shape) for name, shape in self.graph.spec.input_shapes(size).items()}
         vectors, *other = self.state.specs()
         if function == "scores":
@@ -332,6 +333,13 @@ class DenseStep:
             inputs |= {name: ArraySpec((distinct, *inputs[name].shape[1:])) for name in self._rows_of[1:]}
             more.append(ArraySpec((size,)))
         return inputs, more, [vectors, *other]
+
+
+def fewest_size(number: int, fewest: int, sizes: int) -> int:
+    """Return the smallest enough of few sizes: powers of two from `fewest` on, and `sizes` - 1 between two of them."""
+    power = max(fewest, 1 << max(0, number - 1).bit_length()) // 2
+    step = max(1, power // sizes)
+    return max(fewest, -(-number // step) * step)
 
 
 def _mover_size(parts: int) -> int:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.models.data.entity_table import EntitySource, EntityTable, JoinedTable
 from freshet_serving.models.data.keyed_rows import ids_of
-from freshet_serving.models.data.source import Source
+from freshet_serving.models.data.source import Source, layer_of
 from freshet_serving.models.streams.followed_tables import FollowedTable
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.processor.columns import Column, Ragged, Strings
@@ -40,10 +40,8 @@ Float32s = NDArray[np.float32]
 
 
 def described_by(source: Source, key: str) -> list[EntityTable | FollowedTable]:
-    inner: object = source
-    while inner is not None and not isinstance(inner, EntitySource):
-        inner = getattr(inner, "events", None)
-    tables: Sequence[JoinedTable] = inner.tables if isinstance(inner, EntitySource) else ()
+    joined = layer_of(source, EntitySource)
+    tables: Sequence[JoinedTable] = joined.tables if joined is not None else ()
     return [
         table
         for table in tables

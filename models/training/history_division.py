@@ -10,7 +10,7 @@ state, such as dropout's, which would draw fewer numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,21 +49,20 @@ class HistoryDivision:
         `own` is the number of each row's histories, int32 [rows].
         """
         weight_of, state = dict(zip(self._paths, weights)), dict(zip(self._other, other))
-        tensors, _ = self._first.stateless_call(
-            [weight_of[v.path] for v in self._first.trainable_variables],
-            [],
-            [inputs[i] for i in self._histories],
-            training=training,
-        )
+        tensors = call_part(self._first, [inputs[i] for i in self._histories], weight_of, state, training)
         read = [tf.gather(tensors[name], own) if rows > 1 else tensors[name] for name, rows in self._rows.items()]
-        logits, after = self._second.stateless_call(
-            [weight_of[v.path] for v in self._second.trainable_variables],
-            [state[v.path] for v in self._second.non_trainable_variables],
-            [*(inputs[i] for i in self._others), *read],
-            training=training,
-        )
-        state |= dict(zip((v.path for v in self._second.non_trainable_variables), after))
-        return logits, [state[path] for path in self._other]
+        logits = call_part(self._second, [*(inputs[i] for i in self._others), *read], weight_of, state, training)
+        return logits, list(state.values())
+
+
+def call_part(part: Any, inputs: Any, weights: Mapping[str, Any], state: dict[str, Any], training: bool) -> Any:
+    """Call a model of some of a network's variables, given by path; return its outputs, and update the state."""
+    others = [v.path for v in part.non_trainable_variables]
+    outputs, after = part.stateless_call(
+        [weights[v.path] for v in part.trainable_variables], [state[path] for path in others], inputs, training=training
+    )
+    state |= zip(others, after)
+    return outputs
 
 
 def divide(network: keras.Model, histories: Sequence[int]) -> HistoryDivision | None:

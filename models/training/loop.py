@@ -33,7 +33,7 @@ from freshet_serving.models.runs.run_journal import RunJournal
 from freshet_serving.models.runs.stage_bars import stage_lines
 from freshet_serving.models.runs.step_profile import overlap
 from freshet_serving.models.runs.train_metrics import RunStatus
-from freshet_serving.models.streams.followed_source import followed_source
+from freshet_serving.models.streams.followed_source import IngestStatus, followed_source
 from freshet_serving.models.streams.followed_tables import followed_tables
 from freshet_serving.models.streams.history_writer import HistoryWriter
 from freshet_serving.models.streams.open_rows import checkpoint_folder, open_rows
@@ -137,15 +137,15 @@ class TrainingRun:
     def status(self) -> RunStatus:
         """Return the run's status. Thread-safe."""
         state, guard, lineage = self.state, self.guard, self._lineage
-        stream = self._followed.ingest_status() if self._followed is not None else None
+        stream = self._followed.ingest_status() if self._followed is not None else IngestStatus()
         return replace(
             self._counted,
             position=state.position,
-            waiting_rows=max(0, stream.rows - state.position) + stream.waiting if stream else 0,
-            lost_rows=stream.lost if stream else 0,
-            files_aside=stream.aside if stream else 0,
-            rejected_rows=stream.rejected if stream else 0,
-            trouble=stream.trouble if stream else "",
+            waiting_rows=max(0, stream.rows - state.position) + stream.backlog.rows,
+            lost_rows=stream.backlog.lost,
+            files_aside=stream.backlog.aside,
+            rejected_rows=stream.rejected,
+            trouble=stream.backlog.trouble,
             store_trouble=self._histories.trouble,
             stale_tables=sum(bool(table.trouble) for table in self._tables),
             version=state.version,

@@ -9,6 +9,7 @@ Costs: READ_ROWS are read into memory; each version computes EVENTS user vectors
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.train_config import TrainConfig
 from freshet_serving.models.data.next_item_rows import NextItemRows
 from freshet_serving.models.data.source import Source
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, gains_of
+from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking, RankedTargets, gains_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.next_item_evaluation import CASES, NextItemRanker
 from freshet_serving.processor.repository import VersionReader
@@ -41,6 +42,12 @@ class RankedEvents:
     alike: bool
     coverage: dict[str, float]
 
+    @classmethod
+    def of(cls, parts: Sequence[RankedTargets], top: int, coverage: dict[str, float]) -> RankedEvents:
+        ranks = np.concatenate([np.empty(0, np.int64), *(part.ranks for part in parts)])
+        alike = bool(parts) and all(bool((part.users == parts[0].users[:1]).all()) for part in parts)
+        return cls(ranks, top, alike, coverage)
+
     def gains(self) -> Float64s:
         return gains_of(self.ranks, self.top)
 
@@ -63,15 +70,11 @@ class NewestEvents:
 
     def ranked(self, version: VersionReader, model: str) -> RankedEvents:
         """Rank the events by a version, committed or not; raise FreshetError if it cannot."""
-        ranks, alive, first, alike = [np.empty(0, np.int64)], 0, None, True
         with GenerationScorer(version, model) as scorer:
             ranker, ranking = NextItemRanker(scorer, self._item, self._column), CatalogueRanking(self._top)
             filled = np.append(ranker.learned.any(axis=1), False)
-            for histories, targets in self._rows.cases(CASES, self._first, self._column):
-                cases = ranker.rank(histories, targets, ranking)
-                first = cases.users[:1] if first is None else first
-                alike = alike and bool((cases.users == first).all())
-                alive += int(filled[cases.places].sum())
-                ranks.append(cases.ranks)
+            cases = self._rows.cases(CASES, self._first, self._column)
+            parts = [ranker.rank(histories, targets, ranking) for histories, targets in cases]
+        alive = sum(int(filled[part.places].sum()) for part in parts)
         shares = {self._item.name: round(alive / ranking.targets, 6)} if ranking.targets else {}
-        return RankedEvents(np.concatenate(ranks), self._top, alike, shares)
+        return RankedEvents.of(parts, self._top, shares)

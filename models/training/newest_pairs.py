@@ -41,16 +41,11 @@ class NewestPairs:
     def ranked(self, version: VersionReader, model: str) -> RankedEvents:
         """Rank the rows by a version, committed or not; raise FreshetError if it cannot."""
         top = self._config.evaluate.top
-        ranks, first, alike = [np.empty(0, np.int64)], None, bool(self._pairs)
         with GenerationScorer(version, model) as scorer:
             ranker, ranking = RetrievalRanker(scorer, self._config), RetrievalRanking(top)
             read = {field.name for field in fields_of(scorer.description)}
             if self._pairs and (missing := sorted(read - self._pairs[0].columns.keys())):
                 raise BadInput(f"data: expected a column {missing[0]!r}, which the version reads, got none")
             ranker.rank_among(ranker.items(self._items) if self._items else ranker.catalogue(self._rows))
-            for batch in self._pairs:
-                pairs = ranker.rank(batch, ranking)
-                first = pairs.users[:1] if first is None else first
-                alike = alike and bool((pairs.users == first).all())
-                ranks.append(pairs.ranks)
-        return RankedEvents(np.concatenate(ranks), top, alike, {})
+            parts = [ranker.rank(batch, ranking) for batch in self._pairs]
+        return RankedEvents.of(parts, top, {})

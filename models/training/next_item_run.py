@@ -19,23 +19,16 @@ from freshet_serving.models.data.next_item_rows import NextItemRows, newest_hist
 from freshet_serving.models.data.prefetch import PrefetchPipeline
 from freshet_serving.models.data.sequence_columns import SequenceSource, entering, event_values
 from freshet_serving.models.data.source import Batch
-from freshet_serving.models.embedding.variable import EmbeddingVariable
-from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.next_item_baselines import NextItemBaselines
 from freshet_serving.models.training.described_items import DescribedItems
-from freshet_serving.models.training.item_counts import PopularityClock
-from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.next_item_guard import RANKED, NextItemGuard
 from freshet_serving.models.training.next_item_trainer import NextItemTrainer
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
-from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
+from freshet_serving.models.training.sourced_run import SourcedRun
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
-from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column, take_rows
-from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items.section import source_entry
 from freshet_serving.processor.package.item_rows import LOG_FLOOR, SCALE
 
@@ -52,11 +45,9 @@ class NextItemRun(SourcedRun):
     """One training run over one event log; resumes from its checkpoints automatically."""
 
     default_trainer = NextItemTrainer
-    batches_have_rows = False
+    network = "a next-item network, which is trained by one process"
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if named.get("make_trainer") is not None:
-            raise BadInput("--processes: expected 1 for a next-item network, which is trained by one process")
         super().__init__(*given, **named)
         assert isinstance(self.source, SequenceSource)
         self._log = self.source.events
@@ -75,27 +66,6 @@ class NextItemRun(SourcedRun):
         assert isinstance(self.trainer, NextItemTrainer)
         return self.trainer
 
-    @cached_property
-    def ranked(self) -> CatalogueRanking:
-        return CatalogueRanking(self.config.evaluate.top)
-
-    @cached_property
-    def streamed_ranks(self) -> CatalogueRanking:
-        """Ranks of streamed items before training on them."""
-        return CatalogueRanking(self.config.evaluate.top)
-
-    def _held_out_quality(self) -> HeldOut:
-        return held_out_ndcg(self.ranked)
-
-    def run(self) -> Summary:
-        summary = super().run()
-        for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
-            if ranks.targets:
-                self._report.note(f"{rows}: {ranking_line(ranks)}")
-            if ranks is self.ranked and ranks.targets:
-                self._count()
-        return summary
-
     def counted(self) -> NextItemBaselines:
         """Return what counting reaches on the held-out rows."""
         item = self._items.item_column
@@ -104,14 +74,10 @@ class NextItemRun(SourcedRun):
         counts.rank(self._passed, item, self._tail)
         return counts
 
-    def _count(self) -> None:
+    def _tell_baselines(self) -> None:
         counts = self.counted()
         for line in filter(None, (counts.line(), counts.advice(self.ranked.result().ndcg))):
             self._report.note(line)
-
-    def _held_out_figures(self) -> dict[str, float]:
-        ranked = self.ranked.result() if self.ranked.targets else None
-        return {"hit_rate": ranked.hit_rate, "ndcg": ranked.ndcg} if ranked else {}
 
     def _works(self, first: int, until: int, mixed: bool = False) -> PrefetchPipeline | PrefetchWindows:
         """Return the histories of rows [first, until); a mixed pass begins at row 0, another where that ended."""
@@ -127,8 +93,7 @@ class NextItemRun(SourcedRun):
             self._items.counted_ahead = mixed
             if mixed and not first and not self.state.epoch and self._items.counts is not None:
                 self._items.count_log(self._passed, until)
-                assert self._items.counts.clock is not None
-                self.state.popularity = self._items.counts.clock.saved()
+                self._note_clock()
             # Not for deltas: their tables have nearly all items, and a resumed run must compile the same.
             self._items.expected_items = self._catalogue if mixed else 0
             seed = (self.config.train.known_seed, self.state.epoch) if mixed else None
@@ -169,21 +134,9 @@ class NextItemRun(SourcedRun):
         self._described.add(self.state.position)
         super()._describe()
 
-    def _item_table(self) -> EmbeddingVariable:
-        return self._items.items
-
-    def _find_sources(self) -> ItemSources:
-        return self._items.sources
-
     def _popularity(self) -> Mapping[str, Any] | None:
         rows = self._items.rows
         return source_entry(self._items.items.name, rows.dim, SCALE, -LOG_FLOOR) if rows.popularity else None
-
-    def _restore_clock(self) -> bool:
-        """Set the clock of popularity from the run's state; return False if it has none."""
-        if self._items.counts is not None and self.state.popularity:
-            self._items.counts.clock = PopularityClock(**self.state.popularity)
-        return bool(self.state.popularity)
 
     @cached_property
     def _described(self) -> DescribedItems:
@@ -193,11 +146,3 @@ class NextItemRun(SourcedRun):
 
     def _make_guard(self) -> StreamGuard:
         return NextItemGuard(self.config.guard, self._items, self.config.evaluate.top)
-
-
-def ranking_line(ranks: CatalogueRanking) -> str:
-    figures = ranks.result()
-    return (
-        f"the first {ranks.top} of all items: hit rate {figures.hit_rate:.4f}, NDCG {figures.ndcg:.4f}"
-        f" over {figures.groups:,} events"
-    )

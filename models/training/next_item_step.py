@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray, XlaFunction
-from freshet_serving.models.training.batch_part import BatchBuffer, BatchPart, Write
-from freshet_serving.models.training.dense_step import DenseStep
+from freshet_serving.compiler.backends.xla_function import ArraySpec, DeviceArray
+from freshet_serving.models.training.batch_part import BatchPart, Write
+from freshet_serving.models.training.dense_step import Arguments, DenseStep, fewest_size
 from freshet_serving.models.training.next_item_functions import NEVER, NextItemFunctions
 from freshet_serving.models.training.worker_pool import even_ranges
 from freshet_serving.models.zoo.arch import MIXTURE, USER_VECTOR
@@ -52,6 +53,7 @@ class NextItemStep(DenseStep):
     """One optimizer step, called with histories."""
 
     functions = NextItemFunctions
+    numbered: Mapping[str, int] = {"learn": -1}
 
     def _settings_of(self, function: str) -> str:
         # A user's network depends on unknown code.
@@ -70,7 +72,7 @@ class NextItemStep(DenseStep):
         """Set the sequence in training, with one more event than served, and its column of items."""
         assert isinstance(self._do, NextItemFunctions)
         self._do.sequence, self._do.item = sequence, item
-        self._sequence, self._made_for = sequence, dict[tuple[str, int, int, int], BatchBuffer]()
+        self._sequence = sequence
 
     def learn(
         self, rows: int, write: Write, targets: Targets, expected: int = 0
@@ -81,7 +83,9 @@ class NextItemStep(DenseStep):
         valid until the next step. The executable for `expected` candidates is compiled at once, instead of one for
         each size up to it.
         """
-        parts = self._histories("learn", rows, _size(max(len(targets.candidates), expected), FEWEST_CANDIDATES))
+        parts = self._histories(
+            "learn", rows, fewest_size(max(len(targets.candidates), expected), FEWEST_CANDIDATES, SIZES)
+        )
         # Compile before threads start.
         self._mover(len(parts))
         state = self.state.held()
@@ -114,7 +118,7 @@ class NextItemStep(DenseStep):
     def _histories(self, function: str, rows: int, candidates: int) -> list[BatchPart]:
         ranges = even_ranges(rows, min(self._most, max(1, rows // PART_HISTORIES)))
         return [
-            BatchPart(self._buffer(function, self._histories_size(stop - start), candidates, number), start, stop)
+            BatchPart(self._io_buffer(function, self._histories_size(stop - start), number, candidates), start, stop)
             for number, (start, stop) in enumerate(ranges)
         ]
 
@@ -126,25 +130,20 @@ class NextItemStep(DenseStep):
             size //= NARROWER
         return size
 
-    def _buffer(self, what: str, size: int, candidates: int, number: int) -> BatchBuffer:
-        key = (what, size, candidates, number)
-        if key not in self._made_for:
-            s, item = self._sequence, self.rows.dense
-            inputs = {s.name: ArraySpec((size, s.width))}
-            vectors, *other = self.state.specs()
-            all_targets = (size * (s.max_length - 1),)
-            more = [ArraySpec((candidates, item)), ArraySpec((candidates,)), *[ArraySpec(all_targets)] * 3]
-            count = 2 * self.rows.successors
-            followed = [ArraySpec((*all_targets, many)) for many in (count, count, count, 2)] if count else []
-            more = [*more, ArraySpec((1,)), *followed, ArraySpec((1,))] if what == "learn" else []
-            function = next((b.function for k, b in self._made_for.items() if k[:3] == key[:3]), None)
-            if function is None:
-                specs = [*inputs.values(), *more, vectors, *(other if more else [])]
-                function = XlaFunction(getattr(self._do, what), specs, self._threads, self._settings_of(what))
-            buffer = self._made_for[key] = BatchBuffer(function, inputs, more)
-            if more:
-                buffer.more[-1][...] = self._first_part + number
-        return self._made_for[key]
+    def _takes(self, function: str, size: int, distinct: int) -> Arguments:
+        """Return the arguments for `size` histories and, of learn(), `distinct` candidates."""
+        if function not in ("learn", "states"):
+            return super()._takes(function, size, distinct)
+        s, item = self._sequence, self.rows.dense
+        inputs = {s.name: ArraySpec((size, s.width))}
+        vectors, *other = self.state.specs()
+        if function == "states":
+            return inputs, [], [vectors]
+        all_targets = (size * (s.max_length - 1),)
+        more = [ArraySpec((distinct, item)), ArraySpec((distinct,)), *[ArraySpec(all_targets)] * 3, ArraySpec((1,))]
+        if count := 2 * self.rows.successors:
+            more += [ArraySpec((*all_targets, many)) for many in (count, count, count, 2)]
+        return inputs, [*more, ArraySpec((1,))], [vectors, *other]
 
     @property
     def rows(self) -> ItemRows:
@@ -168,10 +167,3 @@ class NextItemStep(DenseStep):
             # The place of a share of 0 does not matter.
             filled[: len(weights)] = values[part.start : part.stop].reshape(len(weights), -1)
             filled[len(weights) :] = 0.0
-
-
-def _size(number: int, fewest: int) -> int:
-    """Return the smallest size of executables that is enough."""
-    power = max(fewest, 1 << max(0, number - 1).bit_length()) // 2
-    step = max(1, power // SIZES)
-    return max(fewest, -(-number // step) * step)

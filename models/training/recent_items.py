@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from freshet_serving.models.evaluation.catalogue_ranking import places_of
 from freshet_serving.processor.columns import Column, Ragged, Strings, join_columns, take_rows
 
 MOST = 1 << 18
@@ -82,14 +83,14 @@ class RecentItems:
         items, newest, times = np.unique(keys[::-1], return_index=True, return_counts=True)
         self.events += len(keys)
         self._total = self._total * 0.5 ** (len(keys) / self._half_life) + len(keys)
-        at = self._places(items)
+        at = places_of(self.keys, items)
         counts = times.astype(np.float64)
         counts[at >= 0] += self._counts_of(at[at >= 0])
         self._put(items, counts, np.full(len(items), self.events), columns, len(keys) - 1 - newest)
 
     def shares(self, keys: Int64s) -> Float64s:
         """Return the items' shares [n] of the events as they count now; 0 for an absent item."""
-        at = self._places(keys)
+        at = places_of(self.keys, keys)
         if not len(self):
             return np.zeros(len(keys))
         return np.where(at >= 0, self._counts_of(np.maximum(at, 0)), 0.0) / self._total
@@ -129,13 +130,6 @@ class RecentItems:
             last, rows = np.array(arrays["last"], np.int64), np.arange(len(keys))
             self._put(keys, np.array(arrays["counts"]).view(np.float64), last, columns, rows)
 
-    def _places(self, keys: Int64s) -> Int64s:
-        """Return the place of each key, -1 for an absent one."""
-        if not len(self.keys):
-            return np.full(len(keys), -1)
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, at, -1)
-
     def _counts_of(self, places: Int64s) -> Float64s:
         now: Float64s = self._counts[places] * 0.5 ** ((self.events - self._last[places]) / self._half_life)
         return now
@@ -147,7 +141,7 @@ class RecentItems:
         if len(self._newer) * NEWER > len(self._older):
             self._older, self._newer = self._older.joined(self._newer), _Rows({})
         numbers = first + np.arange(len(items))
-        at = self._places(items)
+        at = places_of(self.keys, items)
         new = at < 0
         self._counts[at[~new]], self._last[at[~new]], self._rows[at[~new]] = counts[~new], last[~new], numbers[~new]
         if new.any():

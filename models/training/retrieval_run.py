@@ -13,22 +13,18 @@ from typing import Any
 import numpy as np
 
 from freshet_serving.models.data.prefetch import PrefetchPipeline
-from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.evaluation.evaluation_metrics import EvaluationMetrics
 from freshet_serving.models.evaluation.retrieval_evaluation import POSITIVE
 from freshet_serving.models.evaluation.retrieval_ranking import RetrievalRanking
 from freshet_serving.models.training.early_stopping import EpochQuality
-from freshet_serving.models.training.item_counts import PopularityClock
 from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.pair_ranks import PairRanks
 from freshet_serving.models.training.prefetch_windows import PrefetchWindows
 from freshet_serving.models.training.retrieval_guard import RetrievalGuard
 from freshet_serving.models.training.retrieval_trainer import PairBatch, RetrievalTrainer
-from freshet_serving.models.training.run_summary import Summary
-from freshet_serving.models.training.sourced_run import SourcedRun, held_out_ndcg
+from freshet_serving.models.training.sourced_run import SourcedRun
 from freshet_serving.models.training.stream_guard import StreamGuard
 from freshet_serving.models.training.trainer import BoundBatch
-from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.models.training.version_review import NEWEST_ROWS, newest_rows
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.generation import Generation
@@ -41,34 +37,17 @@ class RetrievalRun(SourcedRun):
     """One training run over one source; resumes from its checkpoints automatically."""
 
     default_trainer = RetrievalTrainer
-    batches_have_rows = False
+    network = "two towers that learn to retrieve, which one process trains"
+    ranking = RetrievalRanking
     _counted_ahead = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if named.get("make_trainer") is not None:
-            raise BadInput("--processes: expected 1 for two towers that learn to retrieve, which one process trains")
         super().__init__(*given, **named)
         counts = self._sources.counts if self._sources is not None else None
         if counts is not None and not self._restore_clock() and self.state.position:
             # Weights of a version without its checkpoint, or of an older release.
             self.state.popularity = counts.go_on(self.state.position).saved()
         self._find_items()
-
-    @cached_property
-    def ranked(self) -> RetrievalRanking:
-        return RetrievalRanking(self.config.evaluate.top)
-
-    @cached_property
-    def streamed_ranks(self) -> RetrievalRanking:
-        """Ranks of streamed items before training on them."""
-        return RetrievalRanking(self.config.evaluate.top)
-
-    def run(self) -> Summary:
-        summary = super().run()
-        for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
-            if ranks.targets:
-                self._report.note(f"{rows}: {ranks.told()}")
-        return summary
 
     def full(self) -> Generation:
         """Run phase one, and report its ranks."""
@@ -77,12 +56,6 @@ class RetrievalRun(SourcedRun):
             about = {"what": "retrieval", "events": self.ranked.targets, "items": self.ranked.items}
             self.journal.measured([about | self.ranked.figures()])
         return generation
-
-    def _held_out_quality(self) -> HeldOut:
-        return held_out_ndcg(self.ranked)
-
-    def _held_out_figures(self) -> dict[str, float]:
-        return self.ranked.figures() if self.ranked.targets else {}
 
     def _epoch_quality(self, works: Iterable[BoundBatch]) -> EpochQuality:
         ranking = RetrievalRanking(self.config.evaluate.top)
@@ -107,9 +80,7 @@ class RetrievalRun(SourcedRun):
             keys.append(sources.keys_of(ids))
             rows.append(batch.start + chosen)
         sources.count_log(np.concatenate(keys), np.concatenate(rows), until)
-        assert sources.counts is not None
-        assert sources.counts.clock is not None
-        self.state.popularity = sources.counts.clock.saved()
+        self._note_clock()
 
     def _learned(self, work: BoundBatch, loss: float) -> None:
         pairs = _pairs(work).pairs
@@ -118,18 +89,6 @@ class RetrievalRun(SourcedRun):
             self._see(ids, pairs.time)
             self._sources.count(self._sources.keys_of(ids), work.batch.start)
         super()._learned(work, loss)
-
-    def _restore_clock(self) -> bool:
-        """Set the clock of popularity from the run's state; return False if it has none."""
-        if self._sources is not None and self._sources.counts is not None and self.state.popularity:
-            self._sources.counts.clock = PopularityClock(**self.state.popularity)
-        return bool(self.state.popularity)
-
-    def _item_table(self) -> EmbeddingVariable:
-        return self._items.items
-
-    def _find_sources(self) -> ItemSources | None:
-        return self._items.sources
 
     def _item_feature(self) -> str:
         assert self.config.network.towers is not None

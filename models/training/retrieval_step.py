@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.compiler.backends.xla_function import ArraySpec, XlaFunction
-from freshet_serving.models.training.batch_part import BatchBuffer, Write
-from freshet_serving.models.training.dense_step import DenseStep
+from freshet_serving.compiler.backends.xla_function import ArraySpec
+from freshet_serving.models.training.batch_part import Write
+from freshet_serving.models.training.dense_step import Arguments, DenseStep, fewest_size
 from freshet_serving.models.training.retrieval_functions import RetrievalFunctions
 from freshet_serving.processor.package import MATRIX
 
@@ -68,8 +68,8 @@ class RetrievalStep(DenseStep):
         Return the loss, and gradients by x of the rows [n, width] and further items [m, width]; valid until the next.
         """
         rows, more = len(candidates.users), len(candidates.items) - len(candidates.users)
-        size = _size(rows)
-        buffer = self._buffer("learn", size)
+        size = fewest_size(rows, FEWEST, SIZES)
+        buffer = self._io_buffer("learn", size, 0)
         # Compile before the step.
         self._mover(1)
         x, items = buffer.inputs.values()
@@ -100,7 +100,7 @@ class RetrievalStep(DenseStep):
         users, items = list[Float32s](), list[Float32s]()
         for first in range(0, rows, SLICE_ROWS):
             count = min(SLICE_ROWS, rows - first)
-            buffer = self._buffer("vectors", _size(count))
+            buffer = self._io_buffer("vectors", fewest_size(count, FEWEST, SIZES), 0)
             (x,) = buffer.inputs.values()
             write(slice(first, first + count), {MATRIX: x[:count]})
             x[count:] = x[0]
@@ -111,30 +111,16 @@ class RetrievalStep(DenseStep):
             return np.empty((0, 1), np.float32), np.empty((0, 1), np.float32)
         return np.concatenate(users), np.concatenate(items)
 
-    def _buffer(self, name: str, size: int) -> BatchBuffer:
-        key = (name, size, 0, 0)
-        if key not in self._io_buffers:
-            shapes, functions = self.graph.spec.input_shapes(size), self._functions_of
-            inputs = {name: ArraySpec(shape) for name, shape in shapes.items()}
-            vectors, *other = self.state.specs()
-            more, state = list[ArraySpec](), [vectors]
-            if name == "learn":
-                most = functions.towers.negatives
-                inputs["more"] = ArraySpec((most, *shapes[MATRIX][1:]))
-                more = [ArraySpec((size,)), *[ArraySpec((size + most,))] * 2, ArraySpec((size,))]
-                state = [vectors, *other]
-            specs = [*inputs.values(), *more, *state]
-            function = XlaFunction(getattr(functions, name), specs, self._threads, self._settings_of(name))
-            self._io_buffers[key] = BatchBuffer(function, inputs, more)
-        return self._io_buffers[key]
+    def _takes(self, function: str, size: int, distinct: int) -> Arguments:
+        inputs, more, state = super()._takes(function, size, distinct)
+        if function == "vectors":
+            return inputs, [], state[:1]
+        if function == "learn":
+            most = self.negatives
+            inputs["more"] = ArraySpec((most, *inputs[MATRIX].shape[1:]))
+            more = [ArraySpec((size,)), *[ArraySpec((size + most,))] * 2, ArraySpec((size,))]
+        return inputs, more, state
 
     def _settings_of(self, function: str) -> str:
         # Network and losses are the zoo's.
         return f"retrieval {function} {self._follows_from!r}" if function in ("learn", "vectors") else ""
-
-
-def _size(rows: int) -> int:
-    """Return the smallest number of rows of an executable that is enough."""
-    power = max(FEWEST, 1 << max(0, rows - 1).bit_length()) // 2
-    step = max(1, power // SIZES)
-    return max(FEWEST, -(-rows // step) * step)

@@ -70,6 +70,7 @@ class RetrievalTrainer(Trainer):
         self.item_input, self.items = key.input, self.own[key.table]
         seed = self.manifest.table(key.table).hash_seed
         self.sources = ItemSources(self.own[self._sources_name], seed, counted=True) if direct else None
+        self.counts = self.sources.counts if self.sources is not None else None
         self._seed = settings.known_seed
 
     def _first_rows(

@@ -5,33 +5,90 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from freshet_serving.models.embedding.variable import EmbeddingVariable
 from freshet_serving.models.evaluation.catalogue_ranking import CatalogueRanking
 from freshet_serving.models.training.described_items import DescribedKeys, described_by
+from freshet_serving.models.training.item_counts import PopularityClock
 from freshet_serving.models.training.item_sources import ItemSources
 from freshet_serving.models.training.lineage import Lineage
 from freshet_serving.models.training.loop import TrainingRun
+from freshet_serving.models.training.run_summary import Summary
 from freshet_serving.models.training.version_gate import HeldOut
 from freshet_serving.processor.columns import Column
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.top_items.section import noted_origin
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository import VersionContents
 
+if TYPE_CHECKING:
+    from freshet_serving.models.training.next_item_trainer import NextItemTrainer
+    from freshet_serving.models.training.retrieval_trainer import RetrievalTrainer
+
 
 class SourcedRun(TrainingRun):
-    """A run that keeps the numbers of items beside their rows."""
+    """A run that ranks items, and keeps their numbers beside their rows; one process trains it.
 
-    def _item_table(self) -> EmbeddingVariable:
+    Attributes:
+        network: The network and who trains it, for the message to somebody who asks for several processes.
+        ranking: Counts the ranks of items.
+    """
+
+    batches_have_rows = False
+    network: str
+    ranking: type[CatalogueRanking] = CatalogueRanking
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        if named.get("make_trainer") is not None:
+            raise BadInput(f"--processes: expected 1 for {self.network}")
+        super().__init__(*given, **named)
+
+    @property
+    def _items(self) -> NextItemTrainer | RetrievalTrainer:
         raise NotImplementedError
 
-    def _find_sources(self) -> ItemSources | None:
-        """Return the numbers of the items; None if they have none."""
-        raise NotImplementedError
+    @cached_property
+    def ranked(self) -> CatalogueRanking:
+        return self.ranking(self.config.evaluate.top)
+
+    @cached_property
+    def streamed_ranks(self) -> CatalogueRanking:
+        """Ranks of streamed items before training on them."""
+        return self.ranking(self.config.evaluate.top)
+
+    def run(self) -> Summary:
+        summary = super().run()
+        for rows, ranks in (("held out", self.ranked), ("streamed, before training on them", self.streamed_ranks)):
+            if ranks.targets:
+                self._report.note(f"{rows}: {ranks.told()}")
+                if ranks is self.ranked:
+                    self._tell_baselines()
+        return summary
+
+    def _tell_baselines(self) -> None:
+        """Report what counting reaches on the held-out rows. Nothing here."""
+
+    def _held_out_quality(self) -> HeldOut:
+        ndcg, targets = self.ranked.result().ndcg, self.ranked.targets
+        return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()
+
+    def _held_out_figures(self) -> dict[str, float]:
+        return self.ranked.figures() if self.ranked.targets else {}
+
+    def _restore_clock(self) -> bool:
+        """Set the clock of popularity from the run's state; return False if it has none."""
+        if self._items.counts is not None and self.state.popularity:
+            self._items.counts.clock = PopularityClock(**self.state.popularity)
+        return bool(self.state.popularity)
+
+    def _note_clock(self) -> None:
+        counts = self._items.counts
+        assert counts is not None
+        assert counts.clock is not None, "events were counted"
+        self.state.popularity = counts.clock.saved()
 
     def _popularity(self) -> Mapping[str, Any] | None:
         """Return the note about the popularity in items' own rows; None without it."""
@@ -39,7 +96,7 @@ class SourcedRun(TrainingRun):
 
     @cached_property
     def _sources(self) -> ItemSources | None:
-        sources = self._find_sources()
+        sources = self._items.sources
         if sources is not None:
             sources.restore(self.state.sources)
         return sources
@@ -89,9 +146,4 @@ class SourcedRun(TrainingRun):
         keys = np.concatenate([np.empty(0, np.int64), *(newest.keys for newest in self._item_keys.newest())])
         self._sources.describe(keys)
         if any(table.evict_after_steps or table.evict_below_norm for table in self.config.tables.values()):
-            self._sources.keep(self._item_table(), keys)
-
-
-def held_out_ndcg(ranking: CatalogueRanking) -> HeldOut:
-    ndcg, targets = ranking.result().ndcg, ranking.targets
-    return HeldOut("held-out NDCG", ndcg, math.sqrt(ndcg * (1 - ndcg) / targets)) if targets else HeldOut()
+            self._sources.keep(self._items.items, keys)

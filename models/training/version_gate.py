@@ -155,54 +155,42 @@ class Verdict:
     moves: dict[str, list[float]] = field(default_factory=dict)
 
 
-def judge(
-    bounds: GateConfig,
-    labels: Floats,
-    scores: Floats,
-    figures: VersionFigures,
-    features: frozenset[str],
-    served: ServedVersion | None,
-    ranked: RankedEvents | None = None,
-) -> Verdict:
-    """Judge a new version by labels and scores [n] of the newest rows, or by `ranked` events of a next-item network.
+@dataclass
+class Judgement:
+    """The judgement of a new version by labels and scores [n] of the newest rows, or by `ranked` events.
 
-    Labels are empty if they cannot be read; `served` is None for the first version.
+    Labels are empty if they cannot be read; `served` is None for the first version; only next-item networks and towers
+    have `ranked` events.
     """
-    return _Judgement(bounds, labels, scores, figures, features, served, ranked).verdict()
 
+    bounds: GateConfig
+    labels: Floats
+    scores: Floats
+    figures: VersionFigures
+    features: frozenset[str]
+    served: ServedVersion | None
+    ranked: RankedEvents | None = None
 
-class _Judgement:
-    def __init__(
-        self,
-        bounds: GateConfig,
-        labels: Floats,
-        scores: Floats,
-        figures: VersionFigures,
-        features: frozenset[str],
-        served: ServedVersion | None,
-        ranked: RankedEvents | None,
-    ) -> None:
-        self._ranked, self._rows = ranked, len(labels) if ranked is None else len(ranked.ranks)
-        self._bounds, self._labels, self._scores = bounds, labels, scores
-        self._figures, self._features, self._served = figures, features, served
-        self._before = served.figures if served is not None else None
-        moves = {} if served is None else {name: [*moves] for name, moves in served.moves.items()}
+    def __post_init__(self) -> None:
+        self._rows = len(self.labels) if self.ranked is None else len(self.ranked.ranks)
+        self._before = self.served.figures if self.served is not None else None
+        moves = {} if self.served is None else {name: [*moves] for name, moves in self.served.moves.items()}
         self._verdict = Verdict(moves=moves)
-        self._name = f"version {served.number}" if served is not None else ""
+        self._name = f"version {self.served.number}" if self.served is not None else ""
 
     def verdict(self) -> Verdict:
         verdict = self._verdict
-        if self._served is None:
+        if self.served is None:
             verdict.unjudged.append("no version to compare with")
         elif self._before is None:
             verdict.unjudged.append(f"{self._name} has no figures of its own to compare with")
-        if lost := int((~np.isfinite(self._scores)).sum()):
-            verdict.refused.append(f"{lost:,} of {len(self._scores):,} scores are not numbers")
+        if lost := int((~np.isfinite(self.scores)).sum()):
+            verdict.refused.append(f"{lost:,} of {len(self.scores):,} scores are not numbers")
         self._judge_data()
         if self._rows < LEAST_ROWS:
             verdict.unjudged.append(f"{self._rows:,} newest rows, {LEAST_ROWS} are needed to compare scores")
-        elif self._ranked is not None:
-            self._compare_ranks(self._ranked)
+        elif self.ranked is not None:
+            self._compare_ranks(self.ranked)
         elif not lost and not self._is_constant() and not self._has_one_class():
             self._compare()
         self._judge_held_out()
@@ -210,14 +198,14 @@ class _Judgement:
 
     def _judge_data(self) -> None:
         """Compare rows, features, ids and units with the version before."""
-        refused, served, before, figures = self._verdict.refused, self._served, self._before, self._figures
+        refused, served, before, figures = self._verdict.refused, self.served, self._before, self.figures
         if served is None:
             return
-        if missing := sorted(served.features - self._features):
+        if missing := sorted(served.features - self.features):
             refused.append(f"feature {missing[0]!r} is missing, which {self._name} reads")
         if before is None:
             return
-        least = self._bounds.rows * before.trained_rows
+        least = self.bounds.rows * before.trained_rows
         if 0 < figures.trained_rows < least:
             refused.append(
                 f"trained on {figures.trained_rows:,} rows, expected at least {least:,.0f}"
@@ -227,12 +215,12 @@ class _Judgement:
             return
         if figures.repeated > before.repeated + REPEATED:
             self._verdict.reported.append(
-                f"{figures.repeated:.1%} of the {len(self._labels):,} newest rows are there more than once,"
+                f"{figures.repeated:.1%} of the {len(self.labels):,} newest rows are there more than once,"
                 f" {before.repeated:.1%} of those of {self._name}: rows may have been delivered twice"
             )
         for name in figures.constant:
             if name in served.features and name not in before.constant:
-                refused.append(f"feature {name!r} has one value in all {len(self._labels):,} newest rows")
+                refused.append(f"feature {name!r} has one value in all {len(self.labels):,} newest rows")
         for name, share in figures.coverage.items():
             self._judge_ids(name, share, before.coverage.get(name, math.nan), served.coverage.get(name, math.nan))
         for name, (median, spread) in figures.values.items():
@@ -246,7 +234,7 @@ class _Judgement:
     def _judge_ids(self, name: str, share: float, usual: float, now: float) -> None:
         """Compare the share of ids with a row with those of the version before, when new (`usual`) and now."""
         refused = self._verdict.refused
-        least = min(usual, now) - self._bounds.coverage
+        least = min(usual, now) - self.bounds.coverage
         if share < least:
             refused.append(
                 f"{share:.1%} of the ids of {name!r} have a row that is not all 0, expected at least {least:.1%}:"
@@ -259,19 +247,19 @@ class _Judgement:
             )
 
     def _is_constant(self) -> bool:
-        if float(self._scores.max()) - float(self._scores.min()) > 1e-9:
+        if float(self.scores.max()) - float(self.scores.min()) > 1e-9:
             return False
-        self._verdict.refused.append(f"all {len(self._scores):,} scores are {float(self._scores[0]):.6g}")
+        self._verdict.refused.append(f"all {len(self.scores):,} scores are {float(self.scores[0]):.6g}")
         return True
 
     def _has_one_class(self) -> bool:
         """Return True if AUC and log-loss are undefined, and refuse it unless it may be chance."""
-        rows, positive = len(self._labels), int((self._labels > 0.5).sum())
+        rows, positive = len(self.labels), int((self.labels > 0.5).sum())
         if 0 < positive < rows:
             return False
         share = self._before.mean_label if self._before is not None else math.nan
-        if math.isnan(share) and self._served is not None and self._served.scores is not None:
-            share = float(np.mean(self._served.scores))
+        if math.isnan(share) and self.served is not None and self.served.scores is not None:
+            share = float(np.mean(self.served.scores))
         other = share if positive == 0 else 1 - share
         rare = rows >= ONE_CLASS_ROWS if math.isnan(other) else rows * math.log1p(-min(other, 0.999)) < math.log(CHANCE)
         line = f"all labels of the {rows:,} newest rows are {int(positive > 0)}"
@@ -282,7 +270,7 @@ class _Judgement:
         return True
 
     def _compare(self) -> None:
-        labels, scores, served = self._labels, self._scores, self._served
+        labels, scores, served = self.labels, self.scores, self.served
         calibration, error = _calibration(labels, scores)
         if abs(calibration) > max(REPORTED, REPORTED_SIGMAS * error):
             self._verdict.reported.append(f"the mean score is {math.exp(calibration):.3g} times the mean label")
@@ -291,16 +279,16 @@ class _Judgement:
                 self._verdict.unjudged.append(f"{self._name} cannot score the newest rows")
             return
         old, drop, noise = auc_drop(labels, served.scores, scores)
-        self._check("auc", "AUC", old, old - drop, drop, self._bounds.auc_drop, noise, same_rows=True)
+        self._check("auc", "AUC", old, old - drop, drop, self.bounds.auc_drop, noise, same_rows=True)
         self._judge_old_auc(old)
         losses = row_losses(labels, served.scores)
         rises = row_losses(labels, scores) - losses
         usual = max(float(losses.mean()), 1e-12)
         rise, noise = float(rises.mean()) / usual, float(rises.std()) / math.sqrt(len(rises)) / usual
-        self._check("loss", "log-loss", usual, usual * (1 + rise), rise, self._bounds.loss_rise, noise, True, usual)
+        self._check("loss", "log-loss", usual, usual * (1 + rise), rise, self.bounds.loss_rise, noise, True, usual)
         off = _calibration(labels, served.scores)[0]
         further = abs(calibration) - abs(off)
-        bound, shown = self._bounds.calibration, "log of mean score over mean label"
+        bound, shown = self.bounds.calibration, "log of mean score over mean label"
         self._check("calibration", shown, off, calibration, further, bound, error, same_rows=True)
         order, noise = _rank_correlation(served.scores, scores), 1 / math.sqrt(len(scores))
         if order < min(OPPOSITE, -SIGMAS * noise):
@@ -314,9 +302,9 @@ class _Judgement:
         if ranked.alike:
             self._verdict.refused.append(f"all {self._rows:,} histories have the same vector")
             return
-        served = self._served.ranked if self._served is not None else None
+        served = self.served.ranked if self.served is not None else None
         if served is None or len(served.ranks) != self._rows:
-            if self._served is not None:
+            if self.served is not None:
                 self._verdict.unjudged.append(f"{self._name} cannot rank the newest events")
             return
         for figure, shown, old, new in (
@@ -325,29 +313,29 @@ class _Judgement:
         ):
             drops = old - new
             noise = float(drops.std()) / math.sqrt(len(drops))
-            floor = self._bounds.held_out_drop
+            floor = self.bounds.held_out_drop
             before = float(old.mean())
             self._check(figure, shown, before, float(new.mean()), float(drops.mean()), floor, noise, same_rows=True)
 
     def _judge_old_auc(self, old: float) -> None:
         """Refuse labels that fit neither version; a served version that is merely old fits badly alone."""
-        before, now = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
+        before, now = self._before.held_out if self._before is not None else HeldOut(), self.figures.held_out
         if before.figure != AUC or now.figure != AUC:
             return
-        positive = float((self._labels > 0.5).sum())
-        noise = math.hypot(before.error, auc_error(old, positive, len(self._labels) - positive))
-        bound = max(self._bounds.held_out_drop, SIGMAS * noise)
-        if before.value - old > bound and before.value - now.value > self._bounds.held_out_drop:
+        positive = float((self.labels > 0.5).sum())
+        noise = math.hypot(before.error, auc_error(old, positive, len(self.labels) - positive))
+        bound = max(self.bounds.held_out_drop, SIGMAS * noise)
+        if before.value - old > bound and before.value - now.value > self.bounds.held_out_drop:
             self._verdict.refused.append(
                 f"the labels fit neither {self._name} (AUC {old:.4f}, expected at least {before.value - bound:.4f}) nor"
                 f" the held-out scores of the new version (AUC {now.value:.4f}): labels may be of other rows"
             )
 
     def _judge_held_out(self) -> None:
-        old, new = self._before.held_out if self._before is not None else HeldOut(), self._figures.held_out
+        old, new = self._before.held_out if self._before is not None else HeldOut(), self.figures.held_out
         if old.figure == new.figure and new.figure:
             drop, noise = old.value - new.value, math.hypot(old.error, new.error)
-            self._check("held_out", new.figure, old.value, new.value, drop, self._bounds.held_out_drop, noise)
+            self._check("held_out", new.figure, old.value, new.value, drop, self.bounds.held_out_drop, noise)
 
     def _check(
         self,

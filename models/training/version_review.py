@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from freshet_serving.compiler.building.packaging import Review
 from freshet_serving.models.config.gate_section import GateConfig
-from freshet_serving.models.data.source import Batch, Source
+from freshet_serving.models.data.source import Batch, Source, rows_between
 from freshet_serving.models.evaluation.evaluate import fields_of, inputs_of
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.quality import ScoredRows
@@ -33,10 +32,10 @@ from freshet_serving.models.training.version_gate import (
     AUC,
     LEAST_ROWS,
     HeldOut,
+    Judgement,
     ServedVersion,
     Verdict,
     VersionFigures,
-    judge,
     moves_from_notes,
 )
 from freshet_serving.models.training.window_guard import auc_error
@@ -105,9 +104,8 @@ class VersionReview:
             round(repeated_share(self._rows), 6),
         )
         before = self._served() if self._before is not None else None
-        self.verdict = verdict = judge(
-            self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before, ranked
-        )
+        judgement = Judgement(self._bounds, labels, scores[: len(labels)], figures, _features(manifest), before, ranked)
+        self.verdict = verdict = judgement.verdict()
         if failure:
             verdict.refused.insert(0, failure)
         self._compare_with_weights(scores[: len(labels)])
@@ -211,11 +209,7 @@ def refusal(candidate: VersionReader) -> Refused:
 
 def newest_rows(source: Source, stop: int, rows: int, batch_rows: int) -> list[Batch]:
     """Read the newest `rows` rows before row `stop`; raise BadInput if they cannot be read."""
-    first = max(0, stop - rows)
-    if first >= stop:
-        return []
-    before = takewhile(lambda batch: batch.start < stop, source.batches(batch_rows, first))
-    return [batch.slice(0, min(len(batch), stop - batch.start)) for batch in before]
+    return list(rows_between(source, batch_rows, max(0, stop - rows), stop))
 
 
 def held_out_auc(scored: ScoredRows) -> HeldOut:

@@ -114,8 +114,10 @@ def _lift(h: History, rows: ItemRows, mixture: Tensor) -> Tensor:
         times = ops.sum(same * row[:, rows.times(number)], axis=1, keepdims=True)
         total = row[:, rows.totals.start + number : rows.totals.start + number + 1]
         mixed = mixed + ops.exp(mixture[:, number + 1 : number + 2]) * times / (total + SMOOTHING)
-    popular = h.target[:, rows.dim : rows.dense] - LOG_FLOOR / SCALE
-    return ops.log(1.0 + mixed * ops.exp(-mixture[:, :1] * popular))
+    popularity = h.target[:, rows.dim : rows.dense]
+    # A candidate without a row has the key of id 0, but no popularity; what has followed an event has some.
+    mixed = mixed * ops.sign(popularity)
+    return ops.log(1.0 + mixed * ops.exp(-mixture[:, :1] * (popularity - LOG_FLOOR / SCALE)))
 
 
 def _mixture_layer() -> Any:

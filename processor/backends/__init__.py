@@ -13,7 +13,7 @@ xla          dense graphs on XLA, through PJRT
 tensorrt     dense graphs on TensorRT
 cuda         the calls of CUDA's runtime that are used directly
 
-Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
+Names load on first use (processor.lazy_names).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from freshet_serving.processor.lazy_names import lazy_names
-from freshet_serving.processor.package import MATRIX
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.backends import cuda, onnxfile, onnxruntime, openvino, tensorrt, xla
     from freshet_serving.processor.backends.base import (
         Artefact,
         Backend,
@@ -47,22 +47,6 @@ if TYPE_CHECKING:
     )
     from freshet_serving.processor.backends.capsule import pack, unpack
     from freshet_serving.processor.backends.registry import allocator, builtin, load_backend
+    from freshet_serving.processor.package import MATRIX
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "base": (
-                "Artefact Backend Dims EndableRun EndedRun Executable IoSpec Matrix PartialRun Program Weights "
-                "aligned check_buffers failed missing refused shapes_text sized weights_hash"
-            ),
-            "capsule": "pack unpack",
-            "registry": "allocator builtin load_backend",
-        },
-    )
-
-__all__ = [
-    "MATRIX", "Artefact", "Backend", "Dims", "EndableRun", "EndedRun", "Executable", "IoSpec", "Matrix", "PartialRun",
-    "Program", "Weights", "aligned", "allocator", "builtin", "check_buffers", "cuda", "failed", "load_backend",
-    "missing", "onnxfile", "onnxruntime", "openvino", "pack", "refused", "shapes_text", "sized", "tensorrt",
-    "unpack", "weights_hash", "xla",
-]  # fmt: skip
+    __getattr__ = lazy_names(__name__, __file__)

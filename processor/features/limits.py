@@ -23,7 +23,8 @@ Invariant: a refused request has cost no more than its own bytes: no array, list
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from freshet_serving.processor.errors import TooLarge
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from freshet_serving.processor.package import Input
 
 REQUESTS = "Requests"
+request_option = partial(option, heading=REQUESTS)
 # Rows computed at once: for each group of so many rows, an input of one row is fetched again from a row store.
 ROWS_AT_ONCE = 256
 # A compressed body may always inflate to this size: a small request of zeros compresses by more than max_inflation.
@@ -50,33 +52,21 @@ class RequestLimits:
             a nested list, object or message four times.
     """
 
-    max_rows: int = field(
-        default=65_536,
-        metadata=option("Most rows per request; [model.NAME] can set its own", between(1, 1 << 31), heading=REQUESTS),
+    max_rows: int = request_option(65_536, "Most rows per request; [model.NAME] can set its own", between(1, 1 << 31))
+    max_ids: int = request_option(
+        4_000_000,
+        "Most ids and strings per request, over all of its inputs; [model.NAME] can set its own",
+        between(1, 1 << 31),
+        folded=True,
     )
-    max_ids: int = field(
-        default=4_000_000,
-        metadata=option(
-            "Most ids and strings per request, over all of its inputs; [model.NAME] can set its own",
-            between(1, 1 << 31),
-            heading=REQUESTS,
-            folded=True,
-        ),
+    max_cells: int = request_option(
+        1 << 29,
+        "Most values that an imported model's own graph computes per request; [model.NAME] can set its own",
+        between(1, 1 << 40),
+        folded=True,
     )
-    max_cells: int = field(
-        default=1 << 29,
-        metadata=option(
-            "Most values that an imported model's own graph computes per request; [model.NAME] can set its own",
-            between(1, 1 << 40),
-            heading=REQUESTS,
-            folded=True,
-        ),
-    )
-    max_body_bytes: int = field(
-        default=64 << 20,
-        metadata=option(
-            "Largest request body; before and after decompression", between(1, 1 << 32), unit="bytes", heading=REQUESTS
-        ),
+    max_body_bytes: int = request_option(
+        64 << 20, "Largest request body; before and after decompression", between(1, 1 << 32), unit="bytes"
     )
     max_inflation: int = 100
     max_json_bytes: int = 16 << 20

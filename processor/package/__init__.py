@@ -24,7 +24,7 @@ signature   key files, and signatures over bytes
 json_dataclasses  builds dataclasses from parsed JSON
 input_fillers     which inputs a request may leave out, and who fills each of them by a key
 
-Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
+Names load on first use (processor.lazy_names).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.package import item_rows, json_dataclasses, subgraphs
     from freshet_serving.processor.package.combiners import (
         COMBINER_OF_CODE,
         COMBINERS,
@@ -92,8 +93,11 @@ if TYPE_CHECKING:
         NAME,
         OUTPUT_DTYPES,
         PRECISIONS,
+        SCORE,
         SIDES,
         SIGNATURE,
+        USER,
+        WHOLE,
         ExecutableEntry,
         Feature,
         File,
@@ -138,11 +142,8 @@ if TYPE_CHECKING:
         FLOPS,
         MATRIX,
         ROWS,
-        SCORE,
-        USER,
         USER_STATE,
         USER_TENSOR,
-        WHOLE,
         GraphInput,
         Subgraph,
         batch_symbol,
@@ -198,77 +199,4 @@ if TYPE_CHECKING:
         sha256,
     )
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "combiners": "COMBINERS COMBINER_OF_CODE DIVIDED_SUMS NOT_COMBINED ROOT_DIVIDED_SUMS",
-            "delta": (
-                "MAX_DELTA_NBYTES MAX_TIME_S MOST_IN_ROW SUFFIX Delta DeltaBytes DeltaRun TableDelta "
-                "parse_delta read_delta read_delta_file rows_of_file stream_delta write_delta"
-            ),
-            "entities": "DEFAULT DROP NOT_GIVEN UNKNOWN EntityEntry",
-            "entity_records": (
-                "Records column_specs derived longest_read names_keys pack_records record_layout unpack_records"
-            ),
-            "format1": "USER_VECTOR side_columns",
-            "input_fillers": "UNREAD InputFiller missing_input",
-            "manifest": (
-                "FORMAT_2 ITEM_IDS MAX_MANIFEST_NBYTES RANKED_OUTPUTS SCORES SIGNED Manifest TrustedRecordPrefix "
-                "ranks_items validate"
-            ),
-            "manifest_checks": "MAX_TENSOR_NUMBERS",
-            "manifest_entries": (
-                "FLOATS FORMAT_1 KEY_ID KINDS MAX_RANK NAME OUTPUT_DTYPES PRECISIONS SIDES SIGNATURE "
-                "ExecutableEntry Feature File Input Output StageEntry TableEntry feature_width"
-            ),
-            "record_texts": "text_nbytes",
-            "replies": (
-                "CLASSIFY DEFAULT_SIGNATURE INTEGERS MAX_LABELS MAX_SIGNATURES PIECES PIECE_BITS "
-                "PREDICT REGRESS STRING ServingSignature joined labelled labels_of"
-            ),
-            "sections": "section_lines",
-            "sequences": (
-                "KEEPS MAX_EVENTS SEQUENCE TIME_UNITS SequenceColumn SequenceEntry dense_sequences expected_lists"
-            ),
-            "signature": "PublicKey Signer new_key",
-            "stage_entries": "GrowthTerm StageGrowth StageLookup weight_rows",
-            "subgraphs": (
-                "FEATURES FLOPS MATRIX ROWS SCORE USER USER_STATE USER_TENSOR WHOLE GraphInput Subgraph "
-                "batch_symbol columns divided role shorter shorter_lengths undivided undivided_name "
-                "user_features"
-            ),
-            "tensors": (
-                "ALIGNMENT RECORD ROW_TYPES SCALED STORED_TYPES Tensors all_below array_crc32 crc32 "
-                "file_crc32 header_checksum map_file parse_tensors write_tensors"
-            ),
-            "transform_rules": "shape_of",
-            "transforms": ("FORMAT HASHES MAX_CROSSED MAX_HASHED_ROWS ColumnShape Transform codes_a_value"),
-            "whole_files": (
-                "atomic_file durable_file exclusive_file fd_sha256 file_sha256 followed fsync_folder give_name "
-                "hidden_beside inside open_regular read_file same_content sha256"
-            ),
-        },
-    )
-
-__all__ = [
-    "ALIGNMENT", "CLASSIFY", "COMBINERS", "COMBINER_OF_CODE", "DEFAULT", "DEFAULT_SIGNATURE", "DIVIDED_SUMS", "DROP",
-    "FEATURES", "FLOATS", "FLOPS", "FORMAT", "FORMAT_1", "FORMAT_2", "HASHES", "INTEGERS", "ITEM_IDS", "KEEPS",
-    "KEY_ID", "KINDS", "MATRIX", "MAX_CROSSED", "MAX_DELTA_NBYTES", "MAX_EVENTS", "MAX_HASHED_ROWS", "MAX_LABELS",
-    "MAX_MANIFEST_NBYTES", "MAX_RANK", "MAX_SIGNATURES", "MAX_TENSOR_NUMBERS", "MAX_TIME_S", "MOST_IN_ROW", "NAME",
-    "NOT_COMBINED", "NOT_GIVEN", "OUTPUT_DTYPES", "PIECES", "PIECE_BITS", "PRECISIONS", "PREDICT", "RANKED_OUTPUTS",
-    "RECORD", "REGRESS", "ROOT_DIVIDED_SUMS", "ROWS", "ROW_TYPES", "SCALED", "SCORE", "SCORES", "SEQUENCE", "SIDES",
-    "SIGNATURE", "SIGNED", "STORED_TYPES", "STRING", "SUFFIX", "TIME_UNITS", "UNKNOWN", "UNREAD", "USER", "USER_STATE",
-    "USER_TENSOR", "USER_VECTOR", "WHOLE", "ColumnShape", "Delta", "DeltaBytes", "DeltaRun", "EntityEntry",
-    "ExecutableEntry", "Feature", "File", "GraphInput", "GrowthTerm", "Input", "InputFiller", "Manifest", "Output",
-    "PublicKey", "Records", "SequenceColumn", "SequenceEntry", "ServingSignature", "Signer", "StageEntry",
-    "StageGrowth", "StageLookup", "Subgraph", "TableDelta", "TableEntry", "Tensors", "Transform",
-    "TrustedRecordPrefix", "all_below", "array_crc32", "atomic_file", "batch_symbol", "codes_a_value", "column_specs",
-    "columns", "crc32", "dense_sequences", "derived", "divided", "durable_file", "exclusive_file", "expected_lists",
-    "fd_sha256", "feature_width", "file_crc32", "file_sha256", "followed", "fsync_folder", "give_name",
-    "header_checksum", "hidden_beside", "inside", "item_rows", "joined", "json_dataclasses", "labelled", "labels_of",
-    "longest_read", "map_file", "missing_input", "names_keys", "new_key", "open_regular", "pack_records",
-    "parse_delta", "parse_tensors", "ranks_items", "read_delta", "read_delta_file", "read_file", "record_layout",
-    "role", "rows_of_file", "same_content", "section_lines", "sha256", "shape_of", "shorter", "shorter_lengths",
-    "side_columns", "stream_delta", "subgraphs", "text_nbytes", "undivided", "undivided_name", "unpack_records",
-    "user_features", "validate", "weight_rows", "write_delta", "write_tensors",
-]  # fmt: skip
+    __getattr__ = lazy_names(__name__, __file__)

@@ -11,12 +11,9 @@ and a request sends all of a transform's inputs or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.package.transforms import Transform
 
 PREFIX = "entities."
 MAX_ENTITIES = 64
@@ -24,29 +21,6 @@ NOT_GIVEN, MAX_TEXT_NBYTES = -1, 4 * 4096
 DEFAULT, DROP, MARK = "default", "drop", "mark"
 UNKNOWN = (DEFAULT, DROP, MARK)
 """Policies for a row whose key has no record: missing values; no place in the reply; or missing values and a note."""
-
-
-class EntityModel(Protocol):
-    """A manifest (processor.package.manifest), as far as entities go."""
-
-    @property
-    def inputs(self) -> Sequence[Any]: ...
-    @property
-    def sources(self) -> Sequence[Any]: ...
-    @property
-    def features(self) -> Sequence[Any]: ...
-    @property
-    def tables(self) -> Sequence[Any]: ...
-    @property
-    def transforms(self) -> Sequence[Transform]: ...
-    @property
-    def stage(self) -> Any: ...
-    @property
-    def filled(self) -> Mapping[str, Any]: ...
-    @property
-    def copies(self) -> Mapping[str, str]: ...
-    @property
-    def entities(self) -> Sequence[EntityEntry]: ...
 
 
 @dataclass(frozen=True, slots=True)

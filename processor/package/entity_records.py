@@ -38,11 +38,11 @@ from freshet_serving.processor.package.entities import (
     NOT_GIVEN,
     UNKNOWN,
     EntityEntry,
-    EntityModel,
 )
 from freshet_serving.processor.package.manifest_checks import want
 from freshet_serving.processor.package.manifest_entries import DTYPES, Input
 from freshet_serving.processor.package.record_texts import NOT_KEPT, TextColumn, check_texts, pack_texts, unpack_texts
+from freshet_serving.processor.package.subgraphs import Described
 from freshet_serving.processor.package.tensors import RECORD
 from freshet_serving.processor.package.transforms import Transform, codes_a_value
 
@@ -88,7 +88,7 @@ class RecordLayout(NamedTuple):
     words: int
 
 
-def column_specs(manifest: EntityModel, entity: EntityEntry) -> list[Input]:
+def column_specs(manifest: Described, entity: EntityEntry) -> list[Input]:
     """Return the columns of an entity's records, in their order there."""
     return [*(spec for spec in manifest.inputs if spec.name in entity.inputs), *entity.further]
 
@@ -98,7 +98,7 @@ def names_keys(entity: EntityEntry) -> bool:
     return any(spec.name == entity.key for spec in entity.filters)
 
 
-def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
+def derived(manifest: Described, entity: EntityEntry) -> list[Transform]:
     """Return the transforms of an entity's inputs alone, in order; raise BadInput if one reads other inputs as well."""
     names, transforms = set(entity.inputs), []
     for transform in manifest.transforms:
@@ -116,7 +116,7 @@ def derived(manifest: EntityModel, entity: EntityEntry) -> list[Transform]:
     return transforms
 
 
-def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordField]:
+def record_fields(manifest: Described, entity: EntityEntry) -> list[RecordField]:
     """Return the fields of an entity's records, in the order of their words."""
     names = {*entity.inputs, *(t.name for t in derived(manifest, entity))}
     seeds = {t.name: t.hash_seed for t in manifest.tables}
@@ -132,7 +132,7 @@ def record_fields(manifest: EntityModel, entity: EntityEntry) -> list[RecordFiel
     return _placed(fields, 0)
 
 
-def record_layout(manifest: EntityModel, entity: EntityEntry) -> RecordLayout:
+def record_layout(manifest: Described, entity: EntityEntry) -> RecordLayout:
     sources = record_fields(manifest, entity)
     bound_words = _even(sum(f.words for f in sources))
     if entity.text_nbytes < 0:
@@ -166,7 +166,7 @@ def _even(words: int) -> int:
     return words + words % 2
 
 
-def longest_read(manifest: EntityModel, source: str) -> int:
+def longest_read(manifest: Described, source: str) -> int:
     """Return how many of a ragged source's first values features read; 0 for all of them."""
     codes = next((codes_a_value(t) for t in manifest.transforms if t.name == source), 1)
     most = [f.max_length * codes for f in manifest.features if f.input == source]
@@ -174,7 +174,7 @@ def longest_read(manifest: EntityModel, source: str) -> int:
 
 
 def pack_records(
-    manifest: EntityModel, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
+    manifest: Described, entity: EntityEntry, sources: Mapping[str, Column], rows: int, hash_strings: HashStrings
 ) -> Records:
     """Return the records of n keys, int32 [n, words], from its columns and the transforms derived of its inputs.
 
@@ -213,7 +213,7 @@ def pack_records(
 
 
 def unpack_records(
-    manifest: EntityModel, entity: EntityEntry, records: Records, names: Collection[str]
+    manifest: Described, entity: EntityEntry, records: Records, names: Collection[str]
 ) -> dict[str, Column]:
     """Return the named columns that all records, int32 [n, words], hold as given; BadInput for bad records."""
     layout = record_layout(manifest, entity)
@@ -262,7 +262,7 @@ def _lists(
     return records
 
 
-def check_records(manifest: EntityModel, table: str, rows: Records) -> None:
+def check_records(manifest: Described, table: str, rows: Records) -> None:
     """Raise BadInput for records from a file, int32 [n, words], that pack_records() does not make."""
     entity = first_of(e for e in manifest.entities if e.table == table)
     layout = record_layout(manifest, entity)
@@ -291,7 +291,7 @@ def _check_kept(entity: EntityEntry, layout: RecordLayout, words: Records) -> No
         )
 
 
-def validate_entities(m: EntityModel) -> None:
+def validate_entities(m: Described) -> None:
     """Raise BadInput unless the entities agree with the inputs, the features and the tables."""
     inputs, tables = {i.name: i for i in m.inputs}, {t.name: t for t in m.tables}
     records = {t.name for t in m.tables if t.dtype == RECORD}

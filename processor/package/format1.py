@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.manifest_entries import FORMAT_1
-from freshet_serving.processor.package.subgraphs import SCORE, USER, WHOLE, Described, Subgraph, divided
+from freshet_serving.processor.package.manifest_entries import FORMAT_1, SCORE, USER, WHOLE
+from freshet_serving.processor.package.subgraphs import Described, Subgraph, divided
 
 ROLES = ("whole", "user", "candidate")
 USER_VECTOR = "u"

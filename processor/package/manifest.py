@@ -28,6 +28,7 @@ from freshet_serving.processor.package.manifest_entries import (
     NAME,
     OUTPUT_DTYPES,
     PRECISIONS,
+    SCORE,
     SIGNATURE,
     ExecutableEntry,
     Feature,
@@ -51,7 +52,7 @@ from freshet_serving.processor.package.replies import (
 from freshet_serving.processor.package.sections import check_sections, dump_sections, filled_by, parse_sections
 from freshet_serving.processor.package.sequences import UNSCALED, SequenceEntry
 from freshet_serving.processor.package.stage_entries import StageLookup
-from freshet_serving.processor.package.subgraphs import SCORE, Subgraph, subgraphs, undivided
+from freshet_serving.processor.package.subgraphs import Subgraph, subgraphs, undivided
 from freshet_serving.processor.package.tensors import RECORD, STORED_TYPES
 from freshet_serving.processor.package.transforms import MAX_TRANSFORMS, ColumnShape, Transform
 

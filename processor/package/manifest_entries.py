@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from freshet_serving.processor.package.replies import STRING
 from freshet_serving.processor.package.stage_entries import StageGrowth, StageLookup
-from freshet_serving.processor.package.subgraphs import SCORE
 
 KINDS = ("id", "string", "float", "ids", "strings")
 FLOATS = "floats"
 SIDES = ("user", "item", "context")
+SCORE, USER, WHOLE = "score", "user", "whole"
 DTYPES = ("int64", "float32", "string")
 MAX_RANK = 8
 WHOLES = ("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")

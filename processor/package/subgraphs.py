@@ -20,11 +20,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
+from freshet_serving.processor.package.entities import EntityEntry
+from freshet_serving.processor.package.input_fillers import InputFiller
+from freshet_serving.processor.package.manifest_entries import (
+    SCORE,
+    USER,
+    WHOLE,
+    ExecutableEntry,
+    Feature,
+    Input,
+    Output,
+    StageEntry,
+    TableEntry,
+)
 from freshet_serving.processor.package.sequences import SEQUENCE, SequenceEntry
+from freshet_serving.processor.package.transforms import Transform
 
-SUBGRAPHS = SCORE, USER, WHOLE = "score", "user", "whole"
 ROWS, REQUESTS = "rows", "requests"
 _SHORTER = re.compile(rf"({SCORE}|{USER})-length([1-9][0-9]{{0,8}})")
 FLOPS = "flops"
@@ -69,37 +82,19 @@ class Subgraph:
         return [name for i in self.inputs if i.source == FEATURES for name in i.features]
 
 
-class FeatureColumns(Protocol):
-    """A feature as far as its columns go (processor.package.manifest.Feature)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def input(self) -> str: ...
-    @property
-    def side(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-
-
-class OutputColumns(Protocol):
-    """An output as far as its columns go (processor.package.manifest.Output)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def columns(self) -> int: ...
-
-
 class Described(Protocol):
-    """A manifest (processor.package.manifest.Manifest) as far as its dense graph goes."""
+    """A manifest (processor.package.manifest.Manifest) as far as its graphs and entities go."""
 
     @property
-    def features(self) -> Sequence[FeatureColumns]: ...
+    def inputs(self) -> Sequence[Input]: ...
     @property
-    def outputs(self) -> Sequence[OutputColumns]: ...
+    def sources(self) -> Sequence[Input]: ...
+    @property
+    def features(self) -> Sequence[Feature]: ...
+    @property
+    def tables(self) -> Sequence[TableEntry]: ...
+    @property
+    def outputs(self) -> Sequence[Output]: ...
     @property
     def width(self) -> int: ...
     @property
@@ -107,12 +102,19 @@ class Described(Protocol):
     @property
     def sequences(self) -> Sequence[SequenceEntry]: ...
     @property
-    def executables(self) -> Sequence[Any]: ...
+    def transforms(self) -> Sequence[Transform]: ...
+    @property
+    def stage(self) -> StageEntry | None: ...
+    @property
+    def entities(self) -> Sequence[EntityEntry]: ...
+    @property
+    def filled(self) -> Mapping[str, InputFiller]: ...
+    @property
+    def copies(self) -> Mapping[str, str]: ...
+    @property
+    def executables(self) -> Sequence[ExecutableEntry]: ...
     @property
     def format(self) -> str: ...
-
-
-AnyFeature = TypeVar("AnyFeature", bound=FeatureColumns)
 
 
 def subgraphs(manifest: Described) -> dict[str, Subgraph]:
@@ -125,7 +127,7 @@ def shorter(name: str, length: int) -> str:
 
 
 def role(name: str) -> tuple[str, int]:
-    """Return which of SUBGRAPHS a name is of, and the most events of a history; 0 for any number."""
+    """Return which of SCORE, USER and WHOLE a name is of, and the most events of a history; 0 for any number."""
     match = _SHORTER.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, 0)
 
@@ -194,17 +196,17 @@ def _parts(
     )
 
 
-def _matrix(batch: str, features: Sequence[FeatureColumns]) -> GraphInput:
+def _matrix(batch: str, features: Sequence[Feature]) -> GraphInput:
     width = sum(f.width for f in features)
     return GraphInput(MATRIX, [batch, width], FEATURES, [f.name for f in features])
 
 
-def user_features(features: Sequence[AnyFeature]) -> list[AnyFeature]:
+def user_features(features: Sequence[Feature]) -> list[Feature]:
     """Return the user's features among these, in the order of their columns."""
     mixed = {f.input for f in features if f.side != "user"}
     return sorted((f for f in features if f.input not in mixed), key=lambda f: f.offset)
 
 
-def columns(features: Sequence[FeatureColumns]) -> list[int]:
+def columns(features: Sequence[Feature]) -> list[int]:
     """Return the columns of the whole graph's matrix that these features have, in order."""
     return [column for f in features for column in range(f.offset, f.offset + f.width)]

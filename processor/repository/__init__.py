@@ -18,7 +18,7 @@ envelope          signed envelope of files that are replaced when they change
 keyring           signing key and trusted keys
 trust_memory      memory of what was trusted, across restarts
 
-Names load on first use (processor.lazy_names); a type checker reads the imports, and a test compares the two.
+Names load on first use (processor.lazy_names).
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ from typing import TYPE_CHECKING
 from freshet_serving.processor.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from freshet_serving.processor.repository import (
+        log,
+        model_repository,
+        storage,
+        version_folders,
+        version_record,
+        version_records,
+    )
     from freshet_serving.processor.repository.erasures import MOST_KEY_NBYTES, Erasures, number_of
     from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring, check_downgrade
     from freshet_serving.processor.repository.log.chain_record import (
@@ -129,56 +137,4 @@ if TYPE_CHECKING:
         parse_warmup,
     )
 else:
-    __getattr__ = lazy_names(
-        __name__,
-        {
-            "erasures": "MOST_KEY_NBYTES Erasures number_of",
-            "keyring": "NO_KEYS Keyring check_downgrade",
-            "log.chain_record": (
-                "CHAIN DELTA HOLD MAX_REASON RELEASE REPAIR ROLLBACK ChainRecord delta_digest root_digest root_hash"
-            ),
-            "log.change_log": "ChangeLog DurableDelta",
-            "log.contents": "NO_SCALES TableChanges VersionContents narrowed open_snapshot stored widened",
-            "log.damage": "find_damage find_damaged_file repair",
-            "log.difference": (
-                "Difference Float32s Int64s bits differs lookup_of part_difference places_of "
-                "restores_part table_difference"
-            ),
-            "log.dropped_deltas": "FOR_GOOD DroppedDeltas UnrecordedDelta unrecorded_deltas",
-            "log.history": "ChainLink History",
-            "log.pruning": "prunable unfinished",
-            "log.re_signing": "check_version re_sign",
-            "mapped_file": "BYTES CHANGES SIZES is_written_to",
-            "model_repository": "FILE_SUFFIXES SAVED_MODEL Repository check_name listed unknown_model",
-            "opening": "SCHEMES address_parts is_address open_repository storage_of",
-            "storage": "FolderWatch Identity VersionStorage identity_of",
-            "trainer_report": ("MAX_TRAINER_NBYTES TrainerReport TrainerState parse_trainer_report without_values"),
-            "trust_memory": "TrustMemory default_memory",
-            "version": (
-                "CANDIDATES DELTAS DENSE GRAPH MANIFEST SNAPSHOTS TRAINER WARMUP SnapshotManifest "
-                "VersionReader table_file"
-            ),
-            "version_record": "WITHDRAW VersionRecord",
-            "version_records": "WITHDRAWN",
-            "version_writer": "VersionWriter add_file sealed",
-            "warmup": ("GENERATION INPUT METADATA OUTPUT REQUEST ROW TIME carry_warmup dump_warmup parse_warmup"),
-        },
-    )
-
-__all__ = [
-    "BYTES", "CANDIDATES", "CHAIN", "CHANGES", "DELTA", "DELTAS", "DENSE", "FILE_SUFFIXES", "FOR_GOOD",
-    "GENERATION", "GRAPH", "HOLD", "INPUT", "MANIFEST", "MAX_REASON", "MAX_TRAINER_NBYTES",
-    "METADATA", "MOST_KEY_NBYTES", "NO_KEYS", "NO_SCALES", "OUTPUT", "RELEASE", "REPAIR", "REQUEST", "ROLLBACK",
-    "ROW", "SAVED_MODEL", "SCHEMES", "SIZES", "SNAPSHOTS", "TIME", "TRAINER", "WARMUP", "WITHDRAW", "WITHDRAWN",
-    "ChainLink", "ChainRecord", "ChangeLog", "Difference", "DroppedDeltas", "DurableDelta", "Erasures", "Float32s",
-    "FolderWatch", "History", "Identity", "Int64s", "Keyring", "Repository", "SnapshotManifest", "TableChanges",
-    "TrainerReport", "TrainerState", "TrustMemory", "UnrecordedDelta", "VersionContents", "VersionReader",
-    "VersionRecord", "VersionStorage", "VersionWriter", "add_file", "address_parts", "bits", "carry_warmup",
-    "check_downgrade", "check_name", "check_version", "default_memory", "delta_digest", "differs", "dump_warmup",
-    "find_damage", "find_damaged_file", "identity_of", "is_address", "is_written_to", "listed", "log", "lookup_of",
-    "model_repository", "narrowed", "number_of", "open_repository", "open_snapshot", "parse_trainer_report",
-    "parse_warmup", "part_difference", "places_of", "prunable", "re_sign", "repair", "restores_part", "root_digest",
-    "root_hash", "sealed", "storage", "storage_of", "stored", "table_difference", "table_file",
-    "unfinished", "unknown_model", "unrecorded_deltas", "version_folders", "version_record", "version_records",
-    "widened", "without_values",
-]  # fmt: skip
+    __getattr__ = lazy_names(__name__, __file__)

@@ -27,44 +27,31 @@ computing = partial(option, heading=COMPUTING, folded=True)
 class SessionOptions:
     """The options of a process's sessions, which apply to groups that do not override them."""
 
-    sessions: int = field(
-        default=0,
-        metadata=computing(
-            "Sessions of each serving process; if sessions is set and workers is not, there is one process",
-            between(0, MAX_SESSIONS, "one per core"),
-        ),
+    sessions: int = computing(
+        0,
+        "Sessions of each serving process; if sessions is set and workers is not, there is one process",
+        between(0, MAX_SESSIONS, "one per core"),
     )
-    threads_per_session: int = field(
-        default=1, metadata=computing("Threads for one run of an executable", between(1, 256))
+    threads_per_session: int = computing(1, "Threads for one run of an executable", between(1, 256))
+    device_stages: int = computing(
+        0, "Threads that run the rows of several sessions in one large batch; for GPUs", between(0, 64, "none")
     )
-    device_stages: int = field(
-        default=0,
-        metadata=computing(
-            "Threads that run the rows of several sessions in one large batch; for GPUs", between(0, 64, "none")
-        ),
+    device_rows_mb: int = computing(
+        0,
+        "Memory of a GPU for the rows of a version, which the GPU then gathers itself",
+        between(0, 1 << 24, "none"),
+        unit="MiB",
     )
-    device_rows_mb: int = field(
-        default=0,
-        metadata=computing(
-            "Memory of a GPU for the rows of a version, which the GPU then gathers itself",
-            between(0, 1 << 24, "none"),
-            unit="MiB",
-        ),
+    batch_window_us: float = computing(
+        0.0,
+        "Longest wait for a batch to grow; with 0 an idle session takes all waiting requests",
+        between(0, 10_000_000),
+        unit="microseconds",
     )
-    batch_window_us: float = field(
-        default=0.0,
-        metadata=computing(
-            "Longest wait for a batch to grow; with 0 an idle session takes all waiting requests",
-            between(0, 10_000_000),
-            unit="microseconds",
-        ),
-    )
-    max_queue_rows: int = field(
-        default=QUEUE_ROWS,
-        metadata=computing(
-            "Candidate rows that may wait, and their ids; the server refuses requests beyond that (load shedding)",
-            between(1, 1 << 31),
-        ),
+    max_queue_rows: int = computing(
+        QUEUE_ROWS,
+        "Candidate rows that may wait, and their ids; the server refuses requests beyond that (load shedding)",
+        between(1, 1 << 31),
     )
 
 
@@ -102,13 +89,11 @@ class GroupConfig:
 class ProcessOptions(SessionOptions):
     """The options of a process's sessions, and of what all its groups share."""
 
-    user_state_mb: int = field(
-        default=0,
-        metadata=computing(
-            "Memory for what was computed of users, to be used again while it is exact; shared by all processes",
-            between(0, 1 << 24, "none"),
-            unit="MiB",
-        ),
+    user_state_mb: int = computing(
+        0,
+        "Memory for what was computed of users, to be used again while it is exact; shared by all processes",
+        between(0, 1 << 24, "none"),
+        unit="MiB",
     )
 
 
@@ -116,9 +101,8 @@ class ProcessOptions(SessionOptions):
 class SessionConfig(ProcessOptions):
     """The options of a process's sessions, with the groups that override them."""
 
-    compute: Compute = field(
-        default="threads",
-        metadata=option("Where sessions run: in their own threads or inline in the event loop", one_of(*COMPUTES)),
+    compute: Compute = option(
+        "threads", "Where sessions run: in their own threads or inline in the event loop", one_of(*COMPUTES)
     )
     groups: Mapping[str, GroupConfig] = field(default_factory=dict)
 

@@ -95,7 +95,7 @@ def test_core_moves_and_is_lent_while_requests_are_answered(tmp_path, processes)
 
 @two_cores
 @pytest.mark.tensorflow
-def test_follower_gives_a_core_back_within_a_second(tmp_path):
+def test_follower_gives_a_core_back_between_a_few_deltas(tmp_path):
     pytest.importorskip("tensorflow", reason="training needs the train extra")
     from freshet_serving.processor.extensions.core_planner.lent_cores import Lender
 
@@ -103,7 +103,7 @@ def test_follower_gives_a_core_back_within_a_second(tmp_path):
     source.send(600)
     trainer = FollowingTrainer(tmp_path, source.path, delta_seconds=0.3)
     trainer.repository.mkdir(exist_ok=True)
-    low, high, took_s = min(available()), max(available()), []
+    low, high, took_s, most_deltas = min(available()), max(available()), [], 0
     lender, stop = Lender(trainer.repository), threading.Event()
     lender.write(frozenset({high}), low)
 
@@ -118,14 +118,17 @@ def test_follower_gives_a_core_back_within_a_second(tmp_path):
         sender.start()
         for _ in range(5):
             for lent in ({high}, set()):
+                deltas = trainer.metrics()["freshet_train_deltas_total"]
                 lender.write(frozenset(lent), low)
                 written_s = time.monotonic()
                 until(lambda lent=lent: affinities(trainer.process.pid) == {frozenset(lent or {low})})
                 took_s.append(time.monotonic() - written_s)
+                most_deltas = max(most_deltas, trainer.metrics()["freshet_train_deltas_total"] - deltas)
             position = trainer.metrics()["freshet_train_position"]
             until(lambda position=position: trainer.metrics()["freshet_train_position"] > position)
         print(f"seconds until all threads had moved: {max(took_s):.3f} at most, {sorted(took_s)[5]:.3f} at the median")
-        assert max(took_s) < 1
+        # A second on an idle machine; on a busy one its deltas are as late as the move.
+        assert most_deltas <= 8
         lender.close()
         until(lambda: affinities(trainer.process.pid) == {available()})
     finally:

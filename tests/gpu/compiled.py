@@ -28,7 +28,7 @@ from freshet_serving.processor.repository.version import GRAPH, VersionReader
 from tests.corpus.entry import FROZEN, read_entry
 from tests.gpu.engines import INPUTS, INSIDE, REFITTED, Refittable
 from tests.gpu.package import folder_of
-from tests.models.zoo.sequence_models import make_trainer, publish
+from tests.models.zoo.sequence_models import publish_untrained
 from tests.support.onnx_weights import with_values
 
 ZOO = ("zoo-deepfm", "zoo-dcn", "zoo-wide-deep", "zoo-mmoe", "zoo-esmm", "zoo-two-tower", "user-once")
@@ -142,7 +142,7 @@ def _version(name: str, folder: Path) -> Path:
         return folder_of(folder)
     folder.mkdir()
     if name in SEQUENCES:
-        publish(make_trainer(name, LENGTH), folder)
+        publish_untrained(name, folder, LENGTH, buckets=(1, 8, BUCKET))
         return folder / "m" / "1"
     entry = read_entry(FROZEN / name)
     return Repository(entry.lay_out(folder, entry.moments[-1])).version(entry.model).folder

@@ -3,17 +3,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.options import above, between, check, default_of, one_of, option, options_of
+from freshet_serving.processor.options import above, between, check, default_of, one_of, option, options_of, required
 
 
 @dataclass
 class Some:
-    name: str = field(metadata=option("Whose", one_of("a", "b")))
-    count: int = field(default=0, metadata=option("How many", between(0, 9, "any")))
-    share: float = field(default=0.5, metadata=option("What part", above(0, 1)))
-    wait_s: float = field(default=0.0, metadata=option("How long", between(0, 60), unit="seconds"))
-    token: str = field(default="", repr=False, metadata=option("Secret", one_of("", "x")))
-    tags: list[str] = field(default_factory=list, metadata=option("Words", empty="all"))
+    name: str = field(metadata=required("Whose", one_of("a", "b")))
+    count: int = option(0, "How many", between(0, 9, "any"))
+    share: float = option(0.5, "What part", above(0, 1))
+    wait_s: float = option(0.0, "How long", between(0, 60), unit="seconds")
+    token: str = option("", "Secret", one_of("", "x"), repr=False)
+    tags: list[str] = option([], "Words", empty="all")
     other: int = 1
 
 
@@ -49,3 +49,9 @@ def test_option_unit_range_and_default_are_described():
         "token": ("none", "One of , x."),
         "tags": ("all", ""),
     }
+
+
+def test_each_instance_has_its_own_list():
+    one, other = Some("a"), Some("a")
+    one.tags.append("x")
+    assert (one.tags, other.tags, Some("a").tags) == (["x"], [], [])

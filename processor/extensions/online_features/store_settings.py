@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from freshet_serving.processor.errors import BadInput, NotReady, nearest
-from freshet_serving.processor.options import between, check, option, options_of, type_name
+from freshet_serving.processor.options import between, check, option, options_of, required, type_name
 
 SINGLE, CLUSTER, SENTINEL, SOCKET = "single", "cluster", "sentinel", "socket"
 SCHEMES = {
@@ -64,27 +64,18 @@ class OnlineStoreSettings:
     """One online store; `name` is what packages call it."""
 
     name: str
-    url: str = field(metadata=option("Address of the store, redis://HOST:PORT/DB"))
-    username: str = field(default="", metadata=option("User of Redis' access control list", empty="the default user"))
-    password_env: str = field(default="", metadata=option("Environment variable with the password"))
-    password_file: str = field(default="", metadata=option("File with the password, read at each new connection"))
-    ca_file: str = field(
-        default="", metadata=option("Certificates that the store's is checked against", empty="the system's")
+    url: str = field(metadata=required("Address of the store, redis://HOST:PORT/DB"))
+    username: str = option("", "User of Redis' access control list", empty="the default user")
+    password_env: str = option("", "Environment variable with the password")
+    password_file: str = option("", "File with the password, read at each new connection")
+    ca_file: str = option("", "Certificates that the store's is checked against", empty="the system's")
+    cert_file: str = option("", "Client certificate")
+    key_file: str = option("", "Private key of the client certificate")
+    pool_size: int = option(16, "Connections of a process to one node: reads at the same time", between(1, 1024))
+    cache_ttl_s: float = option(
+        1.0, "How long features of one entity are served from memory", between(0, 86_400, "no cache"), unit="seconds"
     )
-    cert_file: str = field(default="", metadata=option("Client certificate"))
-    key_file: str = field(default="", metadata=option("Private key of the client certificate"))
-    pool_size: int = field(
-        default=16, metadata=option("Connections of a process to one node: reads at the same time", between(1, 1024))
-    )
-    cache_ttl_s: float = field(
-        default=1.0,
-        metadata=option(
-            "How long features of one entity are served from memory", between(0, 86_400, "no cache"), unit="seconds"
-        ),
-    )
-    cache_bytes: int = field(
-        default=64 << 20, metadata=option("Memory of a process for cached features of one model", between(0, 1 << 40))
-    )
+    cache_bytes: int = option(64 << 20, "Memory of a process for cached features of one model", between(0, 1 << 40))
 
     def __post_init__(self) -> None:
         where = f"online_stores.{self.name[:64]}."

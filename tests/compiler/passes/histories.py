@@ -3,11 +3,13 @@
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
+
 from freshet_serving.compiler.passes.decompose import decompose
 from freshet_serving.compiler.passes.optimise import optimise
 from freshet_serving.processor.package import SequenceEntry
 from freshet_serving.processor.package.sequences import SequenceColumn
-from tests.models.zoo.sequence_models import make_trainer
+from tests.models.zoo.sequence_models import make_trainer, move_weights
 
 NETWORK_LENGTH = 9
 """Most events of the networks' histories."""
@@ -22,8 +24,9 @@ def history(length, dim):
 
 @cache
 def optimised(arch):
-    """(dense graph, manifest) of a network that has learned nothing."""
+    """(dense graph, manifest) of a network of random weights."""
     options = {} if arch == "din" else {"units": 8, "layers": 2}
     trainer = make_trainer(arch, NETWORK_LENGTH, arch == "hstu", True, **options)
+    move_weights(trainer, np.random.default_rng(3))
     dense = decompose(trainer.dense.published())
     return replace(optimise(dense).graph, examples=dense.examples), trainer.manifest

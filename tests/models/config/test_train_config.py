@@ -88,7 +88,9 @@ def test_complete_file_is_parsed(tmp_path):
         FeatureConfig("friends", "ids", "user", 32, "context", "mean", 20),
         FeatureConfig("price", "float", side="item", transform="log1p"),
     ]
-    assert read.train == TrainSettings(256, 2, "adam", 1.0, 0.01, 0.2, seed=7)
+    assert read.train == TrainSettings(
+        batch_rows=256, epochs=2, optimizer="adam", learning_rate=1.0, dense_learning_rate=0.01, holdout=0.2, seed=7
+    )
     assert read.publish == PublishConfig("models", 80000, 2000, 1.5)
 
 

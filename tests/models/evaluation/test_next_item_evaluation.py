@@ -1,6 +1,7 @@
 """`freshet evaluate` ranks what came next among all items: by time, and by each user's last event."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,17 @@ def trained(tmp_path_factory):
     return run.config
 
 
+@pytest.fixture(scope="module")
+def surprised(trained, tmp_path_factory):
+    """The trained file with a log whose last events are at random, so that not every rank is 1."""
+    path, random = tmp_path_factory.mktemp("other") / "log.csv", np.random.default_rng(5)
+    lines = [line.split(",") for line in Path(trained.data.path).read_text().split()]
+    for line in lines[601:]:
+        line[1] = str(100 + random.integers(ITEMS))
+    path.write_text("\n".join(map(",".join, lines)) + "\n")
+    return replace(trained, data=replace(trained.data, path=str(path)))
+
+
 def ranked(config, **given):
     with GenerationScorer(config.publish.repository, "next") as scorer:
         return rank_next_items(scorer, config.data, config, 3, Notes(), **given)[0]
@@ -51,19 +63,21 @@ def plain_ranks(config, rows):
     return np.array(ranks)
 
 
-def test_ranks_are_those_of_a_servers_scores(trained):
+def test_ranks_are_those_of_a_servers_scores(surprised):
     rows = range(780, 800)
-    found, ranks = ranked(trained, skip=780, rows=20).result(), plain_ranks(trained, rows)
+    found, ranks = ranked(surprised, skip=780, rows=20).result(), plain_ranks(surprised, rows)
     assert found.groups == 20
+    assert len(set(ranks)) > 3
     assert found.hit_rate == pytest.approx(np.mean(ranks <= 3))
     assert found.ndcg == pytest.approx(np.where(ranks <= 3, 1 / np.log2(ranks + 1), 0).mean(), abs=1e-6)
 
 
-def test_leave_one_out_ranks_each_users_last_event(trained):
-    last_round = ranked(trained, skip=780)
-    left_out = ranked(trained, leave_one_out=True)
+def test_leave_one_out_ranks_each_users_last_event(surprised):
+    last_round = ranked(surprised, skip=780)
+    left_out = ranked(surprised, leave_one_out=True)
     assert (left_out.targets, left_out.items) == (60, ITEMS)
     assert left_out.result() == last_round.result()
+    assert 0.1 < left_out.result().hit_rate < 0.9
 
 
 def test_rows_beyond_the_log_are_refused(trained):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.tensorflow
 def story(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pairs")
     write_log(folder / "log.csv")
-    config = pairs_config(folder, publish={"delta_rows": 0, "gate": {"mode": "off"}}, train={"epochs": 1})
+    config = pairs_config(folder, publish={"delta_rows": 0, "gate": {"mode": "off"}}, train={"epochs": 15})
     RetrievalRun(config).full()
     return config, folder
 
@@ -53,6 +53,8 @@ def test_ranks_are_those_of_the_served_scores(story):
             gain += 1 / np.log2(place + 1) if place <= 10 else 0.0
     assert ranking.targets == events
     assert ranking.items == ITEMS
+    # By other users' vectors it is that of chance, 10 of 60.
+    assert hits[10] / events > 0.4
     figures = {"recall@10": hits[10] / events, "recall@100": 1.0, "ndcg@10": gain / events}
     # Scores are sigmoids, of which few are equal in float32.
     assert ranking.figures() == pytest.approx(figures, abs=0.03)

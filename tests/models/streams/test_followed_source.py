@@ -164,5 +164,5 @@ def test_stream_status_is_reported(tmp_path):
     stream.send(5, 6, 7)
     arriving = (source := opened(tmp_path, stream)).arriving(5, 0)
     next(arriving)
-    ingest_status = source.ingest_status()
-    assert (ingest_status.rows, ingest_status.waiting, ingest_status.lost, ingest_status.trouble) == (5, 13, 0, "")
+    status = source.ingest_status()
+    assert (status.rows, status.backlog.rows, status.backlog.lost, status.backlog.trouble) == (5, 13, 0, "")

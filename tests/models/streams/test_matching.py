@@ -17,10 +17,8 @@ class Emitted:
     def __init__(self, known):
         self.known = known
 
-    def places(self, keys):
+    def find(self, keys, taken=False):
         return [self.known.get(key) for key in keys]
-
-    find = places
 
 
 def matcher(wait_s=10.0, late_s=100.0, emitted=None, known=None):

@@ -37,7 +37,7 @@ def test_files_of_other_models_count_as_numbers_without_rows(place):
     first = folder.poll(0.0)
     put(place.recordings, recorded_as(2, 2, model="other"), rows(2, model="other"))
     put(place.recordings, recorded_as(3, 3), rows(3))
-    folder._files._next_s = 0.0
+    folder._next_s = 0.0
     assert [segment.rows for segment in folder.poll(0.0)] == [0, 2]
     assert (folder.model, folder.lost_files) == ("ctr", 0)
     with pytest.raises(BadInput, match="--model: expected ctr, as --out was started with"):
@@ -63,7 +63,7 @@ def test_missing_file_numbers_are_lost_until_they_appear(place):
     put(place.recordings, recorded_as(4, 6), rows(4))
     # And a server that has begun anew.
     put(place.recordings, recorded_as(1, 9), rows(9))
-    folder._files._next_s = 0.0
+    folder._next_s = 0.0
     folder.poll(0.0)
     assert folder.lost_files == 1
 

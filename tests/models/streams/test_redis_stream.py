@@ -72,13 +72,13 @@ def test_rows_trimmed_before_reading_are_counted_as_lost(server, tmp_path):
         client.xtrim("clicks", maxlen=20, approximate=False)
     source = opened(server, tmp_path, clock, endless=False)
     assert users(source.batches(64)) == [(n, n + 10) for n in range(20)]
-    assert source.ingest_status().lost == 0
+    assert source.ingest_status().backlog.lost == 0
     add(server, 30, 30)
     with server.client() as client:
         client.xtrim("clicks", maxlen=5, approximate=False)
     clock.advance(2.0)
     assert users(source.batches(64, 20)) == [(n, n + 35) for n in range(20, 25)]
-    assert source.ingest_status().lost == 25
+    assert source.ingest_status().backlog.lost == 25
     source.close()
 
 
@@ -103,14 +103,14 @@ def test_outage_is_reported_and_later_rows_are_read(server, tmp_path):
     assert users([next(arriving)]) == [(n, n) for n in range(10)]
     server.kill()
     assert next(arriving) is None
-    assert source.ingest_status().trouble == "Redis: none: it cannot be reached"
+    assert source.ingest_status().backlog.trouble == "Redis: none: it cannot be reached"
     server.start()
     add(server, 10, 10)
     while (batch := next(arriving)) is None:
         clock.advance(1.0)
         assert clock.now_s() < 100
     assert users([batch]) == [(n, n) for n in range(10, 20)]
-    assert source.ingest_status().trouble == ""
+    assert source.ingest_status().backlog.trouble == ""
     source.close()
 
 

@@ -15,7 +15,9 @@ def columns(count, dim=16):
     return [FeatureConfig(f"c{i}", "id", f"c{i}", dim) for i in range(count)] + [FeatureConfig("price", "float")]
 
 
-NAMED = TrainSettings(100, 1, "adagrad", 0.3, 0.02, initial_accumulator=0.5)
+NAMED = TrainSettings(
+    batch_rows=100, epochs=1, optimizer="adagrad", learning_rate=0.3, dense_learning_rate=0.02, initial_accumulator=0.5
+)
 
 
 def test_settings_in_the_file_are_kept():
@@ -27,7 +29,14 @@ def test_settings_in_the_file_are_kept():
 
 def test_every_omitted_setting_is_chosen():
     settings = chosen(TrainSettings(), columns(3), 100_000)
-    assert settings == TrainSettings(256, 1, "adagrad", 0.1, 0.001, initial_accumulator=1e-6)
+    assert settings == TrainSettings(
+        batch_rows=256,
+        epochs=1,
+        optimizer="adagrad",
+        learning_rate=0.1,
+        dense_learning_rate=0.001,
+        initial_accumulator=1e-6,
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,7 @@ def test_every_omitted_setting_is_chosen():
     [(0, 0, 50), (100, 0, 50), (6040, 0, 32), (6040, 12, 3), (14_681, 0, 14), (192_000, 0, 1), (10**7, 0, 1)],
 )
 def test_next_item_networks_take_fifteen_hundred_steps(histories, batch_rows, epochs):
-    settings = chosen(TrainSettings(batch_rows), columns(3), 10**6, None, histories)
+    settings = chosen(TrainSettings(batch_rows=batch_rows), columns(3), 10**6, None, histories)
     assert settings.epochs == epochs
     assert filled_line(TrainSettings(), settings, 10**6).endswith(f", {epochs} epochs" if epochs > 1 else "rows")
     assert chosen(TrainSettings(epochs=3), columns(3), 10**6, None, histories).epochs == 3
@@ -79,12 +88,14 @@ def test_rare_labels_use_larger_batches_and_lower_dense_rates(rows, ones, batch_
 @pytest.mark.parametrize(("ones", "dense_rate"), [(0.5, 0.003), (0.02, 0.00158), (0.001, 0.0005)])
 def test_network_that_reads_counts_learns_faster_where_labels_are_many(ones, dense_rate):
     counted = [replace(f, counts=True, dim=2) for f in columns(3)]
-    settings = chosen(TrainSettings(512), counted, 200_000, ones)
+    settings = chosen(TrainSettings(batch_rows=512), counted, 200_000, ones)
     assert settings.dense_learning_rate == pytest.approx(dense_rate, rel=0.01)
 
 
 def test_dense_rate_follows_the_batch_size_in_the_file():
-    rates = [chosen(TrainSettings(rows), columns(3), 10_000, 0.02).dense_learning_rate for rows in (32, 128, 512)]
+    rates = [
+        chosen(TrainSettings(batch_rows=rows), columns(3), 10_000, 0.02).dense_learning_rate for rows in (32, 128, 512)
+    ]
     assert rates == pytest.approx([0.0005, 0.001 * (128 * 0.02 * 0.98 / 4) ** 0.5, 0.001])
 
 
@@ -113,7 +124,7 @@ def test_one_line_lists_the_defaults_and_row_count():
     line = filled_line(settings, chosen(settings, columns(3), 8000), 8000)
     assert line == "defaults: adagrad 0.05, network 0.001, batch 32 for 8,000 rows"
     assert filled_line(NAMED, NAMED, 8000) == ""
-    some = TrainSettings(64, 1, "adam", 0.01)
+    some = TrainSettings(batch_rows=64, epochs=1, optimizer="adam", learning_rate=0.01)
     assert filled_line(some, chosen(some, columns(3), None), None) == "defaults: network 0.001"
 
 
@@ -160,7 +171,7 @@ def test_small_table_with_a_clear_signal_needs_one_epoch(share):
     ],
 )
 def test_table_with_its_own_optimizer_gets_a_matching_rate(run, own, rate):
-    table = of_table(TrainSettings(64, 1, run, 0.05), TableConfig(train=own))
+    table = of_table(TrainSettings(batch_rows=64, epochs=1, optimizer=run, learning_rate=0.05), TableConfig(train=own))
     assert table.learning_rate == pytest.approx(rate)
     assert table.optimizer == own.get("optimizer", run)
 
@@ -176,7 +187,7 @@ def test_table_with_its_own_optimizer_gets_a_matching_rate(run, own, rate):
     ],
 )
 def test_rows_of_one_hashed_id_share_the_rate(table, rows):
-    run = TrainSettings(64, 1, "adagrad", 0.06)
+    run = TrainSettings(batch_rows=64, epochs=1, optimizer="adagrad", learning_rate=0.06)
     assert rows_an_id(TableConfig(**table)) == rows
     assert of_table(run, TableConfig(**table)).learning_rate == pytest.approx(0.06 / rows)
     assert of_table(run, TableConfig(**table, train={"learning_rate": 0.3})).learning_rate == 0.3

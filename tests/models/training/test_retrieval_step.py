@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
 from freshet_serving.models.training import retrieval_step
+from freshet_serving.models.training.dense_step import fewest_size
 from tests.models.training.test_retrieval_trainer import make_trainer, pairs
 
 pytestmark = pytest.mark.tensorflow
@@ -24,7 +25,7 @@ def test_filled_up_rows_are_nobodys_candidates(negatives, tmp_path, monkeypatch)
 
 
 def test_sizes_hold_their_rows_and_are_few():
-    sizes = [retrieval_step._size(rows) for rows in range(1, 5000)]
+    sizes = [fewest_size(rows, retrieval_step.FEWEST, retrieval_step.SIZES) for rows in range(1, 5000)]
     assert all(rows <= size for rows, size in enumerate(sizes, 1))
     assert all(size <= max(32, 1.25 * rows + 1) for rows, size in enumerate(sizes, 1))
     assert len(set(sizes)) < 40

@@ -9,7 +9,7 @@ from freshet_serving.models.training import dense_step
 from freshet_serving.models.training.same_histories import SameHistories, _keep_equal
 from freshet_serving.processor.columns import Ragged, take_rows
 from freshet_serving.processor.features.plan import SparsePlan
-from tests.models.zoo.sequence_models import make_batch, make_trainer, manifest
+from tests.models.zoo.sequence_models import make_batch, make_trainer, manifest, move_weights
 
 pytestmark = pytest.mark.tensorflow
 
@@ -86,6 +86,8 @@ def test_rows_of_equal_hashes_and_other_values_are_told_apart():
 def test_step_over_shared_histories_equals_the_plain_step(arch, timed, parts, monkeypatch):
     monkeypatch.setattr(dense_step, "PART_ROWS", ROWS // parts)
     sharing, plain = (make_trainer(arch, LENGTH, timed, arch == "stca") for _ in range(2))
+    for trainer in (sharing, plain):
+        move_weights(trainer, np.random.default_rng(3))
     plain._histories = None
     batch, _ = make_repeating(0, timed=timed, floats=arch == "stca")
     assert sharing.learn(batch) == pytest.approx(plain.learn(batch), abs=1e-6)

@@ -14,10 +14,10 @@ from freshet_serving.models.training.newest_events import RankedEvents
 from freshet_serving.models.training.version_gate import (
     KEPT_MOVES,
     HeldOut,
+    Judgement,
     ServedVersion,
     VersionFigures,
     auc_drop,
-    judge,
     moves_from_notes,
 )
 from freshet_serving.models.training.window_guard import auc_error
@@ -33,6 +33,10 @@ FIGURES = VersionFigures(
     {"price": (12.0, 30.0)},
     ["country"],
 )
+
+
+def judge(*what):
+    return Judgement(*what).verdict()
 
 
 def sigmoid(odds):

@@ -35,12 +35,13 @@ def make_trainer(arch, length, floats=False, counting=ALONE):
 
 
 def learned(arch, length, steps=25, floats=False, counting=ALONE):
+    """A trainer of some batches, as if after a thousand rows: popularity is a share, beside which successors count."""
     trainer = make_trainer(arch, length, floats, counting)
     for seed in range(steps):
         batch = make_batch(32, (length + 1, length // 2, 2, 1, 0), seed, timed=arch == "hstu_next", floats=floats)
         columns = {name: c for name, c in batch.columns.items() if name.startswith("history.")}
         counts = np.maximum(np.diff(columns["history.item"].row_splits) - 1, 0).astype(np.float32)
-        trainer.learn(Batch(columns, counts, None, 40 * seed))
+        trainer.learn(Batch(columns, counts, None, 1_000 + 40 * seed))
     return trainer
 
 
@@ -57,7 +58,8 @@ def counted(rows, target, weights):
         return popularity
     w, a = 1 + 10 * weights[0], 10 * weights[1:]
     mixed = 0.0
-    if len(target) > DIM + 1:
+    # An unknown item has the key of id 0, and has followed nothing.
+    if len(target) > DIM + 1 and popularity > 0:
         count = (len(target) - DIM - 6) // 5
         for number, row in enumerate(rows[::-1][:2]):
             keys, times = row[DIM + 6 :][: 3 * count].reshape(3, count), row[DIM + 6 + 3 * count :].reshape(2, count)
@@ -66,8 +68,8 @@ def counted(rows, target, weights):
     return w * popularity + np.log1p(mixed / np.exp(w * (popularity - 20)))
 
 
-def reference(trainer, arch, columns, length, layers):
-    """Scores one row at a time, as the modules' heads write them."""
+def reference(trainer, arch, columns, length, layers, successors=True):
+    """Scores one row at a time, as the modules' heads write them, or without what followed the newest events."""
     w, found = {name: a.astype(np.float64) for name, a in trainer.dense.weights().items()}, []
     names = ["history.item", "history.action"] + ["history.time"] * (arch == "hstu_next")
     splits = columns["history.item"].row_splits
@@ -75,7 +77,8 @@ def reference(trainer, arch, columns, length, layers):
         newest = slice(max(splits[n], splits[n + 1] - length), splits[n + 1])
         items, actions, *times = (columns[name].values[newest] for name in names)
         rows = table_rows(trainer, "item", items)
-        counts = counted(rows, target, w["mixture/weights"]) if len(target) > DIM else 0.0
+        own = target if successors else target[: DIM + 1]
+        counts = counted(rows, own, w["mixture/weights"]) if len(target) > DIM else 0.0
         if not len(items):
             found.append(counts)
             continue
@@ -100,6 +103,9 @@ def check_trained(trainer, arch, length, lengths, rows, layers, floats=False):
     columns = asked(arch, rows, lengths, floats)
     wanted = reference(trainer, arch, columns, length, layers)
     assert np.ptp(wanted) > 0.1
+    if trainer.rows.successors:
+        lifts = wanted - reference(trainer, arch, columns, length, layers, False)
+        assert lifts.max() > 1e-3
     np.testing.assert_allclose(trainer.score(columns), wanted, atol=1e-5)
     return columns, wanted
 

@@ -91,6 +91,12 @@ def make_trainer(arch, length, timed=False, floats=False, **options):
     return Trainer(made, settings, NetworkConfig(options))
 
 
+def move_weights(trainer, random):
+    """Move all weights at random: some networks begin with layers of zeros, so that a history changes no score."""
+    weights = trainer.dense.weights()
+    trainer.dense.begin_with({name: w + random.normal(0, 0.1, w.shape).astype("f4") for name, w in weights.items()})
+
+
 def learned(arch, length, timed=False, steps=120, **options):
     """A trainer that has learned from histories of several lengths, whose events have a float."""
     trainer = make_trainer(arch, length, timed, True, **options)
@@ -164,14 +170,10 @@ def publish(trainer, folder, buckets=(1, 8, 64), model="m"):
 
 
 def publish_untrained(arch, folder, length, timed=False, buckets=(1, 8), **options):
-    """Publish version 1 of model "m" in the folder, with random rows for the ids of make_batch().
-
-    Weights are moved at random: some networks begin with layers of zeros, so that a history changes no score.
-    """
+    """Publish version 1 of model "m" in the folder, with random rows for the ids of make_batch()."""
     trainer = make_trainer(arch, length, timed, **options)
     random, tables = np.random.default_rng(3), {}
-    weights = trainer.dense.weights()
-    trainer.dense.begin_with({name: w + random.normal(0, 0.1, w.shape).astype("f4") for name, w in weights.items()})
+    move_weights(trainer, random)
     for entry, rows in zip(trainer.manifest.tables, (20, 30, 3)):
         tables[entry.name] = np.arange(rows), random.normal(0, 0.1, (rows, entry.dim)).astype(np.float32)
     folder.mkdir(exist_ok=True)

@@ -5,7 +5,9 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned
+from freshet_serving.models.data.source import Batch
+from freshet_serving.processor.columns import Ragged
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned, reference
 from tests.models.zoo.sequence_models import DIM, dense, norm, softmax
 
 pytestmark = pytest.mark.tensorflow
@@ -30,8 +32,21 @@ def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
 
 
+def test_unknown_item_is_not_lifted_where_item_0_follows():
+    trainer = learned("sasrec_next", LENGTH, 2, counting={"successors": 4})
+    for _ in range(40):
+        alternating = {name: Ragged.of([[1, 0, 1, 0]] * 8) for name in ("history.item", "history.action")}
+        trainer.learn(Batch(alternating, np.full(8, 3, np.float32), None, 2_000))
+    request = {name: Ragged.of([[1]] * 2) for name in ("history.item", "history.action")}
+    request["item"] = np.array([0, 999])
+    lifted, unlifted = (reference(trainer, "sasrec_next", request, LENGTH, layers, s) for s in (True, False))
+    assert lifted[0] > unlifted[0] + 0.1
+    assert lifted[1] == unlifted[1]
+    np.testing.assert_allclose(trainer.score(request), lifted, atol=1e-5)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("length", [256, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_long_histories_score_as_the_reference(length, tmp_path):
     trainer = learned("sasrec_next", length, 2, counting={"successors": 4})
-    check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 12, layers)
+    check_scores(trainer, "sasrec_next", tmp_path / "r", length, (0, 1, 7, 50, length - 1, length), 16, layers)

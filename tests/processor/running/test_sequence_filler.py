@@ -11,7 +11,7 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.package import GraphInput, SequenceEntry
 from freshet_serving.processor.running.sequence_filler import SequenceFill
-from tests.models.zoo.sequence_models import MEAN, SCALE, make_batch, make_trainer, manifest
+from tests.models.zoo.sequence_models import DIM, MEAN, SCALE, make_batch, make_trainer, manifest
 
 pytest.importorskip("tensorflow", reason="the tables are a trainer's")
 
@@ -68,11 +68,13 @@ def test_inputs_of_fewer_places_hold_the_first_ones():
     columns["history.watched"] = Ragged.of([[4, float("nan")]])
     bound = plan.bind_inputs(columns)
     assert plan.longest_history(bound) == 2
-    trainer = make_trainer("hstu", LENGTH, timed=True, floats=True)
-    filled = {}
+    trainer, filled = make_trainer("hstu", LENGTH, timed=True, floats=True), {}
+    for table in ("item", "action"):
+        trainer.own[table].insert(np.arange(5), np.ones(5, np.int64))
     for length in (2, LENGTH):
         wide = entry.columns_of(length)
         filled[length] = written(trainer, bound, GraphInput("history", ["requests", wide]), plan, wide)
     np.testing.assert_array_equal(filled[2], filled[LENGTH][:, kept_columns(entry, 2)])
+    assert filled[2][0, : 2 * DIM].all()
     assert filled[2][0, -2:].tolist() == [30, 0]
     assert filled[2][0, -4:-2].tolist() == [(np.log1p(np.float32(4)) - MEAN) * SCALE, 0]

@@ -93,11 +93,17 @@ def test_processor_with_budgets_keeps_scores_during_maintenance(tmp_path):
         write_delta(folder / "deltas" / f"{step}.safetensors", make_delta(step, list(USERS), tag=step))
     request = PredictRequest("small", make_inputs(range(60)))
     plain = ProcessorConfig(repository=str(tmp_path), sessions=1)
-    tight = ProcessorConfig(repository=str(tmp_path), sessions=1, budgets=Budgets({"small/*": 1}, Path(tmp_path)))
+    budgets = Budgets({"small/*": 1}, Path(tmp_path))
+    tight = ProcessorConfig(repository=str(tmp_path), sessions=1, undo_depth=0, budgets=budgets)
     with Processor.initialize(plain) as processor:
         wanted = processor.process(request).outputs["score"]
     with Processor.initialize(tight) as processor:
-        for _ in range(100):
+        moved = 0
+        for _ in range(30):
+            moved += processor.host.upkeep.maintain()
             np.testing.assert_array_equal(processor.process(request).outputs["score"], wanted)
         (stats,) = model_stats(processor.host)
         assert set(stats.tiers) == {"user", "tag"}
+        assert moved > 3
+        assert stats.tiers["user"].log_nbytes > 0
+        assert stats.tiers["user"].cold_lookups > 0
