@@ -75,8 +75,6 @@ HEAVY_HOMES = (
     "loadtest/bench/training/follow_race.py",
     "loadtest/bench/training/fuxictr_din_side.py",
     "loadtest/bench/training/rectools_side.py",
-    "loadtest/bench/training/event_din_side.py",
-    "loadtest/bench/training/torch_din_side.py",
     "loadtest/bench/training/torch_side.py",
 )
 

@@ -7,25 +7,17 @@ needs           what a benchmark needs from outside, refused in one line
 pairs           two things run in turn, compared pair by pair
 bench_report    the page of `make bench`
 bench_features  `make -C loadtest features`
-history_models  networks over histories of it
 bench_top_items  `make -C loadtest top-items`
 device_feed     `make -C loadtest device-feed`
 foreign_models  `make -C loadtest models`
 event_logs      the logs of `make -C loadtest event-logs`
 bench_useronce  what the user-once division gains
-calibration_rows  rows of practice, and what is compiled with them
-bare            the engine with nothing around it
-bench_engine    the engine against the bare loop
 engine_time     processor time of the engine, in whichever checkout is imported
-compute         computing without a server, in processes of its own
+compute         computing without a server, in processes of its own: the bare loop, the engine
 front           front end and engine in this process
-echo            the fastest that a Python server can be asked to be
-collector       an OpenTelemetry collector that throws spans away
-lookup          lookups against numpy.take, and against an overlay index
-bench_hashing   the hash kernel against the library
+echo            the fastest that a Python server can be asked to be; a collector that throws spans away
 cold_start      `make -C loadtest cold-start`
-startup_time    a start from a snapshot against a fresh version
 words           `make -C loadtest words`: words of docs, lines, options, flags
 """
 
-__all__ = ["calibration_rows"]
+__all__ = ["harness"]

@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import shlex
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from loadtest.bench.bench_report import markdown, summary, unmet
-from loadtest.bench.harness import LAYOUTS, Bench
+from loadtest.bench.harness import Bench
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import RESULTS, keep, machine, origin, stored
 
-RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 SCENARIOS = (
     "saturated", "single", "protocols", "overload", "group", "deltas", "switchover", "neighbour", "observe", "useronce",
     "micro",
 )  # fmt: skip
 ON_DEMAND = ("precision", "layouts", "soak", "before", "chain")
+SHOWN = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
 QUICK = {"rounds": 1, "seconds": 1.0, "micro_rounds": 11, "table_rows": 20_000}
 
 
@@ -43,7 +40,6 @@ def arguments() -> argparse.ArgumentParser:
     add("--seconds", type=float, help=f"length of a turn [{d.seconds:g}]")
     add("--table-rows", type=int, help=f"rows of each of the 26 tables [{d.table_rows}]")
     add("--minutes", type=float, default=d.minutes, help=f"length of the soak [{d.minutes:g}]")
-    add("--layouts", default="", help=f"of {'; '.join(side.name for side in LAYOUTS)}; separated by semicolons [all]")
     add("--serve", default="", metavar="OPTIONS", help='of the server in scenarios that need one, as "--workers 2"')
     add("--before", type=Path, metavar="CHECKOUT", help="scenario before: what this checkout is compared with")
     add("--quick", action="store_true", help="one short turn each: shows that everything works, measures nothing")
@@ -65,7 +61,6 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     options["serve"] = tuple(shlex.split(options["serve"]))
-    options["only_layouts"] = tuple(n.strip() for n in options.pop("layouts").split(";") if n.strip())
     given = {name: value for name, value in options.items() if value is not None}
     given = {**(QUICK if given["quick"] else {}), **given}
     console, made = Console(stderr=True, highlight=False), origin("bench", "BENCH_ARGS", sys.argv[1:])
@@ -82,41 +77,19 @@ def main() -> int:
                 failed.append(name)
                 console.print(f"{name}: {error}", style="red", markup=False)
                 continue
-            about = {"machine": facts, "settings": _settings(bench), "layouts": bench.laid_out, "origin": made}
-            keep(out, {**result.document(), **about})
-    results = write_page(out)
+            about = {
+                "machine": facts,
+                "settings": {name: getattr(bench, name) for name in SHOWN},
+                "layouts": bench.laid_out,
+                "origin": made,
+            }
+            keep(out, "bench", {**result.document(), **about}, (*SCENARIOS, *ON_DEMAND), markdown)
+    results = stored(out, "bench").get("results", [])
     print(summary(results))
     if short := unmet(results):
         print("\nshort of their goal:", *short, sep="\n- ")
     print(f"\n{time.monotonic() - began_s:.0f} s" + (f"; could not be run: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
-
-
-def keep(out: Path, document: dict[str, Any]) -> None:
-    """Puts one result into bench.json, in the place of the last of its scenario."""
-    results = {r["name"]: r for r in stored(out)} | {document["name"]: document}
-    ordered = [results[name] for name in (*SCENARIOS, *ON_DEMAND) if name in results]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "bench.json").write_text(json.dumps({"results": ordered}, indent=1) + "\n")
-
-
-def stored(out: Path) -> list[dict[str, Any]]:
-    """The results that bench.json has."""
-    path = out / "bench.json"
-    return json.loads(path.read_bytes()).get("results", []) if path.exists() else []
-
-
-def write_page(out: Path) -> list[dict[str, Any]]:
-    """bench.md from bench.json; returns the results."""
-    results = stored(out)
-    if results:
-        (out / "bench.md").write_text(markdown(results))
-    return results
-
-
-def _settings(bench: Bench) -> dict[str, Any]:
-    shown = ("rounds", "seconds", "micro_rounds", "table_rows", "quick", "minutes", "serve")
-    return {name: value for name, value in asdict(bench).items() if name in shown}
 
 
 if __name__ == "__main__":

@@ -11,17 +11,13 @@ both. The user's features are read from Redis in every request: their cache is o
 from __future__ import annotations
 
 import argparse
-import asyncio
-import functools
 import json
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +29,15 @@ from rich.console import Console
 
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.training.loop import TrainingRun
-from freshet_serving.processor.engine import InProcessHost, Processor, ProcessorConfig
+from freshet_serving.processor.engine import Processor
 from freshet_serving.processor.extensions.online_features.store_settings import parse_store
-from freshet_serving.serving.front.exchange import ServingContext
-from freshet_serving.serving.front_options import FrontendOptions
-from freshet_serving.serving.http.app import DataApp
-from freshet_serving.serving.http.port import HttpPort, new_loop
-from freshet_serving.serving.http.protocol import PredictProtocol
-from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.telemetry.metrics import Metrics
 from loadtest.bench import needs
+from loadtest.bench.front import FrontEnd
 from loadtest.bench.pairs import Pair, compare
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
-from loadtest.reports.report import machine, opening, origin, store, table
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "loadtest" / "results"
 USERS, ITEMS, EVENTS = 200, 2_000, 6_000
 ITEM_IDS, ITEM_STRINGS, ITEM_FLOATS = 12, 5, 13
 USER_IDS, USER_FLOATS = 3, 3
@@ -59,35 +47,6 @@ ITEM_KINDS = {f"i{n}": "id" for n in range(ITEM_IDS)}
 ITEM_KINDS |= {f"s{n}": "string" for n in range(ITEM_STRINGS)} | {f"x{n}": "float" for n in range(ITEM_FLOATS)}
 USER_KINDS = {f"u{n}": "id" for n in range(USER_IDS)} | {f"v{n}": "float" for n in range(USER_FLOATS)}
 DATATYPES = {"id": "INT64", "string": "BYTES", "float": "FP32"}
-
-
-@contextmanager
-def redis_server(port: int = 0) -> Iterator[int]:
-    """Run a redis-server without persistence on a loopback port; yields the port.
-
-    Args:
-        port: The port; 0 for a free one.
-    """
-    if not port:
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            port = held.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="freshet-redis-") as folder:
-        command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            end_s = time.monotonic() + 30
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    if time.monotonic() > end_s or process.poll() is not None:
-                        raise
-                    time.sleep(0.02)
-            yield port
-        finally:
-            process.kill()
-            process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +74,8 @@ def _columns(kinds: Mapping[str, str], rows: int, random: np.random.Generator) -
     return made
 
 
-def train(folder: Path, values: FeatureValues, timeout_ms: float = 1000) -> Path:
-    """Train the model on clicks whose features are joined by key; returns the repository.
-
-    Args:
-        folder: Folder to write to.
-        values: The features.
-        timeout_ms: How long a request waits for the store.
-    """
+def train(folder: Path, values: FeatureValues) -> Path:
+    """Train the model on clicks whose features are joined by key; returns the repository."""
     random = np.random.default_rng(11)
     pq.write_table(pa.table({"item_id": np.arange(ITEMS), **values.item}), folder / "items.parquet")
     user, item = random.integers(0, USERS, EVENTS), random.integers(0, ITEMS, EVENTS)
@@ -149,7 +102,7 @@ def train(folder: Path, values: FeatureValues, timeout_ms: float = 1000) -> Path
                     "format": "hash",
                     "features": list(USER_KINDS),
                     "types": {name: "int64" if kind == "id" else "double" for name, kind in USER_KINDS.items()},
-                    "timeout_ms": timeout_ms,
+                    "timeout_ms": 1000,
                 }
             },
             "publish": {"repository": str(folder / "repository"), "full_rows": EVENTS, "delta_rows": 0},
@@ -174,14 +127,8 @@ def fill_store(port: int, values: FeatureValues) -> None:
 
 
 def requests(values: FeatureValues, candidates: int, sent: bool, binary: bool) -> Payload:
-    """Predict requests of one user and some items each.
-
-    Args:
-        values: The features.
-        candidates: Items of a request.
-        sent: Whether the requests have every feature, or ids alone.
-        binary: KServe v2 with binary tensors instead of TensorFlow Serving's JSON.
-    """
+    """Predict requests of one user and some items each. sent: they have every feature, not ids alone. binary: KServe v2
+    with binary tensors instead of TensorFlow Serving's JSON."""
     random = np.random.default_rng(candidates)
     made, bodies = [], []
     for number in range(BODIES):
@@ -200,64 +147,15 @@ def requests(values: FeatureValues, candidates: int, sent: bool, binary: bool) -
     return of_requests(made) if binary else Payload("/v1/models/ranker:predict", tuple(bodies))
 
 
-class Connection:
-    """One connection to the front end of this process, with one request at a time."""
-
-    def __init__(self, app: DataApp, loop: asyncio.AbstractEventLoop, port: HttpPort) -> None:
-        self._loop = loop
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        ours.setblocking(False)
-        self._socket = ours
-        loop.run_until_complete(port.adopt(theirs))
-
-    def ask(self, message: bytes) -> bytes:
-        """Send a request; return the whole reply."""
-        return self._loop.run_until_complete(self._ask(message))
-
-    def run(self, messages: Sequence[bytes], count: int) -> None:
-        for number in range(count):
-            self.ask(messages[number % len(messages)])
-
-    def close(self) -> None:
-        self._socket.close()
-
-    async def _ask(self, message: bytes) -> bytes:
-        await self._loop.sock_sendall(self._socket, message)
-        reply = b""
-        while True:
-            reply += await self._loop.sock_recv(self._socket, 1 << 20)
-            head, found, body = reply.partition(b"\r\n\r\n")
-            length = next(
-                int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
-            )
-            if found and len(body) >= length:
-                if not head.startswith(b"HTTP/1.1 200"):
-                    raise SystemExit(body.decode())
-                return reply
-
-
 @contextmanager
-def served(repository: Path, redis_port: int) -> Iterator[tuple[Connection, Processor]]:
+def served(repository: Path, redis_port: int) -> Iterator[FrontEnd]:
     """The model behind the HTTP front end of this process."""
     stores = [parse_store("main", {"url": f"redis://127.0.0.1:{redis_port}/0", "cache_ttl_s": 0})]
-    config = ProcessorConfig(repository=str(repository), compute="inline", online_stores=stores)
-    processor = Processor.initialize(config)
-    lifecycle: Lifecycle[InProcessHost] = Lifecycle()
-    lifecycle.open(processor.host)
-    app = DataApp(ServingContext(lifecycle.part(lambda host: host.predictor), Metrics(lifecycle), FrontendOptions()))
-    loop = new_loop()
-    port = HttpPort(app, None, 1.0, functools.partial(PredictProtocol, data_app=app))
-    port.config.load()
-    port.lifespan = port.config.lifespan_class(port.config)
-    connection = Connection(app, loop, port)
+    front = FrontEnd(repository, None, 1, online_stores=stores)
     try:
-        yield connection, processor
+        yield front
     finally:
-        connection.close()
-        loop.run_until_complete(asyncio.sleep(0.01))
-        loop.close()
-        processor.close()
+        front.close()
 
 
 def dense_ns(processor: Processor, candidates: int) -> float:
@@ -276,74 +174,34 @@ def dense_ns(processor: Processor, candidates: int) -> float:
         return (time.process_time_ns() - began_ns) / 200
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One line of the report.
+def measure(front: FrontEnd, values: FeatureValues, form: str, candidates: int, rounds: int) -> dict[str, Any]:
+    """Compare both kinds of requests; raise SystemExit if their replies differ.
 
-    Attributes:
-        form: json or binary.
-        candidates: Items of a request.
-        by_key_us: Processor time of a request of ids outside the dense executable, in microseconds.
-        sent_us: The same with every feature sent.
-        ratio: Median of by_key_us / sent_us over pairs.
-        low: Lower quartile of the ratio.
-        high: Upper quartile.
-        by_key_nbytes: Bytes of a request of ids.
-        sent_nbytes: Bytes of one with every feature.
+    Returns:
+        Processor time of a request outside the dense executable, of ids by_key and with every feature sent; the median
+        of their ratio over pairs, with quartiles; bytes of a request.
     """
-
-    form: str
-    candidates: int
-    by_key_us: float
-    sent_us: float
-    ratio: float
-    low: float
-    high: float
-    by_key_nbytes: float
-    sent_nbytes: float
-
-
-def measure(
-    connection: Connection, processor: Processor, values: FeatureValues, form: str, candidates: int, rounds: int
-) -> Figures:
-    """Compare both kinds of requests; raise SystemExit if their replies differ."""
     by_key, sent = (requests(values, candidates, full, form == "binary") for full in (False, True))
     sides = [payload.messages("x", {}) for payload in (by_key, sent)]
     for one, other in zip(*sides):
-        if scores(connection.ask(one), form) != scores(connection.ask(other), form):
+        if scores(front.ask(one), form) != scores(front.ask(other), form):
             raise SystemExit(f"{form}, {candidates} items: a request of ids scores otherwise than with its features")
-    dense = dense_ns(processor, candidates)
+    dense, outside_ns = dense_ns(front.processor, candidates), [0]
 
-    def outside(messages: Sequence[bytes]) -> int:
+    def side(messages: Sequence[bytes]) -> None:
         began_ns = time.process_time_ns()
-        connection.run(messages, REQUESTS)
-        return time.process_time_ns() - began_ns - int(dense * REQUESTS)
+        for number in range(REQUESTS):
+            front.ask(messages[number % len(messages)])
+        outside_ns[0] += time.process_time_ns() - began_ns - int(dense * REQUESTS)
 
-    # compare() takes a clock: it advances by what a side took outside the dense executable.
-    clock = _Advancing()
-    pair = Pair(
-        form,
-        lambda: clock.add(outside(sides[0])),
-        lambda: clock.add(outside(sides[1])),
-        REQUESTS,
-        "request",
-    )
-    found = compare(pair, rounds, clock)
-    nbytes = [float(np.mean([len(body) for body in payload.bodies])) for payload in (by_key, sent)]
-    return Figures(form, candidates, found.a_ns / 1e3, found.b_ns / 1e3, found.median, found.low, found.high, *nbytes)
-
-
-class _Advancing:
-    """A clock that is advanced by hand, in nanoseconds."""
-
-    def __init__(self) -> None:
-        self._now_ns = 0
-
-    def __call__(self) -> int:
-        return self._now_ns
-
-    def add(self, ns: int) -> None:
-        self._now_ns += ns
+    # The clock advances by what a side took outside the dense executable.
+    pair = Pair(form, partial(side, sides[0]), partial(side, sides[1]), REQUESTS, "request")
+    found = compare(pair, rounds, lambda: outside_ns[0])
+    by_key_nbytes, sent_nbytes = (float(np.mean([len(body) for body in payload.bodies])) for payload in (by_key, sent))
+    nbytes = {"by_key_nbytes": by_key_nbytes, "sent_nbytes": sent_nbytes}
+    times = {"by_key_us": found.a_ns / 1e3, "sent_us": found.b_ns / 1e3}
+    quartiles = {"ratio": found.ratio.median, "low": found.ratio.low, "high": found.ratio.high}
+    return {"form": form, "candidates": candidates, **times, **quartiles, **nbytes}
 
 
 def scores(reply: bytes, form: str) -> bytes:
@@ -355,16 +213,13 @@ def scores(reply: bytes, form: str) -> bytes:
 def page(results: Mapping[str, Any]) -> str:
     lines = opening("Features by key", __doc__ or "", results)
     rows = []
-    for f in (Figures(**figures) for figures in results["figures"]):
-        most, fewer = AIMS[f.form]
-        aim = f"{most}, 1/{fewer}" if f.candidates == 500 else ""
-        rows.append(
-            [
-                f.form, str(f.candidates), f"{f.by_key_us:.0f}", f"{f.sent_us:.0f}",
-                f"**{f.ratio:.2f}** ({f.low:.2f} to {f.high:.2f})", f"{f.by_key_nbytes:,.0f}",
-                f"{f.sent_nbytes:,.0f}", f"1/{f.sent_nbytes / f.by_key_nbytes:.0f}", aim,
-            ]
-        )  # fmt: skip
+    for f in results["figures"]:
+        most, fewer = AIMS[f["form"]]
+        aim = f"{most}, 1/{fewer}" if f["candidates"] == 500 else ""
+        shown = "{form}|{candidates}|{by_key_us:.0f}|{sent_us:.0f}|**{ratio:.2f}** ({low:.2f} to {high:.2f})"
+        shown += "|{by_key_nbytes:,.0f}|{sent_nbytes:,.0f}"
+        fewer_nbytes = f"1/{f['sent_nbytes'] / f['by_key_nbytes']:.0f}"
+        rows.append([*shown.format_map(f).split("|"), fewer_nbytes, aim])
     heads = ["form", "items", "ids, us", "all sent, us", "ratio", "ids, bytes", "all sent, bytes", "bytes", "aim"]
     return "\n".join([*lines, table(heads, rows), ""])
 
@@ -377,19 +232,18 @@ def main() -> None:
     options = parser.parse_args()
     needs.program("redis-server")
     console, values = Console(), FeatureValues.draw()
-    made = origin("-C loadtest features", "ARGS", sys.argv[1:])
-    results: dict[str, Any] = {"machine": machine(), "origin": made, "figures": []}
-    with tempfile.TemporaryDirectory(prefix="freshet-features-") as folder, redis_server() as port:
+    results = begun("features") | {"figures": []}
+    with tempfile.TemporaryDirectory(prefix="freshet-features-") as place, needs.redis_server(Path(place)) as port:
         fill_store(port, values)
         with console.status("training"):
-            repository = train(Path(folder), values)
-        with served(repository, port) as (connection, processor):
+            repository = train(Path(place), values)
+        with served(repository, port) as front:
             for form in AIMS:
                 for candidates in map(int, options.items.split(",")):
                     with console.status(f"{form}, {candidates} items"):
-                        figures = measure(connection, processor, values, form, candidates, options.rounds)
-                    console.print(f"{form}, {candidates} items: {figures.ratio:.2f} of the time with all sent")
-                    results["figures"].append({name: getattr(figures, name) for name in Figures.__slots__})
+                        figures = measure(front, values, form, candidates, options.rounds)
+                    console.print(f"{form}, {candidates} items: {figures['ratio']:.2f} of the time with all sent")
+                    results["figures"].append(figures)
     store(Path(options.out).parent, Path(options.out).stem, results, page(results))
 
 

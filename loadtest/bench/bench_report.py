@@ -7,7 +7,6 @@ from typing import Any
 
 from loadtest.reports.report import spread, table, told
 
-BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
 
 
@@ -19,7 +18,7 @@ def markdown(results: Iterable[Document]) -> str:
         "Every figure is a ratio of two things measured in turn in one run on one machine: the median over rounds, "
         "from the lower to the upper quartile unless a note says otherwise. Absolute figures are given for "
         "orientation; they are those of a machine that others share.",
-        f"{BEGIN}\n{summary(results)}\n{END}",
+        summary(results),
     ]
     for result in results:
         parts += [f"## {result['title']}", _conditions(result)]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,34 @@ from freshet_serving.processor.package import (
 )
 from freshet_serving.processor.tables.table import ServedTable, packed
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, store, table
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 DIM, ITEMS, SHARED = 50, 100, 8
 SIZES = (100_000, 1_000_000)
 ROUNDS = 15
 SHARES = (1, 10, 50)
 CATEGORIES = [f"category {n}" for n in range(8)]
 """Every other one passes, and of their items so many that a share of all does, in percent."""
+WAYS = {
+    "scan": "scan, one user",
+    "shared": f"scan, {SHARED} users at once",
+    "changed": "scan, one user, after a delta of all rows",
+    "stale": "scan, one user, before the codes of a delta of all rows are made",
+    **{f"filter {share}": f"scan, one user, with a filter that {share} % pass" for share in SHARES},
+    "copy": "product in numpy, the copy ready",
+    "export": "product in numpy, the copy made anew",
+}
+PAIRS = {
+    "copy": "scan / product with a ready copy",
+    "export": "scan / product with a copy made anew",
+    "shared": f"scan for {SHARED} users / for one",
+    "changed": "scan after a delta of all rows / product with a ready copy",
+    "stale": "scan before their codes are made again / product with a ready copy",
+    **{
+        f"filter {share}": f"scan with a filter that {share} % pass / product with a ready copy and a mask"
+        for share in SHARES
+    },
+}
 
 
 def served(rows: int, random: np.random.Generator) -> tuple[ServedTable, Any, RowCodes]:
@@ -150,80 +169,37 @@ def measure(rows: int, rounds: int) -> dict[str, Any]:
     wanted = np.sort(items.export(0)[0][product(copy)])
     if not np.array_equal(np.sort(scan(1)[0].keys), wanted):
         raise RuntimeError("the scan's items are not those of the product")
-    pairs = {
-        "copy": Pair("scan / product with a ready copy", lambda: scan(1), lambda: product(copy), 1, "scan"),
-        "export": Pair(
-            "scan / product with a copy made anew", lambda: scan(1), lambda: product(items.export(0)[1]), 1, "scan"
-        ),
-        "changed": Pair(
-            "scan after a delta of all rows / product with a ready copy",
-            partial(scan_changed, np.array(moved.descriptor()), moved_codes.arrays),
-            lambda: product(copy),
-            1,
-            "scan",
-        ),
-        "stale": Pair(
-            "scan before the codes are made again / product with a ready copy",
-            partial(scan_changed, np.array(stale.descriptor()), stale_codes.arrays),
-            lambda: product(copy),
-            1,
-            "scan",
-        ),
-        **{
-            f"filter {share}": Pair(
-                f"scan with a filter that {share} % pass / product with a ready copy and a mask",
-                partial(scan_filtered, share),
-                partial(masked_product, share),
-                1,
-                "scan",
-            )
-            for share in SHARES
-        },
-        "shared": Pair(f"scan for {SHARED} users / for one", lambda: scan(SHARED), lambda: scan(1), 1, "scan"),
+    ways: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "copy": (lambda: scan(1), lambda: product(copy)),
+        "export": (lambda: scan(1), lambda: product(items.export(0)[1])),
+        "changed": (partial(scan_changed, np.array(moved.descriptor()), moved_codes.arrays), lambda: product(copy)),
+        "stale": (partial(scan_changed, np.array(stale.descriptor()), stale_codes.arrays), lambda: product(copy)),
+        **{f"filter {share}": (partial(scan_filtered, share), partial(masked_product, share)) for share in SHARES},
+        "shared": (lambda: scan(SHARED), lambda: scan(1)),
     }
-    found = {name: compare(pair, rounds, time.process_time_ns) for name, pair in pairs.items()}
-    ratios = {name: [ratio.median, ratio.low, ratio.high] for name, ratio in found.items()}
-    times = {
-        name: found[pair].a_ns for name, pair in (("scan", "copy"), *((n, n) for n in ("shared", "changed", "stale")))
+    found = {
+        name: compare(Pair(PAIRS[name], *sides, 1, "scan"), rounds, time.process_time_ns)
+        for name, sides in ways.items()
     }
-    times |= {"copy": found["copy"].b_ns, "export": found["export"].b_ns}
-    times |= {name: ratio.a_ns for name, ratio in found.items() if name.startswith("filter")}
+    ratios = {name: [each.ratio.median, each.ratio.low, each.ratio.high] for name, each in found.items()}
+    # The scan of one user is the first side of "copy"; of that and of "export" the other side is a product.
+    times = {"scan": found["copy"].a_ns, "copy": found["copy"].b_ns, "export": found["export"].b_ns}
+    times |= {name: each.a_ns for name, each in found.items() if name not in times}
     memory, columns = codes.nbytes / copy.nbytes, shop.columns.nbytes / rows
     ms = {name: ns / 1e6 for name, ns in times.items()}
     return {"rows": rows, "ratios": ratios, "ms": ms, "memory": memory, "columns": columns}
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
     lines = opening("The best items of a whole table", __doc__ or "", results)
-    ways = {
-        "scan": "scan, one user",
-        "shared": f"scan, {SHARED} users at once",
-        "changed": "scan, one user, after a delta of all rows",
-        "stale": "scan, one user, before the codes of a delta of all rows are made",
-        **{f"filter {share}": f"scan, one user, with a filter that {share} % pass" for share in SHARES},
-        "copy": "product in numpy, the copy ready",
-        "export": "product in numpy, the copy made anew",
-    }
     sizes = results["sizes"]
     heads = ["processor time, ms", *(f"{size['rows']:,} items" for size in sizes)]
-    times = [[text, *(f"{size['ms'][way]:.1f}" for size in sizes)] for way, text in ways.items()]
+    times = [[text, *(f"{size['ms'][way]:.1f}" for size in sizes)] for way, text in WAYS.items()]
     lines.append(table(heads, times))
-    pairs = {
-        "copy": "scan / product with a ready copy",
-        "export": "scan / product with a copy made anew",
-        "shared": f"scan for {SHARED} users / for one",
-        "changed": "scan after a delta of all rows / product with a ready copy",
-        "stale": "scan before their codes are made again / product with a ready copy",
-        **{
-            f"filter {share}": f"scan with a filter that {share} % pass / product with a ready copy and a mask"
-            for share in SHARES
-        },
-    }
     heads = ["ratio (quartiles)", *(f"{size['rows']:,} items" for size in sizes)]
     rows = [
         [text, *("{:.2f} ({:.2f} to {:.2f})".format(*size["ratios"][pair]) for size in sizes)]
-        for pair, text in pairs.items()
+        for pair, text in PAIRS.items()
     ]
     kept = (
         f"The codes take {sizes[-1]['memory']:.2f} of the rows' bytes, once for all processes; a copy 1.00 in each. "
@@ -232,16 +208,14 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", table(heads, rows), "", kept, ""])
 
 
-def main(arguments: list[str]) -> None:
-    """Measure, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make -C loadtest top-items", description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    about = {"machine": machine(), "origin": origin("-C loadtest top-items", "ARGS", arguments)}
-    results = about | {"sizes": [measure(rows, options.rounds) for rows in SIZES]}
+    options = parser.parse_args()
+    results = begun("top-items") | {"sizes": [measure(rows, options.rounds) for rows in SIZES]}
     store(options.out, "top-items", results, page(results))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

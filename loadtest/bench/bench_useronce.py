@@ -9,6 +9,7 @@ user's ids and floats once, the item's a row for each candidate.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from freshet_serving.models.bench import FLOATS, HIDDEN, LIMIT, TABLES
 from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.repository.version import VersionReader
 from loadtest.load.encoding import InputTensor, Signature, encode_kserve
 from loadtest.load.payload import Payload, of_requests
 
@@ -42,19 +44,8 @@ def manifest(model: str, side: str, table_rows: int, dim: int) -> Manifest:
                 offset += width
     inputs = [Input(f"{owner}_ids", "int64", columns=n) for owner, n in IDS.items()]
     inputs += [Input(f"{owner}_floats", "float32", columns=n) for owner, n in NUMBERS.items()]
-    return Manifest(
-        model=model,
-        version=1,
-        arch="deepfm",
-        created_at=0.0,
-        inputs=inputs,
-        features=features,
-        tables=[TableEntry(f"c{i}", dim, table_rows) for i in range(TABLES)],
-        outputs=[Output("score")],
-        width=offset,
-        dense={},
-        files={},
-    )
+    tables = [TableEntry(f"c{i}", dim, table_rows) for i in range(TABLES)]
+    return Manifest(model, 1, "deepfm", 0.0, inputs, features, tables, [Output("score")], offset, {}, {})
 
 
 def requests(candidates: int, count: int, table_rows: int) -> list[dict[str, np.ndarray]]:
@@ -75,40 +66,41 @@ def repeated(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def payload(model: str, inputs: list[dict[str, np.ndarray]]) -> Payload:
-    """KServe v2 requests with binary tensors."""
     tensors = [InputTensor(f"{owner}_ids", "INT64", n) for owner, n in IDS.items()]
     tensors += [InputTensor(f"{owner}_floats", "FP32", n) for owner, n in NUMBERS.items()]
     signature = Signature(model, tuple(tensors), ("score",))
     return of_requests([encode_kserve(signature, one) for one in inputs])
 
 
-def write(repository: Path, table_rows: int) -> None:
-    """All models. Needs the train extra."""
+def publish(
+    repository: Path, draft: Manifest, hidden: tuple[int, ...] = HIDDEN, buckets: Sequence[int] = ()
+) -> VersionReader:
+    """Publish a model with the rows of its tables drawn by number. Needs the train extra."""
+    from freshet_serving.compiler.building.compile import BUCKETS
     from freshet_serving.compiler.dense.dense_graph import DenseGraph
     from freshet_serving.models.training.publication import publish_version
     from freshet_serving.models.zoo.deepfm import build
     from freshet_serving.models.zoo.dense_input import DenseInput
 
+    tables = {}
+    for number, entry in enumerate(draft.tables):
+        keys, rows = np.arange(entry.rows, dtype=np.int64), np.empty((entry.rows, entry.dim), np.float32)
+        init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
+        tables[entry.name] = keys, rows
+    graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), hidden, seed=0).scores)
+    return publish_version(repository, draft, tables, graph, buckets or BUCKETS)
+
+
+def write(repository: Path, table_rows: int) -> None:
     repository.mkdir(parents=True, exist_ok=True)
     for dim in DIMS:
-        tables = {}
-        for number in range(TABLES):
-            keys, rows = np.arange(table_rows, dtype=np.int64), np.empty((table_rows, dim), np.float32)
-            init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
-            tables[f"c{number}"] = keys, rows
         for kind in KINDS:
-            draft = manifest(f"{kind}_{dim}", "user" if kind == "once" else "context", table_rows, dim)
-            graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), HIDDEN, seed=0).scores)
-            publish_version(repository, draft, tables, graph)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.bench_useronce", description=__doc__)
-    parser.add_argument("repository", type=Path)
-    parser.add_argument("--table-rows", type=int, default=20_000)
-    arguments = parser.parse_args()
-    write(arguments.repository, arguments.table_rows)
+            publish(repository, manifest(f"{kind}_{dim}", "user" if kind == "once" else "context", table_rows, dim))
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.bench_useronce", description=__doc__)
+    parser.add_argument("repository", type=Path)
+    parser.add_argument("--table-rows", type=int, default=20_000)
+    options = parser.parse_args()
+    write(options.repository, options.table_rows)

@@ -20,34 +20,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from loadtest.load.launch import first_answer, free_ports, port_options, run_freshet
-from loadtest.reports.report import machine, opening, origin, store
+from loadtest.load.processes import cpu_s, tree
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "loadtest" / "results"
 PYTHONS = ("3.11", "3.12", "3.13")
 TIMEOUT_S = 900
 NOBODY = "12345:12345"
 BODY = json.dumps({"inputs": {"ids": [[1] * 26], "floats": [[0.5] * 13]}}).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One start, until its first answer.
-
-    Attributes:
-        how: What was particular about it.
-        wall_s: Seconds.
-        cpu_s: Seconds of processor time of all its processes.
-    """
-
-    how: str
-    wall_s: float
-    cpu_s: float
+Start = dict[str, Any]
+"""One start, until its first answer. how: what was particular; wall_s; cpu_s: of all its processes."""
 
 
 def interpreters() -> dict[str, Path]:
@@ -79,7 +67,6 @@ def wheel_of(tree: Path, folder: Path, python: Path) -> Path:
 
 
 def checkout(revision: str, folder: Path) -> Path:
-    """Lay out an earlier commit."""
     folder.mkdir()
     archive = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
@@ -100,16 +87,7 @@ def install(python: Path, wheel: Path, folder: Path) -> None:
 
 
 def start(how: str, environment: Path, serve: Sequence[str], home: Path | None, body: bytes, model: str) -> Start:
-    """Start a server and wait for its first answer.
-
-    Args:
-        how: What is particular about it.
-        environment: The virtual environment.
-        serve: Options of `freshet serve`, without its ports.
-        home: HOME of the server; None for another user, who has none and may write nowhere.
-        body: Of the request.
-        model: The model that is asked.
-    """
+    """Start a server and wait for its first answer. home: None for another user, who has none and may write nowhere."""
     ports = free_ports(3)
     command = [str(environment / "bin" / "freshet"), "serve", *serve, *port_options(ports)]
     env = {"PATH": "/usr/bin:/bin"}
@@ -123,7 +101,8 @@ def start(how: str, environment: Path, serve: Sequence[str], home: Path | None, 
         if first_answer(ports[0], model, body, lambda: process.poll() is not None, TIMEOUT_S) is None:
             process.kill()
             raise SystemExit(f"cold-start: {how}: no answer: {process.communicate()[1].decode()[-2000:]}")
-        return Start(how, time.monotonic() - began_s, processor_time_s(process.pid))
+        wall_s = time.monotonic() - began_s
+        return {"how": how, "wall_s": wall_s, "cpu_s": cpu_s(tree(process.pid), ended=True)}
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
@@ -141,24 +120,6 @@ def others_can_run(python: Path, user: str = NOBODY) -> bool:
     return subprocess.run([*as_user(user), str(python), "-c", ""], cwd="/", capture_output=True).returncode == 0
 
 
-def processor_time_s(pid: int) -> float:
-    """Return the seconds of a core that a process and its living descendants have used, with those that have ended."""
-    parents: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            used[int(entry.name)] = sum(map(int, fields[11:15]))
-    family = [pid]
-    for member in family:
-        family += parents.get(member, [])
-    return sum(used.get(member, 0) for member in family) / os.sysconf("SC_CLK_TCK")
-
-
 def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path) -> dict[str, Any]:
     """Install a wheel and start it in every way."""
     folder = work / side
@@ -168,7 +129,11 @@ def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path)
     install(python, wheel, environment)
     nbytes = sum(path.stat().st_size for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
     serve = ("--repository", str(repository))
-    starts = [start(how, environment, serve, home, BODY, "bench") for how in ("first", "second")]
+
+    def started(how: str, home: Path | None = home) -> Start:
+        return start(how, environment, serve, home, BODY, "bench")
+
+    starts = [started("first"), started("second")]
     package = next(environment.glob("lib/python*/site-packages/freshet_serving"))
     sample = package / "serving" / "sample"
     if sample.is_dir():
@@ -178,31 +143,30 @@ def measured(side: str, python: Path, wheel: Path, work: Path, repository: Path)
     bundles = package / "processor" / "kernels" / "compiled"
     # An earlier wheel ends in a traceback for this user.
     if bundles.is_dir() and others_can_run(environment / "bin" / "python"):
-        starts.append(start("another user, nothing writable", environment, serve, None, BODY, "bench"))
+        starts.append(started("another user, nothing writable", None))
     if bundles.is_dir():
         shutil.rmtree(bundles)
-        starts.append(start("first, without kernels for this machine", environment, serve, home, BODY, "bench"))
-        starts.append(start("second, without kernels for this machine", environment, serve, home, BODY, "bench"))
+        starts += [started(f"{nth}, without kernels for this machine") for nth in ("first", "second")]
     return {
         "megabytes": nbytes >> 20,
         "wheel_megabytes": wheel.stat().st_size / 2**20,
-        "starts": list(map(asdict, starts)),
+        "starts": starts,
     }
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the report."""
-    lines = opening("Cold start", __doc__ or "", results)
-    lines += ["| Python | wheel | start | seconds | of a processor |", "|---|---|---|--:|--:|"]
-    for side in results["sides"]:
-        for one in side["starts"]:
-            lines.append(
-                f"| {side['python']} | {side['wheel']} | {one['how']} | {one['wall_s']:.1f} | {one['cpu_s']:.1f} |"
-            )
-    lines += ["", "| Python | wheel | wheel, MB | installed, MB |", "|---|---|--:|--:|"]
-    for side in results["sides"]:
-        lines.append(f"| {side['python']} | {side['wheel']} | {side['wheel_megabytes']:.1f} | {side['megabytes']} |")
-    return "\n".join([*lines, ""])
+    starts = [
+        [side["python"], side["wheel"], one["how"], f"{one['wall_s']:.1f}", f"{one['cpu_s']:.1f}"]
+        for side in results["sides"]
+        for one in side["starts"]
+    ]
+    sizes = [
+        [side["python"], side["wheel"], f"{side['wheel_megabytes']:.1f}", side["megabytes"]]
+        for side in results["sides"]
+    ]
+    tables = table(["Python", "wheel", "start", "seconds", "of a processor"], starts)
+    sized = table(["Python", "wheel", "wheel, MB", "installed, MB"], sizes)
+    return "\n".join([*opening("Cold start", __doc__ or "", results), tables, "", sized, ""])
 
 
 def main() -> None:
@@ -211,9 +175,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", choices=PYTHONS, help="only this version; may be repeated")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    results: dict[str, Any] = {
-        "machine": machine(), "origin": origin("-C loadtest cold-start", "ARGS", sys.argv[1:]), "sides": [],
-    }  # fmt: skip
+    results = begun("cold-start") | {"sides": []}
     with tempfile.TemporaryDirectory(prefix="freshet-cold-") as folder:
         work = Path(folder)
         # Another user is to read what lies here.

@@ -1,30 +1,30 @@
 """Computing without a server, in processes of its own: the bare loop, and the engine called as a library.
 
-`python -m loadtest.bench.compute KIND --repository R ...` loads the model, prints `ready`, and for every line of
-seconds on stdin computes that long and prints how many requests it made in how many seconds. Computing starts any
-number of such processes and measures them together.
+`python -m loadtest.bench.compute KIND REPOSITORY CANDIDATES TABLE_ROWS THREADS` loads the model, prints `ready`, and
+for every line of seconds on stdin computes that long and prints how many requests it made in how many seconds.
+ComputeProcesses starts any number of such processes and measures them together.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from freshet_serving.processor.backends.base import Matrix
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
-from loadtest.bench.bare import BareLoop
-from loadtest.load.launch import CommandFailed
+from freshet_serving.processor.features.bound_request import BatchView
+from freshet_serving.processor.versions.control import READERS
+from loadtest.load.launch import LineProcess
 from loadtest.load.payload import bench_count, bench_inputs
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("bare", "engine")
 IN_FLIGHT = 32
 
 
@@ -35,54 +35,63 @@ class ComputeProcesses:
     def __init__(
         self, kind: str, repository: Path, candidates: int, table_rows: int, threads: int, processes: int = 1
     ) -> None:
-        command = [sys.executable, "-m", "loadtest.bench.compute", kind, "--repository", str(repository)]
-        command += ["--candidates", str(candidates), "--table-rows", str(table_rows), "--threads", str(threads)]
-        self._processes = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-            for _ in range(processes)
-        ]
-
-    @property
-    def pids(self) -> list[int]:
-        return [p.pid for p in self._processes]
-
-    def wait(self) -> None:
-        """Waits until all have loaded the model; raises CommandFailed."""
-        for process in self._processes:
-            self._line(process)
+        words = map(str, (kind, repository, candidates, table_rows, threads))
+        command = [sys.executable, "-m", "loadtest.bench.compute", *words]
+        self._processes = [LineProcess(command, "computing without a server", cwd=ROOT) for _ in range(processes)]
 
     def measure(self, seconds: float) -> float:
         """Requests a second of all processes together."""
         for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{seconds}\n")
-            process.stdin.flush()
-        return sum(found["requests"] / found["seconds"] for found in map(self._line, self._processes))
+            process.write(str(seconds))
+        found = [json.loads(process.read()) for process in self._processes]
+        return sum(float(each["requests"] / each["seconds"]) for each in found)
 
-    def close(self) -> None:
+    def __enter__(self) -> ComputeProcesses:
+        """Waits until all have loaded the model; raises CommandFailed."""
         for process in self._processes:
-            process.kill()
-            process.communicate()
+            process.read()
+        return self
 
-    @staticmethod
-    def _line(process: subprocess.Popen[str]) -> dict[str, float]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise CommandFailed("computing without a server: the process ended")
-        found: dict[str, float] = json.loads(line)
-        return found
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.close()
 
 
-@contextlib.contextmanager
-def computing(*arguments: Any, **options: Any) -> Iterator[ComputeProcesses]:
-    """A Computing that is ready; ended with the block."""
-    processes = ComputeProcesses(*arguments, **options)
-    try:
-        processes.wait()
-        yield processes
-    finally:
-        processes.close()
+class BareLoop:
+    """The buffers of one thread, and the batches that it computes again and again."""
+
+    def __init__(self, processor: Processor, requests: list[PredictRequest]) -> None:
+        self._version = processor.predictor.replica(requests[0].model)
+        self._state = self._version.pin(READERS - 1)
+        self._executables = self._state.executables[self._version.graphs.undivided.name]
+        self.requests = len(requests)
+        bound = [self._version.plan.bind_inputs(r.inputs) for r in requests]
+        rows = bound[0].rows
+        buckets = sorted(self._executables)
+        a_batch = max(1, buckets[-1] // rows)
+        self._counts = np.zeros((len(self._version.manifest.tables), 2), np.int64)
+        self._plans = []
+        for batch in (bound[i : i + a_batch] for i in range(0, len(bound), a_batch)):
+            total = len(batch) * rows
+            bucket = next((b for b in buckets if b >= total), 0)
+            if bucket:
+                spans = np.array([[0, rows]] * len(batch), np.int64)
+                self._plans.append((batch, spans, *self._bind(bucket)))
+                continue
+            # A request of more rows than the largest bucket: one piece after another.
+            for first in range(0, rows, buckets[-1]):
+                piece = min(buckets[-1], rows - first)
+                spans = np.array([[first, piece]], np.int64)
+                self._plans.append((batch, spans, *self._bind(next(b for b in buckets if b >= piece))))
+
+    def run(self) -> None:
+        for batch, spans, x, run in self._plans:
+            self._version.plan.fill(BatchView(self._state.tables, self._state.epoch, batch, spans, self._counts), x)
+            run()
+
+    def _bind(self, bucket: int) -> tuple[Matrix, Callable[[], None]]:
+        x = np.zeros((bucket, self._version.plan.width), np.float32)
+        return x, self._executables[bucket].bind_buffers({"x": x}, {"score": np.empty((bucket, 1), np.float32)})
 
 
 def _bare(processor: Processor, requests: list[PredictRequest], threads: int) -> Callable[[float], int]:
@@ -144,21 +153,12 @@ def _engine(processor: Processor, requests: list[PredictRequest], threads: int) 
     return run
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--repository", required=True)
-    parser.add_argument("--candidates", type=int, required=True)
-    parser.add_argument("--table-rows", type=int, required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    inputs = bench_inputs(arguments.candidates, bench_count(arguments.candidates), arguments.table_rows)
-    requests = [PredictRequest("bench", i) for i in inputs]
-    config = ProcessorConfig(arguments.repository, sessions=arguments.threads)
-    with Processor.initialize(config) as processor:
-        run = {"bare": _bare, "engine": _engine}[arguments.kind](processor, requests, arguments.threads)
+def main(kind: str, repository: str, candidates: int, table_rows: int, threads: int) -> None:
+    requests = [PredictRequest("bench", i) for i in bench_inputs(candidates, bench_count(candidates), table_rows)]
+    with Processor.initialize(ProcessorConfig(repository, sessions=threads)) as processor:
+        run = {"bare": _bare, "engine": _engine}[kind](processor, requests, threads)
         run(time.perf_counter() + 0.2)
-        print("{}", flush=True)
+        print("ready", flush=True)
         for line in sys.stdin:
             started_s = time.perf_counter()
             made = run(started_s + float(line))
@@ -166,4 +166,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

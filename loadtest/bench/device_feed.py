@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,7 +30,6 @@ from unittest.mock import patch
 import numpy as np
 from rich.console import Console
 
-from freshet_serving.models.bench import LIMIT
 from freshet_serving.processor.backends import xla
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
@@ -39,7 +37,6 @@ from freshet_serving.processor.extensions.device_rows import device_modules, pla
 from freshet_serving.processor.extensions.device_stages.device import DeviceStages, StagedSession
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.kernels.hashing import init_rows
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry
 from freshet_serving.processor.sessions.group import SessionGroup
 from freshet_serving.processor.sessions.predictor import Predictor
@@ -47,9 +44,8 @@ from freshet_serving.processor.sessions.session import Queue
 from freshet_serving.processor.versions.replica import Replica
 from loadtest.bench import bench_useronce
 from loadtest.bench.pairs import Pair, compare
-from loadtest.reports.report import machine, opening, origin, store, table
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-RESULTS = Path(__file__).parents[1] / "results"
 MODEL, DIM, TARGET = "feed", 16, "cuda-null"
 CANDIDATES, BUCKETS = (64, 500, 2000), (1, 16, 64, 256, 1024, 4096)
 """Buckets are those of docs/how-to/gpu."""
@@ -111,44 +107,13 @@ class NullResult:
         return 4 * int(np.prod(self.shape))
 
 
-@dataclass(frozen=True, slots=True)
-class FeedFigures:
-    """One size of tables at one number of candidates.
-
-    Attributes:
-        rows_s: Rows a second of the engine.
-        lookups: Its rate over that of the lookups alone: lower quartile, median, upper quartile.
-        sent: Its rate over that of rows sent, likewise.
-        nbytes: Bytes of a row that are sent.
-        parts: Microseconds of a request in parts of the engine.
-    """
-
-    table_rows: int
-    candidates: int
-    rows_s: float
-    lookups: list[float]
-    sent: list[float]
-    nbytes: float
-    parts: dict[str, float]
-
-
 def write(repository: Path, table_rows: int) -> None:
     """Write the model, with executables that a null device takes."""
-    from freshet_serving.compiler.dense.dense_graph import DenseGraph
-    from freshet_serving.models.training.publication import publish_version
-    from freshet_serving.models.zoo.deepfm import build
-    from freshet_serving.models.zoo.dense_input import DenseInput
     from tests.gpu.package import folder_of, relist
 
     draft = bench_useronce.manifest(MODEL, "context", table_rows, DIM)
-    keys, tables = np.arange(table_rows, dtype=np.int64), {}
-    for number, entry in enumerate(draft.tables):
-        rows = np.empty((table_rows, DIM), np.float32)
-        init_rows(keys, np.uint64(number), np.float32(LIMIT), rows)
-        tables[entry.name] = keys, rows
-    graph = DenseGraph.from_keras(build(DenseInput.from_features(draft.features), (8,), seed=0).scores)
     repository.mkdir(parents=True)
-    version = publish_version(repository, draft, tables, graph, buckets=(1,))
+    version = bench_useronce.publish(repository, draft, (8,), (1,))
     given = version.manifest.executables[0]
     null = ExecutableEntry("xla", TARGET, 1, given.file, given.source, given.weights, origin=given.file)
     relist(folder_of(repository, MODEL), [replace(null, bucket=bucket) for bucket in BUCKETS])
@@ -187,8 +152,10 @@ def lookups(processor: Processor, asked: Sequence[PredictRequest]) -> Callable[[
     return find
 
 
-def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator[FeedFigures]:
-    """Yield the figures of one size of tables."""
+def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield the figures of one size of tables by number of candidates: rows a second of the engine; its rate over that
+    of the lookups alone, and over that of rows sent (lower quartile, median, upper quartile); bytes of a row that are
+    sent; microseconds of a request in parts of the engine."""
     with tempfile.TemporaryDirectory(prefix="freshet-feed-") as place:
         repository = Path(place) / "models"
         write(repository, table_rows)
@@ -210,15 +177,17 @@ def measure(table_rows: int, candidates: Sequence[int], rounds: int) -> Iterator
                 before = counted(placed)
                 by(placed)()
                 nbytes = (counted(placed) - before) / rows
-                yield FeedFigures(
-                    table_rows,
-                    count,
-                    1e9 / alone.b_ns,
-                    [alone.low, alone.median, alone.high],
-                    [against.low, against.median, against.high],
-                    nbytes,
-                    parts(by(placed), rounds),
-                )
+                yield {
+                    "table_rows": table_rows,
+                    "candidates": count,
+                    "rows_s": 1e9 / alone.b_ns,
+                    **{
+                        name: [found.ratio.low, found.ratio.median, found.ratio.high]
+                        for name, found in (("lookups", alone), ("sent", against))
+                    },
+                    "nbytes": nbytes,
+                    "parts": parts(by(placed), rounds),
+                }
 
 
 def parts(ask: Callable[[], None], rounds: int) -> dict[str, float]:
@@ -257,13 +226,14 @@ def counted(processor: Processor) -> float:
 
 
 def page(results: dict[str, Any]) -> str:
-    """device-feed.md."""
-    rows = []
-    for f in (FeedFigures(**figures) for figures in results["figures"]):
-        aim = f"{AIMS[f.table_rows] / 1e6:g}" if f.candidates == 500 and f.table_rows in AIMS else ""
-        ratios = [f"**{middle:.2f}** ({low:.2f} to {high:.2f})" for low, middle, high in (f.lookups, f.sent)]
-        shown = [f"{f.table_rows:,}", f"{f.candidates:,}", f"{f.rows_s / 1e6:.2f}", aim, *ratios, f"{f.nbytes:.0f}"]
-        rows.append(shown)
+    rows, spent = [], []
+    for f in results["figures"]:
+        table_rows, count = f["table_rows"], f["candidates"]
+        aim = f"{AIMS[table_rows] / 1e6:g}" if count == 500 and table_rows in AIMS else ""
+        ratios = ["**{1:.2f}** ({0:.2f} to {2:.2f})".format(*f[name]) for name in ("lookups", "sent")]
+        sizes = [f"{table_rows:,}", f"{count:,}"]
+        rows.append([*sizes, f"{f['rows_s'] / 1e6:.2f}", aim, *ratios, f"{f['nbytes']:.0f}"])
+        spent.append([*sizes, *(f"{us:.1f}" for us in f["parts"].values())])
     heads = [
         "rows a table",
         "candidates",
@@ -272,10 +242,6 @@ def page(results: dict[str, Any]) -> str:
         f"over lookups alone (aim {LEAST_RATIO})",
         "over rows sent",
         f"bytes a row, padding included (aim {MOST_NBYTES})",
-    ]
-    spent = [
-        [f"{f['table_rows']:,}", f"{f['candidates']:,}", *(f"{us:.1f}" for us in f["parts"].values())]
-        for f in results["figures"]
     ]
     named = ["rows a table", "candidates", *results["figures"][0]["parts"]]
     where = ["## Where it goes", "", "Microseconds of a request.", "", table(named, spent)]
@@ -291,12 +257,11 @@ def main() -> None:
     add("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    results: dict[str, Any] = {"machine": machine(), "figures": []}
-    results["origin"] = origin("-C loadtest device-feed", "ARGS", sys.argv[1:])
+    results = begun("device-feed") | {"figures": []}
     for table_rows in options.rows:
         for figures in measure(table_rows, options.candidates, options.rounds):
-            console.print(asdict(figures))
-            results["figures"].append(asdict(figures))
+            console.print(figures)
+            results["figures"].append(figures)
             store(options.out, "device-feed", results, page(results))
 
 

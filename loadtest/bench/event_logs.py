@@ -69,13 +69,6 @@ TASTES = LogKind("long tastes", 100_000, 2_000, 1_500, taste=1.4, drift=0.03)
 POPULARITY = LogKind("popularity", 50_000, 5_000, 1_000, quality=1.1, ageing=20.0)
 RHYTHM = LogKind("a day's rhythm", 200_000, 5_000, 2_000, rhythm=1.1, last=0.6, shown_followers=0.2)
 KINDS = (SPARSE_SHOP, LAST_ITEM, LAST_TWO, TASTES, POPULARITY, RHYTHM)
-LARGE_SHOP = LogKind(
-    "large shop", 2_000_000, 40_000, 12_000, quality=0.6, last=1.2, before=0.6, shown_followers=0.25, taste=1.0,
-    drift=0.02, rhythm=0.4,
-)  # fmt: skip
-SILENT = LogKind("silent history", 100_000, 4_000, 1_500, quality=0.9, activity=0.0)
-"""Whether a user acts depends on the item alone, so that a history says nothing but what is popular."""
-EXTREMES = (LARGE_SHOP, SILENT)
 
 
 @dataclass(frozen=True, slots=True)

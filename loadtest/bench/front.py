@@ -36,8 +36,10 @@ class _CountingProtocol(PredictProtocol):
 class FrontEnd:
     """So many connections, each with one request in flight at a time."""
 
-    def __init__(self, repository: Path, payload: Path, connections: int) -> None:
-        self.processor = Processor.initialize(ProcessorConfig(repository=str(repository), compute="inline"))
+    def __init__(self, repository: Path, payload: Path | None, connections: int, **options: Any) -> None:
+        """payload: what run() sends; None for ask(). options: of the processor."""
+        config = ProcessorConfig(repository=str(repository), compute="inline", **options)
+        self.processor = Processor.initialize(config)
         lifecycle: Lifecycle[InProcessHost] = Lifecycle()
         lifecycle.open(self.processor.host)
         ports = lifecycle.part(lambda host: host.predictor)
@@ -46,17 +48,22 @@ class FrontEnd:
         port = HttpPort(self.app, None, 1.0, functools.partial(_CountingProtocol, data_app=self.app))
         port.config.load()
         port.lifespan = port.config.lifespan_class(port.config)
-        self._messages = Payload.load(payload).messages("x", {})
+        self._messages = Payload.load(payload).messages("x", {}) if payload is not None else []
         self._clients = []
         for _ in range(connections):
             ours, theirs = socket.socketpair()
             theirs.setblocking(False)
+            ours.setblocking(payload is not None)
             self._clients.append(ours)
             self._loop.run_until_complete(port.adopt(theirs))
 
     def run(self, rounds: int) -> None:
         """So many requests on every connection."""
         self._loop.run_until_complete(self._run(rounds))
+
+    def ask(self, message: bytes) -> bytes:
+        """Send a request on the first connection; return the whole reply."""
+        return self._loop.run_until_complete(self._ask(message))
 
     def close(self) -> None:
         for client in self._clients:
@@ -75,3 +82,16 @@ class FrontEnd:
                 await asyncio.sleep(0)
             for client in self._clients:
                 client.recv(1 << 16)
+
+    async def _ask(self, message: bytes) -> bytes:
+        client, reply = self._clients[0], b""
+        await self._loop.sock_sendall(client, message)
+        while True:
+            # Not as in _run: what waits for a store is to take no processor time.
+            reply += await self._loop.sock_recv(client, 1 << 20)
+            head, found, body = reply.partition(b"\r\n\r\n")
+            lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            if found and len(body) >= int(lengths[0].split(b":")[1]):
+                if not head.startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(body.decode())
+                return reply

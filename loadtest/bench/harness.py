@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from freshet_serving.processor.package import undivided_name
+from freshet_serving.processor.repository.version import WARMUP, VersionReader
+from freshet_serving.processor.repository.version_writer import add_file
+from freshet_serving.processor.repository.warmup import dump_warmup
 from freshet_serving.serving.process_layout import MOST_WORKERS
+from loadtest.bench.pairs import Pair
+from loadtest.bench.pairs import compare as compare_pair
 from loadtest.load import wrk
-from loadtest.load.launch import HOST, CommandFailed, RunningServer, run_freshet, serving
-from loadtest.load.openloop import Job, drive
+from loadtest.load.launch import HOST, CommandFailed, RunningServer, environment, run_freshet, serving
+from loadtest.load.openloop import Job, Openloop, drive
 from loadtest.load.outcome import Figures
 from loadtest.load.payload import Payload, bench_count, bench_payload
-from loadtest.load.sides import Ratio
+from loadtest.load.sides import Ratio, Turn, Turns, compare, medians, over
 
 CONNECTIONS = 32
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -74,17 +86,31 @@ class Result:
     refused: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def row(self, what: str, ratio: Ratio, goal: tuple[str, float] | None = None) -> None:
+        self.rows.append(Row(what, ratio, goal))
+
+    def fact(self, what: str, figure: str) -> None:
+        self.facts.append((what, figure))
+
+    def failures(self, failed: Sequence[str]) -> None:
+        self.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
+
     def document(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
         rows = [{**asdict(row), "met": row.met} for row in self.rows]
         return {**asdict(self), "rows": rows}
 
 
 @dataclass(slots=True)
 class Bench:
-    """One run of `make bench`. seconds: of a turn. serve: options of the server in
-    scenarios that need one; without, its own defaults count. minutes: of the soak. before: another checkout. laid_out:
-    side -> the layout in its server's ready line, of the servers that the scenario has had."""
+    """One run of `make bench`.
+
+    Attributes:
+        seconds: Of a turn.
+        serve: Options of the server in scenarios that need one; without, its own defaults count.
+        minutes: Of the soak.
+        before: Another checkout.
+        laid_out: Side -> the layout in its server's ready line, of the servers that the scenario has had.
+    """
 
     work: Path
     say: Callable[[str], Any]
@@ -95,7 +121,6 @@ class Bench:
     quick: bool = False
     minutes: float = 10.0
     serve: tuple[str, ...] = ()
-    only_layouts: tuple[str, ...] = ()
     before: Path | None = None
     laid_out: dict[str, str] = field(default_factory=dict)
 
@@ -115,7 +140,6 @@ class Bench:
         return path
 
     def payload(self, candidates: int, model: str = "bench") -> Path:
-        """A saved payload, written once."""
         folder = self.work / f"payload-{model}-{candidates}"
         if not folder.exists():
             bench_payload(candidates, bench_count(candidates), self.table_rows, model=model).save(folder)
@@ -140,12 +164,23 @@ class Bench:
         """The server of scenarios that need one."""
         return ServerSide("freshet serve" + "".join(f" {option}" for option in self.serve), self.serve)
 
-    def layouts(self) -> list[ServerSide]:
-        """The layouts that are wanted."""
-        chosen = [side for side in LAYOUTS if not self.only_layouts or side.name in self.only_layouts]
-        if not chosen:
-            raise ValueError(f"layouts: one of {', '.join(side.name for side in LAYOUTS)} wanted")
-        return chosen
+    def turns(self, sides: Mapping[str, Turn], rounds: int = 0) -> Turns:
+        """Each side's turns, so many rounds, or those of this run."""
+        return compare(sides, rounds or self.rounds, self.say)
+
+    def pair(self, found: Result, pair: Pair, goal: tuple[str, float] | None = None, **options: Any) -> None:
+        """Compares a pair in this process, and adds it to a result; options: of pairs.compare."""
+        both = compare_pair(pair, **{"rounds": self.micro_rounds, **options})
+        self.say(f"{pair.name}: {both.ratio.median:.3f}")
+        found.row(pair.name, both.ratio, goal)
+        found.fact(pair.name, f"{both.a_ns / 1e3:.4g} / {both.b_ns / 1e3:.4g} us a {pair.unit}")
+
+    def run_python(self, checkout: Path, *words: object) -> None:
+        """Runs a module of a checkout to its end, as for models that it writes; raises CommandFailed."""
+        command = [sys.executable, "-m", *map(str, words)]
+        done = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
+        if done.returncode:
+            raise CommandFailed(f"{words[0]} in {checkout.name}: {done.stderr.strip()[-300:]}")
 
     def start_all(
         self, stack: contextlib.ExitStack, sides: Sequence[ServerSide], result: Result
@@ -163,16 +198,88 @@ class Bench:
         return started
 
     def saturate(self, server: RunningServer, candidates: int, model: str = "bench") -> wrk.WrkRun:
-        """Runs one turn of wrk at a server."""
         return wrk.saturate(server.http_port, self.payload(candidates, model), self.seconds, CONNECTIONS)
 
     def openloop(self, server: RunningServer, candidates: int, rate: float, **options: Any) -> Figures:
-        """Runs one turn of the open-loop generator at a server."""
         return drive(self.job(server.http_port, candidates, rate, **options))
 
     def job(self, port: int, candidates: int, rate: float, model: str = "bench", **options: Any) -> Job:
         options = {"seconds": self.seconds, **options}
         return Job(HOST, port, str(self.payload(candidates, model)), rate, **options)
+
+
+def beside_load(
+    bench: Bench,
+    server: RunningServer,
+    result: Result,
+    candidates: int,
+    load: float,
+    label: str,
+    prepare: Callable[[], list[tuple[float, Callable[[], object]]]],
+) -> Ratio:
+    """p99 of a part of what the server can do with chores, over without; adds the check that no request failed.
+
+    Args:
+        label: The side with chores.
+        prepare: Returns the chores of one turn, each with the second of the load at which it is due.
+    """
+    bench.saturate(server, candidates)
+    rates, rounds, failed = dict[int, float](), Counter[str](), list[str]()
+
+    def turn(side: str) -> dict[str, float]:
+        number = rounds[side]
+        rounds[side] += 1
+        if number not in rates:
+            # Anew each round, for both sides: a shared machine changes its speed within minutes, and 70 % of before may
+            # be all of now.
+            rates[number] = load * bench.saturate(server, candidates).per_s
+        job = bench.job(server.http_port, candidates, rates[number], seconds=3 * bench.seconds)
+        plan = prepare() if side == label else []
+        with Openloop(job) as generator:
+            start_s = generator.started() + job.warm_s
+            for at_s, chore in plan:
+                time.sleep(max(0.0, start_s + at_s - time.monotonic()))
+                chore()
+            found = generator.result()
+        failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
+        return {"rate/s": job.rate, **quantiles(found)}
+
+    turns = bench.turns({side: partial(turn, side) for side in (label, "without")})
+    result.failures(failed)
+    for name in turns:
+        names = ("rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores")
+        rate, p50, p99, answered, cores = medians(turns, name, *names)
+        result.fact(
+            name,
+            f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
+            f"waiting; the generator took {cores:.2f} cores",
+        )
+    return over(turns, label, "without", "p99 ms")
+
+
+def quantiles(found: Figures) -> dict[str, float]:
+    """What most turns of the open-loop generator tell: latencies, and what the generator took and waited for."""
+    latency, answered = found.latency_ms, found.answered_ms["p99"]
+    figures = {"p50 ms": latency["p50"], "p99 ms": latency["p99"], "answered p99 ms": answered}
+    return {**figures, "generator cores": found.cores, "generator waited": found.waited}
+
+
+def copied_version(source: Path, target: Path, **changes: Any) -> None:
+    """Copies the folder of a version, with other entries in its manifest."""
+    shutil.copytree(source, target)
+    manifest = target / "model.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), **changes}))
+
+
+def compile_with_practice(folder: Path, requests: Sequence[Mapping[str, Any]], precision: str = "auto") -> str:
+    """Puts requests into a version as recorded ones are, and compiles it; what it runs then, by bucket."""
+    add_file(VersionReader(folder), WARMUP, dump_warmup([dict(request) for request in requests]))
+    run_freshet("compile", str(folder), "--precision", precision)
+    manifest = VersionReader(folder).manifest
+    # Of what is listed the first serves.
+    listed = [e for e in reversed(manifest.executables) if e.subgraph == undivided_name(manifest)]
+    first = {e.bucket: f"{e.backend} {e.precision}" for e in listed}
+    return ", ".join(f"{bucket}: {first[bucket]}" for bucket in sorted(first))
 
 
 def workers_of(server: RunningServer) -> list[int]:

@@ -1,11 +1,41 @@
-"""What a benchmark needs from outside: one line says what is missing, with exit code 2, before anything is measured."""
+"""What a benchmark needs from outside: one line says what is missing, with exit code 2, before anything is measured.
+
+And a Redis server, for those that read one.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
+
+from loadtest.load.launch import free_ports, started
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("FRESHET_DATA", ROOT / "shared" / "data"))
+"""The folder that has MovieLens-1M."""
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[int]:
+    """Run a redis-server without persistence on a loopback port, in a folder; yield the port."""
+    (port,) = free_ports(1)
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+
+    def ready() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return True
+        except OSError:
+            return False
+
+    with started(command, folder / "redis.log", "redis-server", ready, 30):
+        yield port
 
 
 def refuse(line: str) -> NoReturn:
@@ -29,12 +59,6 @@ def program(name: str) -> None:
 
 
 def interpreter(path: Path, advice: str) -> None:
-    """
-    Refuse unless a Python of its own environment is there.
-
-    Args:
-        path: The interpreter.
-        advice: How to get it.
-    """
+    """Refuse unless a Python of its own environment is there; advice: how to get it."""
     if not path.is_file():
         refuse(f"{path.name} of another environment does not exist: {advice}")

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from loadtest.load.sides import Ratio
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -21,15 +23,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PairRatio:
-    """The outcome: median and quartiles of the ratio, medians of both sides in nanoseconds a unit."""
+    """The outcome: the ratio, and medians of both sides in nanoseconds a unit."""
 
-    name: str
-    median: float
-    low: float
-    high: float
+    ratio: Ratio
     a_ns: float
     b_ns: float
-    unit: str
 
 
 def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_counter_ns) -> PairRatio:
@@ -47,4 +45,4 @@ def compare(pair: Pair, rounds: int, clock_ns: Callable[[], int] = time.perf_cou
     # One round has no quartiles but its ratio.
     low, _, high = statistics.quantiles(ratios if rounds > 1 else 2 * ratios, n=4)
     a_ns, b_ns = (statistics.median(times[n]) / pair.units for n in "ab")
-    return PairRatio(pair.name, statistics.median(ratios), low, high, a_ns, b_ns, pair.unit)
+    return PairRatio(Ratio(statistics.median(ratios), low, high, rounds), a_ns, b_ns)

@@ -38,27 +38,22 @@ def documentation(revision: str = "HEAD") -> dict[str, int]:
     """Return the words and pages of docs/ by folder, and the words of the pages in the root."""
     words: Counter[str] = Counter()
     pages: Counter[str] = Counter()
-    for path in _tracked(revision, ".md"):
+    for path, text in _tracked(revision, ".md"):
         top, *inner = path.parts
-        if top == "docs" or not inner:
-            folder = "/".join(path.parts[:2]) if len(path.parts) > 2 else top
-            number = len(_text(revision, path).split())
-            words[f"words, {folder}"] += number
-            if top == "docs":
-                words["words, all of docs"] += number
-                pages[f"pages, {folder}"] += 1
-                pages["pages, all of docs"] += 1
-    return {**dict(sorted(words.items())), **dict(sorted(pages.items()))}
+        folder = "/".join(path.parts[:2]) if len(path.parts) > 2 else top
+        for group in ("all of docs", folder) if top == "docs" else () if inner else (folder,):
+            words[f"words, {group}"] += len(text.split())
+            pages[f"pages, {group}"] += top == "docs"
+    return {**dict(sorted(words.items())), **dict(sorted((+pages).items()))}
 
 
 def lines(revision: str = "HEAD") -> dict[str, int]:
     """Return the lines of Python by top-level folder, and of the product's folders together."""
     counts: Counter[str] = Counter()
-    for path in _tracked(revision, ".py"):
-        number = len(_text(revision, path).splitlines())
-        counts[f"lines, {path.parts[0] if len(path.parts) > 1 else 'root'}"] += number
-        if path.parts[0] in PRODUCT:
-            counts["lines, product"] += number
+    for path, text in _tracked(revision, ".py"):
+        top = path.parts[0] if len(path.parts) > 1 else "root"
+        for group in (top, "product") if top in PRODUCT else (top,):
+            counts[f"lines, {group}"] += len(text.splitlines())
     return dict(sorted(counts.items()))
 
 
@@ -94,13 +89,9 @@ def _commands(command: Any) -> typing.Iterator[Any]:
         yield from _commands(each)
 
 
-def _tracked(revision: str, suffix: str) -> list[Path]:
+def _tracked(revision: str, suffix: str) -> typing.Iterator[tuple[Path, str]]:
     names = _git("ls-tree", "-r", "--name-only", "-z", revision).split("\0")
-    return [Path(name) for name in names if name.endswith(suffix)]
-
-
-def _text(revision: str, path: Path) -> str:
-    return _git("show", f"{revision}:{path}")
+    return ((Path(name), _git("show", f"{revision}:{name}")) for name in names if name.endswith(suffix))
 
 
 def _git(*arguments: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
@@ -11,22 +10,11 @@ from safetensors import safe_open
 SUFFIX = ".safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class PendingDelta:
-    """One delta, known by the step in its file's name: 17.safetensors."""
-
-    step: int
-    path: Path
-
-
-def pending(folder: Path, after: int) -> list[PendingDelta]:
-    """The folder's deltas of steps above `after`, ascending; names that are no step are not deltas."""
-    files = []
-    for path in folder.iterdir():
-        stem = path.name.removesuffix(SUFFIX)
-        if path.name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and int(stem) > after:
-            files.append(PendingDelta(int(stem), path))
-    return sorted(files, key=lambda f: f.step)
+def pending(folder: Path, after: int) -> list[tuple[int, Path]]:
+    """The folder's deltas of steps above `after`, ascending: 17.safetensors is of step 17; others are none."""
+    named = ((path.name.removesuffix(SUFFIX), path) for path in folder.glob(f"*{SUFFIX}"))
+    steps = [(int(stem), path) for stem, path in named if stem.isascii() and stem.isdigit()]
+    return sorted((step, path) for step, path in steps if step > after)
 
 
 def generation_of(path: Path) -> str:

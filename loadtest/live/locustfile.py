@@ -47,31 +47,19 @@ WAYS = ("admin", "folder", "both")
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: Any) -> None:
-    group = parser.add_argument_group("Freshet")
-    add = group.add_argument
-    add("--model", env_var="LOADTEST_MODEL", default="bench", help="The model to ask. [bench]")
-    add("--rows", env_var="LOADTEST_ROWS", type=int, default=64, help="Candidates per request. [64]")
-    add("--ids", env_var="LOADTEST_IDS", type=int, default=100_000, help="Ids are 0 .. N-1. [100000]")
-    add("--json-share", env_var="LOADTEST_JSON_SHARE", type=float, default=0.25, help="TFS JSON share. [0.25]")
-    add(
-        "--rate",
-        env_var="LOADTEST_RATE",
-        type=float,
-        default=0.0,
-        help="Requests/s of all users; 0: all out.",
-    )
-    add("--deltas", env_var="LOADTEST_DELTAS", default="", help="Folder of delta files, <step>.safetensors.")
-    add("--delta-every-s", env_var="LOADTEST_DELTA_EVERY_S", type=float, default=1.0, help="Pace. [1.0]")
-    add("--publish", env_var="LOADTEST_PUBLISH", choices=WAYS, default="admin", help="How. [admin]")
-    add(
-        "--publish-folder",
-        env_var="LOADTEST_PUBLISH_FOLDER",
-        default="",
-        help="The version's deltas/ folder.",
-    )
-    add("--admin", env_var="LOADTEST_ADMIN", default="http://127.0.0.1:8502", help="The admin port.")
-    add("--plan", env_var="LOADTEST_PLAN", default="", help="Plan file: check scores against it.")
-    add("--record", env_var="LOADTEST_RECORD", default="", help="Write what happened to this JSON file.")
+    add = parser.add_argument_group("Freshet").add_argument
+    add("--model", default="bench", help="The model to ask. [bench]")
+    add("--rows", type=int, default=64, help="Candidates per request. [64]")
+    add("--ids", type=int, default=100_000, help="Ids are 0 .. N-1. [100000]")
+    add("--json-share", type=float, default=0.25, help="TFS JSON share. [0.25]")
+    add("--rate", type=float, default=0.0, help="Requests/s of all users; 0: all out.")
+    add("--deltas", default="", help="Folder of delta files, <step>.safetensors.")
+    add("--delta-every-s", type=float, default=1.0, help="Pace. [1.0]")
+    add("--publish", choices=WAYS, default="admin", help="How. [admin]")
+    add("--publish-folder", default="", help="The version's deltas/ folder.")
+    add("--admin", default="http://127.0.0.1:8502", help="The admin port.")
+    add("--plan", default="", help="Plan file: check scores against it.")
+    add("--record", default="", help="Write what happened to this JSON file.")
 
 
 class LocustRun:
@@ -125,8 +113,8 @@ class LocustRun:
                 continue
             w = self.recorder.windows[-1]
             line = (
-                f"{time.monotonic() - self.recorder.start_s:5.0f} s  {count} requests, {w.requests}/s, "
-                f"p50 {w.p50_ms:.1f} ms, p99 {w.p99_ms:.1f} ms, {len(self.recorder.deltas)} deltas, "
+                f"{time.monotonic() - self.recorder.start_s:5.0f} s  {count} requests, {w['requests']}/s, "
+                f"p50 {w['p50_ms']:.1f} ms, p99 {w['p99_ms']:.1f} ms, {len(self.recorder.deltas)} deltas, "
                 f"{failed} failed, {mixed} mixed"
             )
             print(before, line, after, sep="", end="", file=sys.stderr, flush=True)
@@ -260,7 +248,7 @@ class DeltaUser(FastHttpUser):
         if options.publish == "admin":
             self.by_folder_after = sys.maxsize
         elif options.publish == "both" and found:
-            self.by_folder_after = found[(len(found) - 1) // 2].step
+            self.by_folder_after, _ = found[(len(found) - 1) // 2]
         if options.publish != "admin" and not Path(options.publish_folder or "-").is_dir():
             raise ValueError("--publish-folder: the version's deltas folder wanted")
         self.url = f"{options.admin.rstrip('/')}/admin/models/{urllib.parse.quote(options.model, safe='')}/deltas"
@@ -284,20 +272,18 @@ class DeltaUser(FastHttpUser):
         if not waiting:
             gevent.sleep(IDLE_S)
             return
-        delta = waiting[0]
-        generation = threads.apply(generation_of, (delta.path,))
-        data = threads.apply(delta.path.read_bytes)
-        if delta.step > self.by_folder_after:
-            published_s = time.monotonic()
-            threads.apply(publish, (data, Path(options.publish_folder), delta.step))
-            self.recorder.published(generation, "folder", published_s, None)
-            self.last_step = delta.step
-            return
+        step, path = waiting[0]
+        generation, data = threads.apply(generation_of, (path,)), threads.apply(path.read_bytes)
         published_s = time.monotonic()
+        if step > self.by_folder_after:
+            threads.apply(publish, (data, Path(options.publish_folder), step))
+            self.recorder.published(generation, "folder", published_s)
+            self.last_step = step
+            return
         with self.client.post(self.url, data=data, headers=self.headers, name="delta", catch_response=True) as response:
             wrong = fault(response)
             if wrong is not None:
                 response.failure(wrong)
                 return
-        self.recorder.published(generation, "admin", published_s, time.monotonic())
-        self.last_step = delta.step
+        self.recorder.published(generation, "admin", published_s)
+        self.last_step = step

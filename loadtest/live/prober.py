@@ -50,6 +50,9 @@ class Prober:
             self._stop.wait(INTERVAL_S)
         return generation in self.recorder.first_seen_s
 
+    def summary(self) -> dict[str, Any]:
+        return {**self.recorder.document(), "interval_ms": self.interval_ms()}
+
     def interval_ms(self) -> dict[str, float]:
         """The interval between replies, p50 and p99: what freshness is resolved to."""
         apart = np.diff(self._replies_s) * 1e3
@@ -90,14 +93,3 @@ class Prober:
         except ValueError as error:
             raise WrongReply(str(error)) from None
         self._plan.check(0, generation, scores)
-
-
-def summary(prober: Prober) -> dict[str, Any]:
-    """The prober's summary, for the report."""
-    document = prober.recorder.document()
-    return {
-        "kinds": document["kinds"],
-        "faults": document["faults"],
-        "first_seen_s": document["first_seen_s"],
-        "interval_ms": prober.interval_ms(),
-    }

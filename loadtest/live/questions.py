@@ -18,22 +18,16 @@ SCATTER = 2654435761
 COLUMN_SHIFT = 7919
 
 
-def zipf_ids(
-    random: np.random.Generator, ids: int, size: int, column: int = 0, exponent: float = EXPONENT
-) -> NDArray[np.int64]:
-    """int64 [size] of 0 .. ids - 1; the k-th most popular is drawn about in proportion to k ** -exponent.
+def zipf_ids(random: np.random.Generator, ids: int, size: int, column: int = 0) -> NDArray[np.int64]:
+    """int64 [size] of 0 .. ids - 1; the k-th most popular is drawn about in proportion to k ** -EXPONENT.
 
     Drawn by inverting a Pareto law cut off at `ids`: O(1) memory for any number of ids. Which ids are popular
     depends on the column. Raises ValueError for a number of ids outside 1 .. 2**31 - 1.
     """
     if not 1 <= ids < MAX_IDS:
         raise ValueError(f"ids: 1 to {MAX_IDS - 1} wanted, got {ids}")
-    uniform = random.random(size)
-    if exponent == 1.0:
-        drawn = (ids + 1.0) ** uniform
-    else:
-        power = 1.0 - exponent
-        drawn = (((ids + 1.0) ** power - 1.0) * uniform + 1.0) ** (1.0 / power)
+    power = 1.0 - EXPONENT
+    drawn: NDArray[np.float64] = (((ids + 1.0) ** power - 1.0) * random.random(size) + 1.0) ** (1.0 / power)
     ranks = np.clip(drawn.astype(np.int64) - 1, 0, ids - 1)
     return (ranks * SCATTER + column * COLUMN_SHIFT) % ids
 

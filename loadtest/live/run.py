@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,12 +21,11 @@ from typing import Any
 from loadtest.live import score_plan as plans
 from loadtest.live.delta_files import pending
 from loadtest.live.prober import Prober
-from loadtest.live.prober import summary as prober_summary
 from loadtest.live.usage import Usage
-from loadtest.load.launch import HOST, CommandFailed, RunningServer, prepare, serving
+from loadtest.load.launch import HOST, CommandFailed, RunningServer, environment, prepare, serving
 from loadtest.load.measurements import Measurements
 from loadtest.reports.live_page import page
-from loadtest.reports.report import machine, origin, summarize
+from loadtest.reports.report import machine, origin, store, summarize
 
 ROOT = Path(__file__).parents[2]
 PUBLISH = ("admin", "folder", "both")
@@ -56,21 +54,15 @@ class RunSettings:
     serve: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _want(self.seconds >= MIN_SECONDS, f"seconds: {MIN_SECONDS} or more wanted, got {self.seconds}")
-        for name in ("users", "rows", "table_rows", "delta_rows"):
-            _want(getattr(self, name) >= 1, f"{name}: 1 or more wanted, got {getattr(self, name)}")
-        _want(
-            0.01 <= self.delta_every_s <= self.seconds,
-            f"delta_every_s: 0.01 to {self.seconds} wanted, got {self.delta_every_s}",
-        )
-        _want(self.publish in PUBLISH, f"publish: one of {', '.join(PUBLISH)} wanted, got {self.publish!r}")
-        _want(0.0 <= self.json_share <= 1.0, f"json_share: 0 to 1 wanted, got {self.json_share}")
-        _want(self.rate >= 0.0, f"rate: 0 or more wanted, got {self.rate}")
-
-
-def _want(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+        least = {"seconds": MIN_SECONDS, "users": 1, "rows": 1, "table_rows": 1, "delta_rows": 1, "rate": 0}
+        most = {"delta_every_s": self.seconds, "json_share": 1}
+        for name, bound in {**least, "delta_every_s": 0.01, "json_share": 0}.items():
+            value, limit = getattr(self, name), most.get(name, math.inf)
+            if not bound <= value <= limit:
+                wanted = f"{bound} to {limit}" if name in most else f"{bound} or more"
+                raise ValueError(f"{name}: expected {wanted}, got {value}")
+        if self.publish not in PUBLISH:
+            raise ValueError(f"publish: expected one of {', '.join(PUBLISH)}, got {self.publish!r}")
 
 
 def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence[str] = ()) -> dict[str, Any]:
@@ -84,7 +76,7 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
         say(f"writing the model, 26 tables of {settings.table_rows} rows, and {count} deltas")
         version = prepare(repository, deltas, settings.table_rows, settings.delta_rows, count)
         say("working out the scores of every generation")
-        chain = [delta.path for delta in pending(deltas, 0)]
+        chain = [path for _, path in pending(deltas, 0)]
         plan = plans.build(version, chain, REQUESTS, settings.rows)
         plan.save(root / "plan.safetensors")
         signature = plans.signature_of(json.loads((version / "model.json").read_bytes()))
@@ -123,7 +115,7 @@ def run(settings: RunSettings, say: Callable[[str], object], arguments: Sequence
             "ready_s": round(server.ready_s, 2),
             "error": error,
         }
-        return summarize(_record(root, began_s), prober_summary(prober), usage.document(), about)
+        return summarize(_record(root, began_s), prober.summary(), usage.samples, about)
 
 
 def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_folder: Path) -> None:
@@ -147,14 +139,13 @@ def _locust(settings: RunSettings, server: RunningServer, root: Path, publish_fo
     }
     arguments = [text for name, value in options.items() for text in (name, str(value))]
     command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "live" / "locustfile.py")]
-    path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
     log = root / "locust.log"
     with open(log, "wb") as out:
         # Its summary tables go aside: the report is ours. Progress comes on stderr.
         process = subprocess.Popen(
             [*command, "--headless", "--only-summary", "--skip-log", *arguments],
             stdout=out,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(ROOT),
         )
     try:
         process.wait(settings.seconds + GRACE_S)
@@ -189,8 +180,5 @@ def name_of(settings: RunSettings) -> str:
 
 def write_report(summary: dict[str, Any], out: Path, name: str) -> Path:
     """Writes <name>.html and its figures as <name>.json; returns the path of the page."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.json").write_text(json.dumps(summary, indent=1) + "\n")
-    path = out / f"{name}.html"
-    path.write_text(page(summary, name))
-    return path
+    store(out, name, summary, page(summary, name), "html")
+    return out / f"{name}.html"

@@ -38,11 +38,10 @@ class MixedGenerations(WrongReply):
 @dataclass(frozen=True, slots=True, eq=False)
 class ScorePlan:
     """inputs: name -> [requests, rows] or [requests, rows, columns].
-    expected: float32 [generations, requests, rows], of version.first_step, version.first_step + 1, ..."""
+    expected: float32 [generations, requests, rows], of version.0, version.1, ..."""
 
     model: str
     version: int
-    first_step: int
     inputs: dict[str, NDArray[Any]]
     expected: NDArray[np.float32]
 
@@ -54,7 +53,7 @@ class ScorePlan:
         """Raises WrongReply unless the scores are those that the named generation gives to the request."""
         version, _, step = (generation or "").partition(".")
         known = version == str(self.version) and step.isdigit()
-        at = int(step) - self.first_step if known else -1
+        at = int(step) if known else -1
         if not 0 <= at < len(self.expected):
             raise WrongReply(f"generation {(generation or 'none')[:40]!r} is none that the test made")
         wanted = self.expected[at, request]
@@ -65,7 +64,6 @@ class ScorePlan:
             raise MixedGenerations("the scores are not those of the generation that the reply names")
 
     def columns(self, request: int) -> dict[str, NDArray[Any]]:
-        """The inputs of one request."""
         return {name: values[request] for name, values in self.inputs.items()}
 
     def one_row(self) -> ScorePlan:
@@ -77,7 +75,7 @@ class ScorePlan:
 
     def save(self, path: Path) -> None:
         tensors = {f"inputs/{name}": np.ascontiguousarray(values) for name, values in self.inputs.items()}
-        about = {"model": self.model, "version": self.version, "first_step": self.first_step}
+        about = {"model": self.model, "version": self.version}
         save_file({**tensors, "expected": np.ascontiguousarray(self.expected)}, path, {"plan": json.dumps(about)})
 
     @classmethod
@@ -118,7 +116,6 @@ def build(folder: Path, deltas: Sequence[Path], requests: int, rows: int, seed: 
     plan = ScorePlan(
         model=manifest["model"],
         version=reference.version,
-        first_step=0,
         inputs={name: v.reshape(requests, rows, *v.shape[1:]) for name, v in inputs.items()},
         expected=np.stack(expected).reshape(-1, requests, rows),
     )

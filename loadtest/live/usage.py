@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,16 @@ from loadtest.load.processes import PROC, cpu_s, pss_nbytes, tree
 INTERVAL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSample:
-    """One sample. at_s: of the monotonic clock. cores: taken since the last sample. nbytes: proportional set size of
-    all processes together. processes: how many there were."""
-
-    at_s: float
-    cores: float
-    nbytes: int
-    processes: int
-
-
 class Usage:
-    """Samples of a process and all that it starts, from take() to take(), or by a thread from start() to stop()."""
+    """Samples of a process and all that it starts, from take() to take(), or by a thread from start() to stop().
+
+    Attributes:
+        samples: at_s: of the monotonic clock; cores: taken since the last sample; nbytes: proportional set size of all
+            processes together; processes: how many there were.
+    """
 
     def __init__(self, pid: int, proc: Path = PROC) -> None:
-        self.samples: list[UsageSample] = []
+        self.samples: list[dict[str, Any]] = []
         self._pid, self._proc = pid, proc
         self._cpu_s: dict[int, float] = {}
         self._at_s = 0.0
@@ -53,12 +46,9 @@ class Usage:
             used_s = sum(max(0.0, used - self._cpu_s.get(pid, 0.0)) for pid, used in taken.items())
             alive = [pid for pid in pids if (self._proc / str(pid)).exists()]
             nbytes = pss_nbytes(alive, self._proc)
-            self.samples.append(UsageSample(at_s, round(used_s / (at_s - self._at_s), 3), nbytes, len(alive)))
+            cores = round(used_s / (at_s - self._at_s), 3)
+            self.samples.append({"at_s": at_s, "cores": cores, "nbytes": nbytes, "processes": len(alive)})
         self._cpu_s, self._at_s = taken, at_s
-
-    def document(self) -> list[dict[str, Any]]:
-        """The samples, for JSON."""
-        return [asdict(sample) for sample in self.samples]
 
     def _watch(self) -> None:
         self.take(time.monotonic())

@@ -2,7 +2,6 @@
 
 launch        the installed `freshet` command in processes of its own
 openloop      requests go out when they are due, however slow the replies are
-arrivals      when requests are due
 wrk           wrk as the client that saturates a server
 h2load        h2load as the client that saturates a gRPC port
 replay        recorded requests as a payload

@@ -174,7 +174,6 @@ def _buffer(flat: NDArray[Any] | Sequence[str]) -> bytes:
 
 
 def _rows(tensor: InputTensor, column: Column) -> list[Any]:
-    """One JSON value per row."""
     if isinstance(column, np.ndarray):
         values: list[Any] = column.tolist()
         return values

@@ -7,16 +7,13 @@ whoever calls has to ask the server how many it has answered well.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.load.launch import HOST, CommandFailed
+from loadtest.load.wrk import client
 
-MISSING = "h2load is not installed: it is in the Debian and Ubuntu package nghttp2-client"
-STARTUP_S = 30.0
 RATE = re.compile(r"finished in .*?, ([\d.]+) req/s")
 DONE = re.compile(r"requests: \d+ total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed")
 
@@ -29,14 +26,6 @@ class H2LoadRun:
     per_s: float
 
 
-def available() -> str:
-    """The path of h2load; raises CommandFailed with one line on what to install."""
-    found = shutil.which("h2load")
-    if found is None:
-        raise CommandFailed(MISSING)
-    return found
-
-
 def saturate(port: int, method: str, message: bytes, seconds: float, connections: int) -> H2LoadRun:
     """Sends a message to a method ("/package.Service/Method") on loopback, one at a time on each connection."""
     length_s = max(1, round(seconds))
@@ -44,18 +33,9 @@ def saturate(port: int, method: str, message: bytes, seconds: float, connections
         body = Path(folder) / "body"
         # gRPC's frame: not compressed, and the length.
         body.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
-        run = subprocess.run(
-            [
-                *(available(), "-t", "1", "-c", str(connections), "-m", "1", "-D", str(length_s), "-d", str(body)),
-                *("-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{HOST}:{port}{method}"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=length_s + STARTUP_S,
-        )
-    if run.returncode:
-        raise CommandFailed(f"h2load: exit code {run.returncode}\n{(run.stderr or run.stdout).strip()[-500:]}")
-    return parse(run.stdout)
+        words = ("-t", 1, "-c", connections, "-m", 1, "-D", length_s, "-d", body)
+        headers = ("-H", "content-type: application/grpc", "-H", "te: trailers", f"http://{HOST}:{port}{method}")
+        return parse(client("h2load", length_s, *words, *headers))
 
 
 def parse(output: str) -> H2LoadRun:

@@ -13,7 +13,9 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Self
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 300.0
@@ -32,6 +34,47 @@ def freshet() -> list[str]:
     """The command beside this interpreter; the package's own entry where it is not installed."""
     installed = Path(sys.executable).with_name("freshet")
     return [str(installed)] if installed.exists() else [sys.executable, "-m", "freshet_serving"]
+
+
+class LineProcess:
+    """A process that answers lines of its standard input with lines; ended with its block."""
+
+    def __init__(self, command: Sequence[str], name: str, **options: Any) -> None:
+        """name: for the error of one that has ended. options: of subprocess.Popen."""
+        self._name = name
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+        self.pid = self._process.pid
+
+    def write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        # Of one that has ended the answer is what tells.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+
+    def read(self) -> str:
+        """Return the next line; raises CommandFailed where there is none."""
+        assert self._process.stdout is not None
+        line: str = self._process.stdout.readline()
+        if not line:
+            raise CommandFailed(f"{self._name} ended")
+        return line
+
+    def ask(self, line: str) -> str:
+        self.write(line)
+        return self.read()
+
+    def close(self) -> None:
+        """End it, kindly: some have processes of their own."""
+        self._process.terminate()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def run_freshet(*arguments: str) -> None:
@@ -85,37 +128,43 @@ def layout_of(said: str) -> str:
 
 
 @contextlib.contextmanager
-def serving(
-    repository: Path, log: Path, options: list[str], checkout: Path | None = None, program: Sequence[str] = ()
-) -> Iterator[RunningServer]:
+def serving(repository: Path, log: Path, options: list[str], checkout: Path | None = None) -> Iterator[RunningServer]:
     """`freshet serve` while the block runs; raises CommandFailed when it is never ready, or ends early. checkout: whose
-    code is to serve; None for what is installed. program: a command in place of `freshet`."""
+    code is to serve; None for what is installed."""
     http_port, grpc_port, admin_port = free_ports(3)
     ports = port_options([http_port, grpc_port, admin_port])
-    if not program:
-        program = freshet() if checkout is None else _program(checkout)
+    program = freshet() if checkout is None else [sys.executable, "-m", "freshet_serving"]
     command = [*program, "serve", "--repository", str(repository), "--host", HOST, *ports, *options]
     start_s = time.monotonic()
-    with open(log, "wb") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=checkout, env=environment(checkout)
-        )
-    try:
-        while not _ready(http_port):
-            if process.poll() is not None or time.monotonic() - start_s > READY_TIMEOUT_S:
-                raise CommandFailed(_ended("freshet serve: not ready", process.returncode, _read(log)))
-            time.sleep(READY_POLL_S)
+    ready = partial(_ready, http_port)
+    with started(
+        command, log, "freshet serve", ready, READY_TIMEOUT_S, cwd=checkout, env=environment(checkout)
+    ) as process:
         yield RunningServer(http_port, admin_port, time.monotonic() - start_s, process.pid, grpc_port, log)
         if process.poll() is not None:
             raise CommandFailed(_ended("freshet serve", process.returncode, _read(log)))
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], log: Path, name: str, ready: Callable[[], bool], timeout_s: float, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process while the block runs, once it is ready; raises CommandFailed, with the end of its log, if it never is.
+    options: of subprocess.Popen; with start_new_session all that it started is ended with it."""
+    start_s = time.monotonic()
+    with open(log, "wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, **options)
+    try:
+        while not ready():
+            if process.poll() is not None or time.monotonic() - start_s > timeout_s:
+                raise CommandFailed(_ended(f"{name}: not ready", process.returncode, _read(log)))
+            time.sleep(READY_POLL_S)
+        yield process
     finally:
         _stop(process)
-
-
-def _program(checkout: Path) -> list[str]:
-    """The command of a checkout; older ones have it in the module `serving`."""
-    module = "freshet_serving" if (checkout / "freshet_serving").is_dir() else "serving"
-    return [sys.executable, "-m", module]
+        if options.get("start_new_session"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def environment(checkout: Path | None) -> dict[str, str] | None:
@@ -137,15 +186,8 @@ def port_options(ports: Sequence[int]) -> list[str]:
 
 
 def first_answer(port: int, model: str, body: bytes, ended: Callable[[], bool], timeout_s: float) -> bytes | None:
-    """Ask a server that starts until it answers; return the answer, or None if it ends or takes too long.
-
-    Args:
-        port: Its port of HTTP.
-        model: The model that is asked.
-        body: Of the request.
-        ended: Returns True if the server has ended.
-        timeout_s: Seconds to wait.
-    """
+    """Ask a server that starts over HTTP until it answers; return the answer, or None if it has ended or takes too
+    long."""
     url, until_s = f"http://{HOST}:{port}/v1/models/{model}:predict", time.monotonic() + timeout_s
     while not ended() and time.monotonic() < until_s:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
@@ -37,31 +37,13 @@ class RequestCounts:
     mixed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One second of predict requests, by when they ended; at_s since the start."""
-
-    at_s: float
-    requests: int
-    failed: int
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    max_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedDelta:
-    """A delta published. way: admin | folder. answered_s: when the admin API said that it is served; by folder None."""
-
-    generation: str
-    way: str
-    published_s: float
-    answered_s: float | None
-
-
 class Measurements:
-    """Collects one process's side of a run; used from one thread (or one gevent hub)."""
+    """Collects one process's side of a run; used from one thread (or one gevent hub).
+
+    Attributes:
+        deltas: generation; way: admin | folder; published_s.
+        windows: Each a second of predict requests, by when they ended; at_s since the start.
+    """
 
     def __init__(self, start_s: float) -> None:
         self.start_s = start_s
@@ -69,8 +51,8 @@ class Measurements:
         self.kinds: dict[str, RequestCounts] = {}
         self.faults: Counter[str] = Counter()
         self.first_seen_s: dict[str, float] = {}
-        self.deltas: list[PublishedDelta] = []
-        self.windows: list[Window] = []
+        self.deltas: list[dict[str, Any]] = []
+        self.windows: list[dict[str, float]] = []
         self._window, self._window_failed, self._window_end_s = histogram(), 0, start_s + WINDOW_S
 
     def request(
@@ -103,8 +85,8 @@ class Measurements:
         """A reply of this generation came; only the first counts."""
         self.first_seen_s.setdefault(generation, at_s)
 
-    def published(self, generation: str, way: str, published_s: float, answered_s: float | None) -> None:
-        self.deltas.append(PublishedDelta(generation, way, published_s, answered_s))
+    def published(self, generation: str, way: str, published_s: float) -> None:
+        self.deltas.append({"generation": generation, "way": way, "published_s": published_s})
 
     def totals(self) -> tuple[int, int, int]:
         """(requests, failed, mixed) of all kinds so far."""
@@ -128,25 +110,17 @@ class Measurements:
             },
             "faults": dict(self.faults.most_common()),
             "first_seen_s": self.first_seen_s,
-            "deltas": [asdict(d) for d in self.deltas],
-            "windows": [asdict(w) for w in self.windows],
+            "deltas": self.deltas,
+            "windows": self.windows,
         }
 
     def _close_window(self) -> None:
         taken = self._window
         if taken.total_count:
-            p50, p90, p99 = (taken.get_value_at_percentile(p) / 1000 for p in (50, 90, 99))
-            self.windows.append(
-                Window(
-                    round(self._window_end_s - WINDOW_S - self.start_s, 3),
-                    taken.total_count,
-                    self._window_failed,
-                    p50,
-                    p90,
-                    p99,
-                    taken.get_max_value() / 1000,
-                )
-            )
+            at_s = round(self._window_end_s - WINDOW_S - self.start_s, 3)
+            window = {"at_s": at_s, "requests": taken.total_count, "failed": self._window_failed}
+            window |= {f"p{p}_ms": taken.get_value_at_percentile(p) / 1000 for p in (50, 99)}
+            self.windows.append(window | {"max_ms": taken.get_max_value() / 1000})
             taken.reset()
         self._window_failed = 0
 

@@ -28,22 +28,20 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httptools
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.load.arrivals import poisson
+from loadtest.load.launch import CommandFailed, LineProcess, environment
 from loadtest.load.outcome import Figures, RequestOutcomes, figures
 from loadtest.load.payload import Payload
 
@@ -68,8 +66,7 @@ ANCILLARY_NBYTES = socket.CMSG_SPACE(TIMESPEC.size)
 @dataclass(frozen=True, slots=True)
 class Job:
     """A generator's job. payload: folder of a saved Payload. warm_s: sent before the `seconds` that count. deadline_s:
-    for goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such stretch as well.
-    replies: a file for REPLY of every reply to the requests that count, as numpy saves it; empty for none."""
+    for goodput; sent as x-request-timeout-ms too when send_deadline. window_s: figures of each such stretch as well."""
 
     host: str
     port: int
@@ -78,17 +75,19 @@ class Job:
     seconds: float
     warm_s: float = 1.0
     connections: int = 64
-    seed: int = 0
     deadline_s: float | None = None
     send_deadline: bool = False
     window_s: float | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    replies: str = ""
 
 
-REPLY = np.dtype([(name, np.int64) for name in ("port", "number", "sent_ns", "came_ns", "status")])
-"""One reply: the client's port, the reply's number on that connection, from 0, and two instants of the monotonic
-clock."""
+def poisson(rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
+    """Moments in [0, seconds), ascending, of a Poisson process of `rate` arrivals a second: when requests are due, by
+    rate and seed alone, whatever the server does."""
+    if not (rate > 0 and seconds > 0):
+        raise ValueError(f"rate and seconds: above 0 wanted, got {rate} and {seconds}")
+    random = np.random.default_rng(seed)
+    # Given their number, the arrivals of a Poisson process are uniform.
+    return np.sort(random.random(random.poisson(rate * seconds)) * seconds)
 
 
 class Timer:
@@ -122,9 +121,9 @@ class Timer:
 
 class Connection:
     """One keep-alive connection and the request that it carries, by number, or -1. came_s: when the kernel had what was
-    read last, by the wall clock. replies: so many have come."""
+    read last, by the wall clock."""
 
-    __slots__ = ("_owner", "_parser", "came_s", "number", "replies", "rest", "socket")
+    __slots__ = ("_owner", "_parser", "came_s", "number", "rest", "socket")
 
     came_s: float
     rest: bytes | memoryview
@@ -135,7 +134,7 @@ class Connection:
 
     def open(self) -> None:
         """Connects, without waiting for it."""
-        self.number, self.rest, self.replies = -1, b"", 0
+        self.number, self.rest = -1, b""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, TIMESTAMPS, 1)
@@ -195,15 +194,13 @@ class Generator:
         self.job, self._grace_s = job, grace_s
         self.address = (job.host, job.port)
         payload = Payload.load(Path(job.payload))
-        headers = dict(job.headers)
-        if job.send_deadline and job.deadline_s is not None:
-            headers[TIMEOUT_HEADER] = f"{job.deadline_s * 1e3:g}"
+        timeout_ms = job.deadline_s * 1e3 if job.send_deadline and job.deadline_s is not None else 0
+        headers = {TIMEOUT_HEADER: f"{timeout_ms:g}"} if timeout_ms else {}
         self._messages = payload.messages(f"{job.host}:{job.port}", headers)
-        self.outcome = RequestOutcomes.of(poisson(job.rate, job.warm_s + job.seconds, job.seed))
+        self.outcome = RequestOutcomes.of(poisson(job.rate, job.warm_s + job.seconds))
         self.faults: Counter[str] = Counter()
         self.buffer = memoryview(bytearray(RECV_NBYTES))
         self._sent_s = [0.0] * len(self.outcome.due_s)
-        self._replies: list[tuple[int, int, int, float]] = []
         self._epoll = select.epoll()
         self._timer = Timer()
         self._epoll.register(self._timer.fd, select.EPOLLIN)
@@ -258,13 +255,10 @@ class Generator:
         took_s = time.monotonic() - start_s
         cores, waited = (time.process_time() - cpu_s) / took_s, (_waited_s() - waited_s) / took_s
         self._close()
-        if job.replies:
-            np.save(job.replies, self._counted_replies())
         first_s, last_s = job.warm_s, job.warm_s + job.seconds
         return figures(outcome, first_s, last_s, job.deadline_s, job.window_s, self.faults, start_s, cores, waited)
 
     def answered(self, connection: Connection, status: int, keep_alive: bool) -> None:
-        """A whole reply has come on a connection."""
         now, number = time.monotonic(), connection.number
         if number < 0:
             # Nothing was asked: what a server says before it closes an idle connection.
@@ -273,10 +267,6 @@ class Generator:
         self.outcome.latency_us[number] = (now - self._due[number]) * 1e6
         self.outcome.answered_us[number] = (connection.came_s - self._sent_s[number]) * 1e6
         self.outcome.status[number] = status
-        if self.job.replies:
-            port = connection.socket.getsockname()[1]
-            self._replies.append((number, port, connection.replies, connection.came_s))
-        connection.replies += 1
         self._in_flight -= 1
         connection.number = -1
         if not self._free:
@@ -286,22 +276,6 @@ class Generator:
         else:
             self._leave(connection)
             self._broken.append((now, connection))
-
-    def _counted_replies(self) -> NDArray[np.void]:
-        """REPLY of every reply to the requests that count."""
-        ahead_s, outcome = time.time() - time.monotonic(), self.outcome
-        rows = [
-            (
-                port,
-                nth,
-                int((self._sent_s[number] - ahead_s) * 1e9),
-                int((came_s - ahead_s) * 1e9),
-                outcome.status[number],
-            )
-            for number, port, nth, came_s in self._replies
-            if outcome.due_s[number] >= self.job.warm_s
-        ]
-        return np.array(rows, REPLY)
 
     def _poll(self) -> None:
         for fd, event in self._epoll.poll(RECONNECT_S if self._broken else IDLE_POLL_S):
@@ -365,58 +339,35 @@ class Generator:
         self._timer.close()
 
 
-class OpenloopFailed(Exception):
-    """The generator's process ended without figures."""
-
-
-class Openloop:
+class Openloop(LineProcess):
     """A job in a process of its own. Leaving the block ends the process if it still runs."""
 
     def __init__(self, job: Job) -> None:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.load.openloop"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
+        command = [sys.executable, "-m", "loadtest.load.openloop"]
+        super().__init__(command, "the generator", env=environment(ROOT))
         # A generator that hangs must not hang its owner.
         self._limit = threading.Timer(STARTUP_S + job.warm_s + job.seconds + GRACE_S, self._process.kill)
         self._limit.daemon = True
         self._limit.start()
-        with contextlib.suppress(BrokenPipeError):
-            self._in.write(json.dumps(asdict(job)) + "\n")
-            self._in.close()
+        self.write(json.dumps(asdict(job)))
 
-    def __enter__(self) -> Openloop:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._limit.cancel()
         self._limit.join()
-        self._process.kill()
-        self._process.wait()
-        self._out.close()
+        super().close()
 
     def started(self) -> float:
         """Waits until the schedule begins; returns that instant of the monotonic clock."""
-        return float(self._line()["start_s"])
+        return float(self._document()["start_s"])
 
     def result(self) -> Figures:
-        """Waits for the end, after started(); raises OpenloopFailed."""
-        return Figures(**self._line())
+        """Waits for the end, after started(); raises CommandFailed."""
+        return Figures(**self._document())
 
-    def _line(self) -> dict[str, Any]:
-        line = self._out.readline()
-        document: dict[str, Any] = json.loads(line) if line else {"error": "the generator ended without figures"}
+    def _document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.read())
         if "error" in document:
-            raise OpenloopFailed(document["error"])
+            raise CommandFailed(document["error"])
         return document
 
 

@@ -38,7 +38,6 @@ class RequestOutcomes:
 
     @classmethod
     def of(cls, due_s: NDArray[np.float64]) -> RequestOutcomes:
-        """The Outcome of requests of which none is sent yet."""
         n = len(due_s)
         latency_us, late_us, answered_us = (np.full(n, NEVER, np.int64) for _ in range(3))
         return cls(due_s, latency_us, np.zeros(n, np.int16), late_us, answered_us)
@@ -136,7 +135,6 @@ def figures(
 
 
 def of_microseconds(values: NDArray[np.int64]) -> HdrHistogram:
-    """A histogram of many values at once."""
     total = histogram()
     for value, count in zip(*np.unique(np.clip(values, LOWEST_US, HIGHEST_US), return_counts=True)):
         total.record_value(int(value), int(count))
@@ -149,7 +147,6 @@ def encode(hdr: HdrHistogram) -> str:
 
 
 def merge(encoded: Iterable[str]) -> HdrHistogram:
-    """Adds encoded histograms up."""
     total = histogram()
     for text in encoded:
         total.add(HdrHistogram.decode(text))

@@ -30,7 +30,6 @@ class Payload:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, folder: Path) -> Path:
-        """Writes the folder; returns it."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {"path": self.path, "headers": dict(self.headers), "bodies": len(self.bodies)}
         (folder / DESCRIPTION).write_text(json.dumps(about))

@@ -36,18 +36,17 @@ def pss_nbytes(pids: Iterable[int], proc: Path = PROC) -> int:
     return total
 
 
-def cpu_s(pids: Iterable[int], proc: Path = PROC) -> float:
+def cpu_s(pids: Iterable[int], proc: Path = PROC, ended: bool = False) -> float:
     """Processor time that the processes have taken since their starts, in user and kernel. Gone processes count
-    nothing."""
+    nothing. ended: their children that have ended count too."""
     ticks = 0
     for pid in pids:
         try:
             text = (proc / str(pid) / "stat").read_text()
         except OSError:
             continue
-        # Behind the name: state, parent, ... utime and stime are the fields 14 and 15 of proc(5).
-        user, system = text.rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
+        # Behind the name: state, parent, ... utime and stime are the fields 14 and 15 of proc(5), then the children's.
+        ticks += sum(map(int, text.rpartition(")")[2].split()[11 : 15 if ended else 13]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -13,13 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side, a thing that is measured. turn(): one turn, returns its figures by name."""
-
-    name: str
-    turn: Callable[[], Mapping[str, float]]
+Turn = Callable[[], Mapping[str, float]]
+"""One turn of a side; returns its figures by name."""
+Turns = dict[str, list[dict[str, float]]]
+"""By side, the figures of each of its turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +29,19 @@ class Ratio:
     rounds: int
 
 
-Turns = dict[str, list[dict[str, float]]]
-
-
-def compare(sides: Sequence[Side], rounds: int, say: Callable[[str], Any] = lambda line: None) -> Turns:
+def compare(sides: Mapping[str, Turn], rounds: int, say: Callable[[str], Any] = lambda line: None) -> Turns:
     """Each side's turns, one a round; every round begins with another side and every other round runs backwards."""
-    turns: Turns = {side.name: [] for side in sides}
+    turns: Turns = {side: [] for side in sides}
     for number in range(rounds):
-        for side in order(sides, number):
-            figures = dict(side.turn())
-            turns[side.name].append(figures)
+        for side in order(list(sides), number):
+            figures = dict(sides[side]())
+            turns[side].append(figures)
             shown = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            say(f"round {number + 1} of {rounds}: {side.name}: {shown}")
+            say(f"round {number + 1} of {rounds}: {side}: {shown}")
     return turns
 
 
-def order(sides: Sequence[Side], number: int) -> list[Side]:
-    """The order of the sides in a round."""
+def order(sides: Sequence[str], number: int) -> list[str]:
     at = number // 2 % len(sides)
     turned = [*sides[at:], *sides[:at]]
     return turned[::-1] if number % 2 else turned
@@ -57,6 +50,14 @@ def order(sides: Sequence[Side], number: int) -> list[Side]:
 def values(turns: Turns, side: str, name: str) -> list[float]:
     """One figure of a side, round by round."""
     return [figures[name] for figures in turns[side]]
+
+
+def medians(turns: Turns, side: str, *names: str) -> list[float]:
+    return [statistics.median(values(turns, side, name)) for name in names]
+
+
+def over(turns: Turns, above: str, below: str, name: str) -> Ratio:
+    return ratio(values(turns, above, name), values(turns, below, name))
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Ratio:

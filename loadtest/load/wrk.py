@@ -20,7 +20,10 @@ SCRIPT = Path(__file__).with_name("wrk.lua")
 MARK = "@wrk "
 REPLY_TIMEOUT_S = 10
 STARTUP_S = 30.0
-MISSING = "wrk is not installed: it is the Debian and Ubuntu package wrk (apt-get install wrk), in Homebrew too"
+MISSING = {
+    "wrk": "wrk is not installed: it is the Debian and Ubuntu package wrk (apt-get install wrk), in Homebrew too",
+    "h2load": "h2load is not installed: it is in the Debian and Ubuntu package nghttp2-client",
+}
 ERRORS = ("status", "connect", "read", "write", "timeout")
 
 
@@ -38,37 +41,34 @@ class WrkRun:
         return self.requests / self.seconds
 
 
-def available() -> str:
-    """The path of wrk; raises CommandFailed with one line on what to install."""
-    found = shutil.which("wrk")
+def available(program: str = "wrk") -> str:
+    """The path of wrk, or of h2load; raises CommandFailed with one line on what to install."""
+    found = shutil.which(program)
     if found is None:
-        raise CommandFailed(MISSING)
+        raise CommandFailed(MISSING[program])
     return found
 
 
-def saturate(port: int, payload: Path, seconds: float, connections: int, threads: int = 1) -> WrkRun:
+def client(program: str, length_s: int, *words: object) -> str:
+    """Run a client that is to end by itself after so many seconds; return what it printed. Raises CommandFailed."""
+    command = [available(program), *map(str, words)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=length_s + REPLY_TIMEOUT_S + STARTUP_S)
+    if run.returncode:
+        raise CommandFailed(f"{program}: exit code {run.returncode}\n{(run.stderr or run.stdout).strip()[-500:]}")
+    return run.stdout
+
+
+def saturate(port: int, payload: Path, seconds: float, connections: int) -> WrkRun:
     """Sends a payload to a server on loopback from `connections` connections, each as fast as its replies come.
 
     Raises CommandFailed when wrk fails, and when any reply was not a success.
     """
     about = Payload.load(payload)
-    if connections % threads:
-        raise ValueError(f"connections: a multiple of {threads} threads wanted, got {connections}")
     headers = [text for item in about.headers.items() for text in item]
     length_s = max(1, round(seconds))
-    run = subprocess.run(
-        [
-            *(available(), "-t", str(threads), "-c", str(connections), "-d", f"{length_s}s"),
-            *("--timeout", f"{REPLY_TIMEOUT_S}s", "-s", str(SCRIPT), f"http://{HOST}:{port}{about.path}"),
-            *("--", str(payload), about.path, str(len(about.bodies)), *headers),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=length_s + REPLY_TIMEOUT_S + STARTUP_S,
-    )
-    if run.returncode:
-        raise CommandFailed(f"wrk: exit code {run.returncode}\n{(run.stderr or run.stdout).strip()[-500:]}")
-    found = parse(run.stdout)
+    words = ("-t", 1, "-c", connections, "-d", f"{length_s}s", "--timeout", f"{REPLY_TIMEOUT_S}s", "-s", SCRIPT)
+    script = (f"http://{HOST}:{port}{about.path}", "--", payload, about.path, len(about.bodies), *headers)
+    found = parse(client("wrk", length_s, *words, *script))
     if found.errors or not found.requests:
         counted = ", ".join(f"{count} by {kind}" for kind, count in found.errors.items()) or "no reply at all"
         raise CommandFailed(f"wrk: {found.requests} requests, but failed: {counted}")

@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shlex
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, serving
-from loadtest.peers.measure import GOALS, PeerBench, PeerSettings, document, write_compiled, write_model
+from loadtest.peers.measure import GOALS, PeerBench, PeerSettings, write_compiled, write_model
 from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import PEERS, chosen
-from loadtest.reports.report import machine, origin
+from loadtest.reports.report import RESULTS, begun, keep, stored
 
-RESULTS = Path(__file__).parents[1] / "results"
 VENVS = Path(".peers")
 QUICK = {"rounds": 1, "seconds": 2.0, "table_rows": 20_000}
 
@@ -79,13 +75,14 @@ def main() -> int:
                 chosen_by_bucket = write_compiled(work / "repository", work / "compiled", settings.table_rows)
             for peer in peers:
                 console.print(f"[bold]{peer.name}[/bold]")
-                facts, refused, variants, layout = machine(), "", [], ""
+                about, refused, variants, layout = begun("peers"), "", [], ""
                 with contextlib.ExitStack() as stack:
-                    start = partial(serving, options=list(settings.serve))
-                    server = stack.enter_context(start(work / "repository", work / "serve.log"))
-                    compiled = None
-                    if settings.compiled:
-                        compiled = stack.enter_context(start(work / "compiled", work / "compiled.log"))
+                    kinds = ("repository", "compiled") if settings.compiled else ("repository",)
+                    servers = [
+                        stack.enter_context(serving(work / kind, work / f"{kind}.log", list(settings.serve)))
+                        for kind in kinds
+                    ]
+                    server, compiled = servers[0], servers[1] if settings.compiled else None
                     arena = PeerBench(work, work / "repository", server, settings, say, compiled)
                     try:
                         variants = arena.measure(peer, venvs, interpreter)
@@ -93,48 +90,24 @@ def main() -> int:
                         refused = str(error)
                         say(f"could not be run: {refused}")
                     layout = server.layout
-                keep(
-                    out,
-                    {
-                        "name": peer.name,
-                        "refused": refused,
-                        "variants": [document(v) for v in variants],
-                        "machine": facts,
-                        "layout": layout,
-                        "compiled": chosen_by_bucket,
-                        "origin": origin("-C loadtest peers", "ARGS", sys.argv[1:]),
-                        "settings": asdict(settings),
-                        "goals": {str(n): goal for n, goal in GOALS.items()},
-                    },
-                )
+                result = {
+                    "name": peer.name,
+                    "refused": refused,
+                    "variants": variants,
+                    "layout": layout,
+                    "compiled": chosen_by_bucket,
+                    "settings": asdict(settings),
+                    "goals": {str(n): goal for n, goal in GOALS.items()},
+                }
+                keep(out, "peers", about | result, [each.name for each in PEERS], markdown)
     except (CommandFailed, ValueError) as error:
         print(f"peers: {error}", file=sys.stderr)
         return 2
-    results = write_page(out)
+    results = stored(out, "peers").get("results", [])
     print(summary(results))
     if short := unmet(results):
         print("\nshort of their goal:", *short, sep="\n- ")
     return 1 if any(r["refused"] for r in results) else 0
-
-
-def keep(out: Path, result: dict[str, Any]) -> None:
-    """Puts one peer's result into peers.json, in the place of its last."""
-    results = {r["name"]: r for r in stored(out)} | {result["name"]: result}
-    ordered = [results[peer.name] for peer in PEERS if peer.name in results]
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "peers.json").write_text(json.dumps({"results": ordered}, indent=1) + "\n")
-
-
-def stored(out: Path) -> list[dict[str, Any]]:
-    path = out / "peers.json"
-    return json.loads(path.read_bytes())["results"] if path.exists() else []
-
-
-def write_page(out: Path) -> list[dict[str, Any]]:
-    """peers.md from peers.json; returns the results."""
-    results = stored(out)
-    (out / "peers.md").write_text(markdown(results))
-    return results
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ KINDS = ("raw", "kserve", "json")
 
 
 def payload(kind: str, path: str, candidates: int, table_rows: int) -> Payload:
-    """The benchmark's requests in one of the forms, to one path."""
     count = bench_count(candidates)
     if kind == "kserve":
         return bench_payload(candidates, count, table_rows)
@@ -33,12 +32,7 @@ def scores(kind: str, body: bytes, headers: Mapping[str, str]) -> NDArray[np.flo
     """float32 [n] from a reply, header names in lower case; raises ValueError when it is none."""
     if kind == "raw":
         return np.frombuffer(body, "<f4")
-    if kind == "kserve":
-        return decode_kserve(body, headers.get(HEADER_LENGTH.lower()), "score")
-    try:
-        return np.asarray(orjson.loads(body)["outputs"][0]["data"], np.float32).reshape(-1)
-    except (KeyError, IndexError, TypeError, ValueError):
-        raise ValueError("a KServe v2 reply with one output wanted") from None
+    return decode_kserve(body, headers.get(HEADER_LENGTH.lower()), "score")
 
 
 def _json(inputs: Mapping[str, NDArray[Any]]) -> bytes:

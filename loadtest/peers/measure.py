@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import http.client
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loadtest.bench.calibration_rows import compile_with_practice
+from loadtest.bench.harness import compile_with_practice
 from loadtest.load import wrk
 from loadtest.load.launch import MODEL, CommandFailed, RunningServer, run_freshet
 from loadtest.load.payload import Payload, bench_inputs
-from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
+from loadtest.load.sides import Turns, compare, over, values
 from loadtest.peers import bodies
 from loadtest.peers.process import ask, install, running
 from loadtest.peers.roster import Peer
@@ -52,25 +52,12 @@ class PeerSettings:
     compiled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Freshet over the peer (throughput), or the peer over Freshet (latencies): above 1 Freshet is better. what:
-    throughput | p99 | light. options: the peer's."""
+Document = dict[str, Any]
+"""A peer tuned, or untuned, or tuned, in float32, beside Freshet on what was compiled for it: its name and figures.
 
-    what: str
-    candidates: int
-    ratio: Ratio
-    freshet: float
-    peer: float
-    options: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerVariant:
-    """A peer tuned, or untuned; or tuned, in float32, beside Freshet on what was compiled for it."""
-
-    name: str
-    figures: list[Figure]
+A figure is a ratio, Freshet over the peer (throughput) or the peer over Freshet (latencies): above 1 Freshet is better.
+what: throughput | p99 | light. freshet, peer: their own. options: the peer's.
+"""
 
 
 class PeerBench:
@@ -91,11 +78,10 @@ class PeerBench:
         self.version = repository / MODEL / "1"
 
     def payload(self, kind: str, path: str, candidates: int) -> tuple[Payload, Path]:
-        """A payload and the folder that it is saved in."""
         made = bodies.payload(kind, path, candidates, self._settings.table_rows)
         return made, made.save(self._work / f"{kind}-{path.strip('/').replace('/', '-')}-{candidates}")
 
-    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[PeerVariant]:
+    def measure(self, peer: Peer, venvs: Path, interpreter: str) -> list[Document]:
         """The peer tuned and untuned; raises CommandFailed when it cannot be run, or answers something else."""
         self.say(f"{peer.name}: environment")
         python = install(peer, venvs, interpreter)
@@ -108,7 +94,7 @@ class PeerBench:
             variants.append(self._variant(peer, python, COMPILED, chosen, rounds))
         return variants
 
-    def _tune(self, peer: Peer, python: Path) -> dict[Line, tuple[str, ...]]:
+    def _tune(self, peer: Peer, python: Path) -> dict[Line, str]:
         """For each line the best options: of the most throughput, or of the lowest median with one connection."""
         found = {(options, line): 0.0 for options in peer.tried for line in LINES}
         # Twice over on a machine that changes its speed, each setting with a server of its own.
@@ -118,37 +104,31 @@ class PeerBench:
                     what, n = line
                     run = self._run(port, self.payload(peer.body, peer.path, n)[1], what)
                     found[options, line] += run.per_s if what == "throughput" else -run.latency_ms["p50"]
-                    self.say(f"{peer.name} {shlex.join(options)}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
+                    self.say(f"{peer.name} {options}: {what}, {n} candidates: {run.per_s:.0f} requests/s")
         return {line: max(peer.tried, key=lambda options: found[options, line]) for line in LINES}
 
-    def _variant(
-        self, peer: Peer, python: Path, name: str, chosen: dict[Line, tuple[str, ...]], rounds: int
-    ) -> PeerVariant:
+    def _variant(self, peer: Peer, python: Path, name: str, chosen: dict[Line, str], rounds: int) -> Document:
         """chosen: options by line; one server for those that share them."""
-        figures: list[Figure] = []
+        figures: list[Document] = []
         ours = self._server if name != COMPILED or self._compiled is None else self._compiled
         for options in dict.fromkeys(chosen.values()):
             with running(peer, python, options, self.version, self.payload(peer.body, peer.path, 1)[0]) as port:
                 self._check(peer, port, ours, COMPILED_TOLERANCE if name == COMPILED else TOLERANCE)
                 for what, n in (line for line in LINES if chosen[line] == options):
                     turns = self._compare(peer, port, ours, n, rounds, what)
-                    figures += [_figure(each, n, turns, peer.name, shlex.join(options)) for each in GIVES[what]]
-        figures.sort(key=lambda f: (f.what == "light", f.candidates))
-        return PeerVariant(name, figures)
+                    figures += [_figure(each, n, turns, peer.name, options) for each in GIVES[what]]
+        figures.sort(key=lambda f: (f["what"] == "light", f["candidates"]))
+        return {"name": name, "figures": figures}
 
     def _compare(self, peer: Peer, port: int, server: RunningServer, candidates: int, rounds: int, what: str) -> Turns:
-        def side(name: str, port: int, payload: Path) -> Side:
-            def turn() -> dict[str, float]:
-                run = self._run(port, payload, what)
-                return {"requests/s": run.per_s, "p50 ms": run.latency_ms["p50"], "p99 ms": run.latency_ms["p99"]}
+        def turn(port: int, payload: Path) -> dict[str, float]:
+            run = self._run(port, payload, what)
+            return {"requests/s": run.per_s, "p50 ms": run.latency_ms["p50"], "p99 ms": run.latency_ms["p99"]}
 
-            return Side(name, turn)
-
-        theirs = self.payload(peer.body, peer.path, candidates)[1]
-        ours = self.payload("kserve", "", candidates)[1]
-        sides = [side("freshet", server.http_port, ours), side(peer.name, port, theirs)]
+        ours = partial(turn, server.http_port, self.payload("kserve", "", candidates)[1])
+        theirs = partial(turn, port, self.payload(peer.body, peer.path, candidates)[1])
         self.say(f"{peer.name}: {what}, {candidates} candidates")
-        return compare(sides, rounds, self.say)
+        return compare({"freshet": ours, peer.name: theirs}, rounds, self.say)
 
     def _run(self, port: int, payload: Path, what: str) -> wrk.WrkRun:
         connections = self._settings.connections if what == "throughput" else 1
@@ -172,7 +152,6 @@ class PeerBench:
 
 
 def write_model(repository: Path, table_rows: int) -> None:
-    """Version 1 of the benchmark's model."""
     run_freshet("bench", "model", "--rows", str(table_rows), "--repository", str(repository))
 
 
@@ -183,12 +162,9 @@ def write_compiled(repository: Path, compiled: Path, table_rows: int) -> str:
     return compile_with_practice(compiled / MODEL / "1", practice)
 
 
-def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Figure:
+def _figure(what: str, candidates: int, turns: Turns, peer: str, options: str) -> Document:
     ours, theirs = (values(turns, side, MEASURED[what]) for side in ("freshet", peer))
-    found = ratio(ours, theirs) if what == "throughput" else ratio(theirs, ours)
-    return Figure(what, candidates, found, float(np.median(ours)), float(np.median(theirs)), options)
-
-
-def document(variant: PeerVariant) -> dict[str, Any]:
-    """A variant as JSON holds it."""
-    return asdict(variant)
+    sides = ("freshet", peer) if what == "throughput" else (peer, "freshet")
+    found = over(turns, *sides, MEASURED[what])
+    own = {"freshet": float(np.median(ours)), "peer": float(np.median(theirs))}
+    return {"what": what, "candidates": candidates, "ratio": asdict(found), **own, "options": options}

@@ -8,12 +8,10 @@ from typing import Any
 from loadtest.peers.measure import CANDIDATES, LIGHT
 from loadtest.reports.report import spread, table, told
 
-BEGIN, END = "<!-- summary -->", "<!-- end of summary -->"
 Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[Document]) -> str:
-    """results: as in peers.json."""
     results = list(results)
     parts = [
         "# Freshet and other servers",
@@ -22,7 +20,7 @@ def markdown(results: Iterable[Document]) -> str:
         "within a round. Above 1 Freshet is better: its throughput over the peer's, or the peer's latency over its. "
         "For each line all settings of a peer are tried, those without a wait for batches among them, and the best for "
         "that line is taken.",
-        f"{BEGIN}\n{summary(results)}\n{END}",
+        summary(results),
     ]
     for result in results:
         parts.append(f"## {result['name']}")

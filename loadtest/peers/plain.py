@@ -19,14 +19,12 @@ Floats = NDArray[np.float32]
 
 
 def split(body: bytes) -> tuple[Ids, Floats]:
-    """Views of a request's ids and floats."""
     rows = len(body) // ROW_NBYTES
     ids = np.frombuffer(body, np.int64, rows * IDS).reshape(rows, IDS)
     return ids, np.frombuffer(body, np.float32, rows * FLOATS, 8 * IDS * rows).reshape(rows, FLOATS)
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """The options that every peer's server.py has."""
+def arguments(description: str | None, other_ports: bool = False) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", required=True, help="<repository>/bench/<version>")
     parser.add_argument("--port", type=int, required=True)
@@ -34,4 +32,6 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="intra-op threads of each")
     parser.add_argument("--batch", type=int, default=1, help="most requests computed together")
     parser.add_argument("--wait-ms", type=float, default=0.0, help="longest wait for a batch to fill")
+    if other_ports:
+        parser.add_argument("--other-ports", type=int, nargs=2, required=True, help="for gRPC and metrics")
     return parser

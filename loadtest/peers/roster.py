@@ -20,12 +20,12 @@ class Peer:
     name: str
     path: str
     body: str
-    untuned: tuple[str, ...]
-    tuned: tuple[tuple[str, ...], ...]
+    untuned: str
+    tuned: tuple[str, ...]
     other_ports: bool = False
 
     @property
-    def tried(self) -> tuple[tuple[str, ...], ...]:
+    def tried(self) -> tuple[str, ...]:
         """All settings of which each line takes the best, the untuned ones among them."""
         return tuple(dict.fromkeys((*self.tuned, self.untuned)))
 
@@ -38,67 +38,35 @@ class Peer:
         return HERE / self.name / "requirements.txt"
 
 
-_WORKERS, _ONE = ("--workers", str(CORES)), ("--workers", "1")
-_BATCHES, _NO_WAIT = ("--batch", "4", "--wait-ms", "1"), ("--batch", "4", "--wait-ms", "0")
-_DEFAULT_THREADS = ("--threads", "0")
-_FAST_QUEUE = ("--fast-queue", "--front-ends", "1")
-_ONGOING = ("--ongoing", "64")
+_ONE, _ALL = "--workers 1", f"--workers {CORES}"
+_BATCHES, _NO_WAIT = f"{_ALL} --batch 4 --wait-ms 1", f"{_ALL} --batch 4 --wait-ms 0"
+_FAST = "--fast-queue --front-ends 1"
 
 PEERS = (
-    Peer(
-        "mosec",
-        "/inference",
-        "raw",
-        untuned=_ONE,
-        tuned=(_WORKERS, (*_WORKERS, *_BATCHES), (*_WORKERS, "--batch", "16", "--wait-ms", "1")),
-    ),
+    Peer("mosec", "/inference", "raw", _ONE, (_ALL, _BATCHES, f"{_ALL} --batch 16 --wait-ms 1")),
     Peer(
         "fastapi_tf",
         "/predict",
         "raw",
-        untuned=(*_ONE, *_DEFAULT_THREADS),
-        tuned=((*_WORKERS, "--threads", "1"), (*_WORKERS, *_DEFAULT_THREADS), (*_ONE, "--threads", "1")),
+        f"{_ONE} --threads 0",
+        (f"{_ALL} --threads 1", f"{_ALL} --threads 0", f"{_ONE} --threads 1"),
     ),
     Peer(
         "litserve",
         "/predict",
         "raw",
-        untuned=_ONE,
-        tuned=(
-            (*_WORKERS, *_FAST_QUEUE),
-            (*_WORKERS, "--fast-queue"),
-            (*_WORKERS, *_BATCHES, *_FAST_QUEUE),
-            (*_WORKERS, *_NO_WAIT, *_FAST_QUEUE),
-            (*_ONE, *_FAST_QUEUE),
-        ),
+        _ONE,
+        (f"{_ALL} --fast-queue", *(f"{each} {_FAST}" for each in (_ALL, _BATCHES, _NO_WAIT, _ONE))),
     ),
-    Peer("bentoml", "/predict", "raw", untuned=(*_ONE, "--access-log"), tuned=(_WORKERS, _ONE)),
-    Peer(
-        "mlserver",
-        "/v2/models/bench/infer",
-        "json",
-        untuned=_ONE,
-        tuned=(_WORKERS, ("--workers", "0"), (*_WORKERS, *_BATCHES)),
-        other_ports=True,
-    ),
-    Peer(
-        "ray",
-        "/predict",
-        "raw",
-        untuned=_ONE,
-        tuned=(
-            (*_WORKERS, *_ONGOING),
-            (*_WORKERS, *_BATCHES, *_ONGOING),
-            (*_WORKERS, *_NO_WAIT, *_ONGOING),
-            (*_ONE, *_ONGOING),
-        ),
-    ),
+    Peer("bentoml", "/predict", "raw", f"{_ONE} --access-log", (_ALL, _ONE)),
+    Peer("mlserver", "/v2/models/bench/infer", "json", _ONE, (_ALL, "--workers 0", _BATCHES), other_ports=True),
+    Peer("ray", "/predict", "raw", _ONE, tuple(f"{each} --ongoing 64" for each in (_ALL, _BATCHES, _NO_WAIT, _ONE))),
     Peer(
         "pytriton",
         "/v2/models/bench/infer",
         "kserve",
-        untuned=_ONE,
-        tuned=(_WORKERS, (*_WORKERS, "--wait-ms", "0.2"), ("--workers", "4", "--wait-ms", "0.1")),
+        _ONE,
+        (_ALL, f"{_ALL} --wait-ms 0.2", "--workers 4 --wait-ms 0.1"),
         other_ports=True,
     ),
 )

@@ -51,7 +51,6 @@ class Scorer:
         return scores
 
     def score_bodies(self, bodies: list[bytes]) -> list[bytes]:
-        """Several requests as one batch."""
         if len(bodies) == 1:
             return [self.score(*split(bodies[0])).tobytes()]
         parts = [split(body) for body in bodies]

@@ -73,19 +73,9 @@ def _peer(name: str, candidates: int, document: Document) -> ReportFigure:
     return of_ratio(run, figure["ratio"], (">=", goal) if goal else None)
 
 
-def _requests(run: Document) -> ReportFigure:
-    text = f"{run['requests']:,}; {run['failed']} failed, {run['mixed']} of another generation than they name"
-    return ReportFigure(text, "", "", run)
-
-
-def _latency(run: Document) -> ReportFigure:
-    latency = run["latency_ms"]["all"]
-    return ReportFigure(f"{latency['p50']:.0f} / {latency['p99']:.0f} ms", "", "", run)
-
-
-def _freshness(way: str, run: Document) -> ReportFigure:
-    fresh = run["freshness_ms"][way]
-    return ReportFigure(f"{fresh['p50']:.0f} / {fresh['p99']:.0f} ms", "", FRESH_AIM, run)
+def _told(text: str, aim: str, run: Document) -> ReportFigure:
+    """Return a text with figures of the run in its fields."""
+    return ReportFigure(text.format_map(run), "", aim, run)
 
 
 def _objects(race: str, run: Document) -> ReportFigure:
@@ -106,10 +96,18 @@ LINES: tuple[tuple[str, str, Callable[[Document], ReportFigure]], ...] = (
     (
         f"Freshness: training step finished to first reply that uses it, 150 requests/s, {WAYS['admin']}, p50 / p99",
         "loadtest-150-a-second",
-        partial(_freshness, "admin"),
+        partial(_told, "{freshness_ms[admin][p50]:.0f} / {freshness_ms[admin][p99]:.0f} ms", FRESH_AIM),
     ),
-    ("Requests in one minute at saturation with a delta of 10,000 rows every second", "loadtest", _requests),
-    ("Latency in that minute, 64 candidates a request, p50 / p99", "loadtest", _latency),
+    (
+        "Requests in one minute at saturation with a delta of 10,000 rows every second",
+        "loadtest",
+        partial(_told, "{requests:,}; {failed} failed, {mixed} of another generation than they name", ""),
+    ),
+    (
+        "Latency in that minute, 64 candidates a request, p50 / p99",
+        "loadtest",
+        partial(_told, "{latency_ms[all][p50]:.0f} / {latency_ms[all][p99]:.0f} ms", ""),
+    ),
     (
         "Server throughput / the same kernels in a bare loop, 64 candidates",
         "bench",
@@ -142,7 +140,6 @@ LINES: tuple[tuple[str, str, Callable[[Document], ReportFigure]], ...] = (
 
 
 def page(results: Path = RESULTS) -> str:
-    """Return the page's text."""
     rows = [["what", "figure", "from, to", "aim", "command and date"], ["---"] * 5]
     for title, name, figure_of in LINES:
         path = results / f"{name}.json"

@@ -7,21 +7,22 @@ import json
 import os
 import platform
 import shlex
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hdrh.histogram import HdrHistogram
 
-from loadtest.load.measurements import freshness, histogram, until_served
+from loadtest.load.measurements import freshness, until_served
+from loadtest.load.outcome import merge, quantiles_ms
 
+RESULTS = Path(__file__).parents[1] / "results"
 GOAL_MS = 250.0
 FINE = 0.05
 FOLDERS = ("--out", "--venvs", "--data", "--scratch")
 """Options of our commands that name folders of the machine they run on, and change no figure."""
-PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 PROTOCOLS = {"kserve": "KServe v2, binary", "tfs": "TensorFlow Serving, JSON"}
 OTHERS = {"probe": "Prober, one row", "delta": "Delta by the admin API"}
 WAYS = {"admin": "POST to the admin API", "folder": "file renamed into the version's folder"}
@@ -52,11 +53,31 @@ def origin(target: str, variable: str, arguments: Sequence[str]) -> dict[str, st
     return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "command": command}
 
 
-def store(out: Path, name: str, results: Any, page: str) -> None:
-    """Write a report into a folder: NAME.json with its figures, and its page NAME.md."""
+def begun(target: str) -> dict[str, Any]:
+    """Return what a report says of its run: the machine, before it, and the command, of `make -C loadtest TARGET`."""
+    return {"machine": machine(), "origin": origin(f"-C loadtest {target}", "ARGS", sys.argv[1:])}
+
+
+def stored(out: Path, name: str) -> dict[str, Any]:
+    """Return the figures that a folder has of a report; nothing where it has none."""
+    path = out / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+    return found
+
+
+def keep(out: Path, name: str, result: dict[str, Any], order: Sequence[str], page: Callable[[Any], str]) -> list[Any]:
+    """Put one result into a report of several, in the place of the last of its name; return all."""
+    results = {each["name"]: each for each in stored(out, name).get("results", [])} | {result["name"]: result}
+    ordered = [results[each] for each in order if each in results]
+    store(out, name, {"results": ordered}, page(ordered))
+    return ordered
+
+
+def store(out: Path, name: str, results: Any, page: str, kind: str = "md") -> None:
+    """Write a report into a folder: NAME.json with its figures, and its page NAME.md, or of another kind."""
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
-    (out / f"{name}.md").write_text(page)
+    (out / f"{name}.{kind}").write_text(page)
 
 
 def opening(title: str, doc: str, results: Mapping[str, Any]) -> list[str]:
@@ -79,8 +100,8 @@ def _cpu_name() -> str:
 def summarize(
     record: dict[str, Any], probes: dict[str, Any], usage: list[dict[str, Any]], about: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures of a run. record: what the load generator wrote; probes: loadtest.live.prober.summary(); usage:
-    loadtest.live.usage.Usage.document(). about: machine(), taken before the run; settings; origin(); layout; ready_s;
+    """All figures of a run. record: what the load generator wrote; probes: summary() of loadtest.live.prober; usage:
+    samples of loadtest.live.usage. about: machine(), taken before the run; settings; origin(); layout; ready_s;
     error, why the run ended before its time, or empty."""
     kinds = record["kinds"] | probes["kinds"]
     predicts = {name: kinds[name] for name in PROTOCOLS if name in kinds}
@@ -101,8 +122,8 @@ def summarize(
         "checked": sum(k["requests"] - k["failed"] + k["mixed"] for name, k in kinds.items() if name != "delta"),
         "faults": faults,
         "latency_ms": {
-            "all": latency_ms(k["latency"] for k in predicts.values()),
-            **{name: latency_ms([k["latency"]]) for name, k in kinds.items()},
+            "all": quantiles_ms(merge(k["latency"] for k in predicts.values())),
+            **{name: quantiles_ms(merge([k["latency"]])) for name, k in kinds.items()},
         },
         "counts": {name: k["requests"] for name, k in kinds.items()},
         "deltas": len(record["deltas"]),
@@ -131,15 +152,6 @@ def passed(summary: dict[str, Any]) -> bool:
     served."""
     wrong = summary["failed"] + summary["mixed"] + len(summary["deltas_never_served"])
     return summary["requests"] > 0 and summary["deltas"] > 0 and not wrong and not summary["error"]
-
-
-def latency_ms(encoded: Iterable[str]) -> dict[str, float]:
-    """p50, p90, p99, p99.9 and max of HDR histograms added up; in milliseconds."""
-    total = histogram()
-    for text in encoded:
-        total.add(HdrHistogram.decode(text))
-    found = {f"p{p:g}": total.get_value_at_percentile(p) / 1000 for p in PERCENTILES}
-    return {**found, "max": total.get_max_value() / 1000 if total.total_count else 0.0}
 
 
 def freshness_ms(seconds: Sequence[float]) -> dict[str, float]:

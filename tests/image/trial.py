@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.cold_start import processor_time_s
 from loadtest.load.launch import first_answer, free_ports, port_options
+from loadtest.load.processes import cpu_s, tree
 from tests.image.builder import Builder
 from tests.image.container import Container
 
@@ -64,14 +64,14 @@ def try_start(builder: Builder, stage: str, way: Way) -> Start:
     with Container(root, config, command, user=way.user, read_only=way.read_only) as container:
         answered = ask_first(container, ports[0])
         wall_s, pid = time.monotonic() - container.began_s, container.pid
-        cpu_s = processor_time_s(pid) if pid else 0.0
+        used_s = cpu_s(tree(pid), ended=True) if pid else 0.0
         complaint = "" if answered else "no answer"
         if answered:
             complaint = check_health(container, config["Healthcheck"]["Test"][1:], ports[0])
     status, said = container.stop()
     if status or complaint:
         complaint = f"{complaint or 'exit status'} {status}: {said[-600:]}"
-    return Start(stage, way.name, wall_s, cpu_s, complaint)
+    return Start(stage, way.name, wall_s, used_s, complaint)
 
 
 def ask_first(container: Container, port: int) -> bool:

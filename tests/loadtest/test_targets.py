@@ -27,7 +27,7 @@ SMALLEST = {
     "loadtest.bench.training.follow_race": "--data OUT --only folder",
     "loadtest.bench.training.history_race": "--rounds 1 --seconds 0.1 --rows 1000 --batches 64 --data OUT --out OUT",
     "loadtest.bench.training.next_item_logs": "--only sasrec_next --seeds 1 --rows 6000 --logs 'last two items'"
-    " --kept OUT/kept.json --results OUT",
+    " --out OUT",
     "loadtest.bench.training.late_labels": "--seeds 1 --out OUT/join",
     "loadtest.bench.training.race": "--rounds 1 --seconds 0.1 --table-rows 1000 --batches 64 --torch= --out OUT",
     "loadtest.bench.training.sequence_quality": "--only din --rows 1000 --data OUT --alone --out OUT",

@@ -43,10 +43,10 @@ from typing import Any
 import numpy as np
 
 from freshet_serving import Client, Ragged, UserGone
-from loadtest.bench.history_models import CANDIDATES, ITEMS, USERS, published
 from loadtest.load.processes import cpu_s, tree
 from loadtest.reports.report import machine, opening, origin, table
 from tests.e2e.servers import ALONE, LiveServer
+from tests.programs.history_model import CANDIDATES, HSTU, ITEMS, USERS, published
 from tests.programs.user_checker import ACTIONS, LENGTH, Copy, differ, first_contents, scores
 from tests.programs.user_checker import ITEMS as STORY_ITEMS
 from tests.programs.user_clients import GONE, Asked, TritonGrpc, TritonHttp, TritonStream
@@ -55,7 +55,7 @@ from tests.support.user_story import MODEL, write_users
 
 RESULTS = Path(__file__).parents[2] / "loadtest" / "results"
 PARTS = ("latency", "prepare", "users", "triton", "erase")
-HSTU, EVENTS, SHORT = "hstu", 1024, 20
+EVENTS, SHORT = 1024, 20
 BUCKETS = (1, 16, CANDIDATES)
 RETRIEVALS_MS = (20, 50, 200)
 HIDDEN_AIM = 0.9
@@ -93,7 +93,7 @@ class Users:
 def serving_hstu(folder: Path, events: int, *options: str) -> Iterator[LiveServer]:
     repository = folder / "repository"
     repository.mkdir(parents=True)
-    published(repository, HSTU, events, buckets=BUCKETS)
+    published(repository, events, BUCKETS)
     with LiveServer(repository, *options, log=folder / "serve.log") as live:
         yield live
 

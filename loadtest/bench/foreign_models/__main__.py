@@ -21,10 +21,17 @@ from typing import Any
 from rich.console import Console
 
 from loadtest.bench.foreign_models.built import read_built
-from loadtest.bench.foreign_models.catalogue import AIMS, LISTS, MODELS, ForeignEntry, entries
+from loadtest.bench.foreign_models.catalogue import (
+    AIMS,
+    LISTS,
+    MODELS,
+    ForeignEntry,
+    NoEnvironment,
+    entries,
+    python_of,
+)
 from loadtest.bench.foreign_models.models_page import page
 from loadtest.bench.foreign_models.trial import FAILED, UNBUILT, try_model
-from loadtest.bench.foreign_models.venvs import NoEnvironment, python_of
 from loadtest.reports.report import machine, origin
 
 ROOT = Path(__file__).parents[3]
@@ -46,24 +53,20 @@ def main() -> int:
     if unknown := sorted(set(options.only) - names):
         parser.error(f"--only: expected families and models of {LISTS[options.list].name}, got {', '.join(unknown)}")
     asked = [entry for entry in listed if not options.only or {entry.name, entry.family} & set(options.only)]
+    kept = {entry.name: WORK / entry.name / "result.json" for entry in listed}
     for number, entry in enumerate(asked, 1):
-        kept = WORK / entry.name / "result.json"
-        if options.again or not kept.exists():
+        path = kept[entry.name]
+        if options.again or not path.exists():
             result = build(entry)
             if not result:
                 # A crash of this process is the model's result: the next run goes on behind it.
-                kept.write_text(json.dumps({"status": FAILED, "message": "the process that served it ended"}))
+                path.write_text(json.dumps({"status": FAILED, "message": "the process that served it ended"}))
                 result = tried(entry)
-            kept.write_text(json.dumps(result))
-        result = json.loads(kept.read_text())
-        console.print(
-            f"{number}/{len(asked)} {entry.name}: {result['status']} {result['message']}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    found = {entry.name: WORK / entry.name / "result.json" for entry in listed}
-    results = {name: json.loads(path.read_text()) for name, path in found.items() if path.exists()}
+            path.write_text(json.dumps(result))
+        result = json.loads(path.read_text())
+        line = f"{number}/{len(asked)} {entry.name}: {result['status']} {result['message']}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    results = {name: json.loads(path.read_text()) for name, path in kept.items() if path.exists()}
     about = {"machine": machine(), "origin": origin("-C loadtest models", "ARGS", sys.argv[1:]), "results": results}
     name = MODELS if options.list == MODELS else f"{MODELS}-{options.list}"
     RESULTS.joinpath(f"{name}.md").write_text(page(listed, AIMS[options.list], about))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ from pathlib import Path
 from freshet_serving.models.bench import bench_delta
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.version import VersionReader
-from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.bench.harness import Bench, Result, ServerSide, beside_load
 from loadtest.load.admin_calls import post_delta
 from loadtest.load.launch import RunningServer
 from loadtest.load.openloop import Openloop
-from loadtest.load.sides import Ratio, Side, compare, ratio, values
+from loadtest.load.sides import Ratio, ratio
 
 CANDIDATES = 64
 LOAD = 0.7
@@ -31,70 +30,26 @@ def run(bench: Bench) -> Result:
     """p99 at 70 % load with a delta of 100,000 rows every second against without; then single deltas, timed."""
     result = Result("deltas", f"Deltas at {LOAD:.0%} load, {CANDIDATES} candidates a request")
     repository = bench.copied("deltas-repository")
-    seconds = 3 * bench.seconds
     with bench.server(bench.main, repository) as server, chain(bench, repository) as write:
-        bench.saturate(server, CANDIDATES)
-        rounds_of = {"with deltas": 0, "without": 0}
-        failed: list[str] = []
 
-        def load() -> float:
-            # Anew each time: a shared machine changes its speed within minutes, and 70 % of before may be all of now.
-            return LOAD * bench.saturate(server, CANDIDATES).per_s
+        def prepare() -> list[tuple[float, Callable[[], object]]]:
+            files = [write(ROWS) for _ in range(int(3 * bench.seconds / EVERY_S))]
+            post = functools.partial(post_delta, server.admin_port, "bench")
+            return [(n * EVERY_S, functools.partial(post, file)) for n, file in enumerate(files)]
 
-        rates: list[float] = []  # of each round, for both its sides
-
-        def turn(label: str) -> dict[str, float]:
-            number = rounds_of[label]
-            rounds_of[label] += 1
-            if number == len(rates):
-                rates.append(load())
-            rate = rates[number]
-            files = [write(ROWS) for _ in range(int(seconds / EVERY_S))] if label == "with deltas" else []
-            job = bench.job(server.http_port, CANDIDATES, rate, seconds=seconds)
-            with Openloop(job) as generator:
-                start_s = generator.started() + job.warm_s
-                taken = [_post_at(start_s + n * EVERY_S, server, file) for n, file in enumerate(files)]
-                found = generator.result()
-            failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
-            served = {"served after ms": statistics.median(taken)} if taken else {}
-            return {
-                "rate/s": rate,
-                "p99 ms": found.latency_ms["p99"],
-                "p50 ms": found.latency_ms["p50"],
-                "answered p99 ms": found.answered_ms["p99"],
-                "generator cores": found.cores,
-                **served,
-            }
-
-        sides = [Side(label, functools.partial(turn, label)) for label in rounds_of]
-        turns = compare(sides, bench.rounds, bench.say)
-        small = _single(bench, server, load(), [write(SMALL) for _ in range(SMALL_COUNT)], SMALL_EVERY_S)
-        largest = min(LARGE, 26 * bench.table_rows)
-        large = _single(bench, server, load(), [write(largest) for _ in range(LARGE_COUNT)], LARGE_EVERY_S)
-    guard = _guarded(bench)
-    tail = ratio(values(turns, "with deltas", "p99 ms"), values(turns, "without", "p99 ms"))
-    result.rows.append(Row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL)))
-    for count, taken, goal_ms in ((SMALL, small, SMALL_GOAL_MS), (largest, large, LARGE_GOAL_MS)):
-        found = [ms / goal_ms for ms in taken]
-        result.rows.append(
-            Row(f"{count} rows served, of {goal_ms:g} ms", ratio(found, [1.0] * len(found)), ("<=", 1.0))
-        )
-        text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
-        result.facts.append((f"{count} rows: last byte of the POST to served", text))
-    result.rows.append(Row(f"{SMALL} rows served, the guard on / off", guard))
-    result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
-    for name, figures in turns.items():
-        rate, p50, p99, answered, cores = (
-            statistics.median(f[key] for f in figures)
-            for key in ("rate/s", "p50 ms", "p99 ms", "answered p99 ms", "generator cores")
-        )
-        result.facts.append(
-            (
-                name,
-                f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms, {answered:.2f} ms without the generator's "
-                f"waiting; the generator took {cores:.2f} cores",
-            )
-        )
+        tail = beside_load(bench, server, result, CANDIDATES, LOAD, "with deltas", prepare)
+        result.row(f"p99 with {ROWS} rows every second / without", tail, ("<=", GOAL))
+        singles = [
+            (SMALL, SMALL_GOAL_MS, SMALL_COUNT, SMALL_EVERY_S),
+            (min(LARGE, 26 * bench.table_rows), LARGE_GOAL_MS, LARGE_COUNT, LARGE_EVERY_S),
+        ]
+        for count, goal_ms, number, every_s in singles:
+            rate = LOAD * bench.saturate(server, CANDIDATES).per_s
+            taken = _posted(bench, server, rate, [write(count) for _ in range(number)], every_s)
+            result.row(f"{count} rows served, of {goal_ms:g} ms", ratio(taken, [goal_ms] * len(taken)), ("<=", 1.0))
+            text = f"median {statistics.median(taken):.1f} ms, slowest {max(taken):.1f} ms of {len(taken)}"
+            result.fact(f"{count} rows: last byte of the POST to served", text)
+    result.row(f"{SMALL} rows served, the guard on / off", _guarded(bench))
     return result
 
 
@@ -113,7 +68,7 @@ def _guarded(bench: Bench) -> Ratio:
                 server = sides[mode][0]
                 rate = LOAD * bench.saturate(server, CANDIDATES).per_s
                 files = [writes[mode](SMALL) for _ in range(SMALL_COUNT // 2)]
-                taken[mode].append(statistics.median(_single(bench, server, rate, files, SMALL_EVERY_S)))
+                taken[mode].append(statistics.median(_posted(bench, server, rate, files, SMALL_EVERY_S)))
     return ratio(taken["on"], taken["off"])
 
 
@@ -135,18 +90,14 @@ def chain(bench: Bench, repository: Path, version: int = 1) -> Iterator[Callable
         path.unlink(missing_ok=True)
 
 
-def _post_at(at_s: float, server: RunningServer, file: bytes) -> float:
-    """Milliseconds from the last byte of the POST, sent at an instant of the monotonic clock, until it is served."""
-    threading.Event().wait(max(0.0, at_s - time.monotonic()))
-    return post_delta(server.admin_port, "bench", file) * 1e3
-
-
-def _single(bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float) -> list[float]:
-    """Deltas one by one under load; milliseconds of each."""
-    job = bench.job(server.http_port, CANDIDATES, rate, seconds=len(files) * every_s)
+def _posted(bench: Bench, server: RunningServer, rate: float, files: list[bytes], every_s: float) -> list[float]:
+    """Deltas one by one under load; milliseconds of each, from the last byte of its POST until it is served."""
+    job, taken = bench.job(server.http_port, CANDIDATES, rate, seconds=len(files) * every_s), []
     with Openloop(job) as generator:
         start_s = generator.started() + job.warm_s
-        taken = [_post_at(start_s + n * every_s, server, file) for n, file in enumerate(files)]
+        for n, file in enumerate(files):
+            time.sleep(max(0.0, start_s + n * every_s - time.monotonic()))
+            taken.append(post_delta(server.admin_port, "bench", file) * 1e3)
         generator.result()
     bench.say(f"deltas of {len(files[0])} bytes served after {', '.join(f'{ms:.1f}' for ms in taken)} ms")
     return taken

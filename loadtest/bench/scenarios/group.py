@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import statistics
 
-from loadtest.bench.compute import ComputeProcesses, computing
-from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.bench.compute import ComputeProcesses
+from loadtest.bench.harness import Bench, Result, ServerSide
 from loadtest.load.launch import RunningServer
 from loadtest.load.processes import pss_nbytes, tree
-from loadtest.load.sides import Ratio, Side, compare, ratio, values
+from loadtest.load.sides import Ratio, Turn, medians, over, ratio
 
 CANDIDATES = 64
 GOAL = 1.8
@@ -30,27 +29,26 @@ def run(bench: Bench) -> Result:
         return {"requests/s": bench.saturate(server, CANDIDATES).per_s}
 
     with contextlib.ExitStack() as stack:
-        engines = {
-            n: stack.enter_context(computing("engine", bench.repository(), CANDIDATES, bench.table_rows, n))
-            for n in SIZES
-        }
-        servers = bench.start_all(
-            stack, [ServerSide(f"server, {n}", ("--workers", "1", "--sessions", str(n))) for n in SIZES], result
-        )
-        sides = [
-            *(Side(f"engine, {n}", functools.partial(computed, engine)) for n, engine in engines.items()),
-            *(Side(side.name, functools.partial(served, server)) for side, server in servers),
-        ]
-        turns = compare(sides, bench.rounds, bench.say)
+        sides: dict[str, Turn] = {}
+        for n in SIZES:
+            engine = ComputeProcesses("engine", bench.repository(), CANDIDATES, bench.table_rows, n)
+            sides[f"engine, {n}"] = functools.partial(computed, stack.enter_context(engine))
+        servers = bench.start_all(stack, [_server("server,", n) for n in SIZES], result)
+        sides |= {side.name: functools.partial(served, server) for side, server in servers}
+        turns = bench.turns(sides)
         memory = _memory(bench)
     for kind, goal in (("engine", (">=", GOAL)), ("server", None)):
-        above, below = (values(turns, f"{kind}, {n}", "requests/s") for n in SIZES[::-1])
-        result.rows.append(Row(f"{kind}: requests/s with 2 sessions / with 1", ratio(above, below), goal))
-    result.rows.append(Row("memory of a further session / model", memory, ("<=", MEMORY_GOAL)))
+        found = over(turns, f"{kind}, {SIZES[1]}", f"{kind}, {SIZES[0]}", "requests/s")
+        result.row(f"{kind}: requests/s with 2 sessions / with 1", found, goal)
+    result.row("memory of a further session / model", memory, ("<=", MEMORY_GOAL))
     for name in turns:
-        result.facts.append((name, f"{statistics.median(values(turns, name, 'requests/s')):.0f} requests/s"))
+        result.fact(name, f"{medians(turns, name, 'requests/s')[0]:.0f} requests/s")
     result.notes.append(f"Memory: proportional set size after load of a server with {MANY} sessions, less one with 1.")
     return result
+
+
+def _server(name: str, sessions: int) -> ServerSide:
+    return ServerSide(f"{name} {sessions}", ("--workers", "1", "--sessions", str(sessions)))
 
 
 def _memory(bench: Bench) -> Ratio:
@@ -61,7 +59,7 @@ def _memory(bench: Bench) -> Ratio:
     for _ in range(min(bench.rounds, 3)):
         used = []
         for n in (1, MANY):
-            with bench.server(ServerSide(f"memory {n}", ("--workers", "1", "--sessions", str(n)))) as server:
+            with bench.server(_server("memory", n)) as server:
                 bench.saturate(server, CANDIDATES)
                 used.append(pss_nbytes(tree(server.pid)))
         found.append(max(0, used[1] - used[0]) / (MANY - 1))

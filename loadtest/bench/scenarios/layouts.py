@@ -8,16 +8,14 @@ was the default before: memory, start-up, and what a saturated neighbour does to
 from __future__ import annotations
 
 import contextlib
-import functools
-import statistics
-from collections.abc import Callable, Sequence
+from functools import partial
 
-from loadtest.bench.harness import Bench, Result, Row, ServerSide
+from loadtest.bench.harness import LAYOUTS, Bench, Result, ServerSide, quantiles
 from loadtest.bench.scenarios.neighbour import A_CANDIDATES, A_LOAD, A, beside, two_models
 from loadtest.load import wrk
 from loadtest.load.launch import RunningServer
 from loadtest.load.processes import pss_nbytes, tree
-from loadtest.load.sides import Ratio, Side, Turns, compare, ratio, values
+from loadtest.load.sides import Turns, medians, over
 
 CANDIDATES = (1, 64, 512)
 CONNECTIONS = 16
@@ -25,24 +23,30 @@ LIGHT = 0.1
 GOAL = 0.95
 # As long again as what the default may lose: nothing is measured closer.
 NEIGHBOUR_GOAL = 1.05
-BEFORE = ServerSide("one process", ("--workers", "1"))
+BOTH = (ServerSide("default"), ServerSide("one process", ("--workers", "1")))
 STARTS = 5
-
-Started = Sequence[tuple[ServerSide, RunningServer]]
 
 
 def run(bench: Bench) -> Result:
     """The default over the best of all, at every load; then its costs over those of one process."""
     result = Result("layouts", "The default layout / the best of all layouts")
     with contextlib.ExitStack() as stack:
-        started = bench.start_all(stack, bench.layouts(), result)
-        default = started[0][0].name
+        started = {s.name: server for s, server in bench.start_all(stack, LAYOUTS, result)}
         for candidates in CANDIDATES:
-            turns = _turns(bench, started, functools.partial(_saturated, bench, candidates))
-            _against_best(result, turns, default, "requests/s", f"{candidates} candidates, saturated", more=True)
-            most = max(statistics.median(values(turns, side.name, "requests/s")) for side, _ in started)
-            turns = _turns(bench, started, functools.partial(_light, bench, candidates, LIGHT * most))
-            _against_best(result, turns, default, "p50 ms", f"{candidates} candidates, light load", more=False)
+
+            def saturated(server: RunningServer, candidates: int = candidates) -> dict[str, float]:
+                found = wrk.saturate(server.http_port, bench.payload(candidates), bench.seconds, CONNECTIONS)
+                return {"requests/s": found.per_s, "p99 ms": found.latency_ms["p99"]}
+
+            turns = bench.turns({name: partial(saturated, server) for name, server in started.items()})
+            _against_best(result, turns, "requests/s", f"{candidates} candidates, saturated")
+            rate = LIGHT * max(medians(turns, name, "requests/s")[0] for name in started)
+
+            def light(server: RunningServer, candidates: int = candidates, rate: float = rate) -> dict[str, float]:
+                return quantiles(bench.openloop(server, candidates, rate))
+
+            turns = bench.turns({name: partial(light, server) for name, server in started.items()})
+            _against_best(result, turns, "p50 ms", f"{candidates} candidates, light load")
     _costs(bench, result)
     _neighbour(bench, result)
     result.notes.append(
@@ -52,31 +56,16 @@ def run(bench: Bench) -> Result:
     return result
 
 
-def _turns(bench: Bench, started: Started, turn: Callable[[RunningServer], dict[str, float]]) -> Turns:
-    return compare(
-        [Side(side.name, functools.partial(turn, server)) for side, server in started], bench.rounds, bench.say
-    )
-
-
-def _saturated(bench: Bench, candidates: int, server: RunningServer) -> dict[str, float]:
-    found = wrk.saturate(server.http_port, bench.payload(candidates), bench.seconds, CONNECTIONS)
-    return {"requests/s": found.per_s, "p99 ms": found.latency_ms["p99"]}
-
-
-def _light(bench: Bench, candidates: int, rate: float, server: RunningServer) -> dict[str, float]:
-    found = bench.openloop(server, candidates, rate)
-    return {"p50 ms": found.latency_ms["p50"], "p99 ms": found.latency_ms["p99"], "requests/s": rate}
-
-
-def _against_best(result: Result, turns: Turns, default: str, figure: str, what: str, more: bool) -> None:
-    medians = {name: statistics.median(values(turns, name, figure)) for name in turns}
-    best = max(medians, key=lambda name: medians[name] if more else -medians[name])
+def _against_best(result: Result, turns: Turns, figure: str, what: str) -> None:
+    """The default, which comes first, over the best by the median of a figure: more requests, or fewer milliseconds."""
+    default, more = next(iter(turns)), figure == "requests/s"
+    found = {name: medians(turns, name, figure)[0] for name in turns}
+    best = max(found, key=lambda name: found[name] if more else -found[name])
     sides = (default, best) if more else (best, default)
-    found = ratio(*(values(turns, name, figure) for name in sides))
-    result.rows.append(Row(f"{what}: {default} / {best}", found, (">=", GOAL)))
-    for name, median in medians.items():
-        p99 = statistics.median(values(turns, name, "p99 ms"))
-        result.facts.append((f"{what}: {name}", f"{figure} {median:.4g}, p99 {p99:.2f} ms"))
+    result.row(f"{what}: {default} / {best}", over(turns, *sides, figure), (">=", GOAL))
+    for name, median in found.items():
+        p99 = medians(turns, name, "p99 ms")[0]
+        result.fact(f"{what}: {name}", f"{figure} {median:.4g}, p99 {p99:.2f} ms")
 
 
 def _costs(bench: Bench, result: Result) -> None:
@@ -87,33 +76,30 @@ def _costs(bench: Bench, result: Result) -> None:
             wrk.saturate(server.http_port, bench.payload(64), 1.0, CONNECTIONS)
             return {"ready s": server.ready_s, "MiB": pss_nbytes(tree(server.pid)) / 2**20}
 
-    sides = (ServerSide("default"), BEFORE)
-    turns = compare([Side(s.name, functools.partial(turn, s)) for s in sides], min(bench.rounds, STARTS), bench.say)
+    turns = bench.turns({side.name: partial(turn, side) for side in BOTH}, min(bench.rounds, STARTS))
     for figure, what in (("ready s", "start-up"), ("MiB", "memory (proportional set size)")):
-        found = {side.name: values(turns, side.name, figure) for side in sides}
-        result.rows.append(Row(f"{what}: default / one process", ratio(found["default"], found[BEFORE.name])))
-        for name, each in found.items():
-            result.facts.append((f"{what}: {name}", f"{statistics.median(each):.4g} {figure.split()[-1]}"))
+        result.row(f"{what}: default / one process", over(turns, "default", "one process", figure))
+        for name in turns:
+            result.fact(f"{what}: {name}", f"{medians(turns, name, figure)[0]:.4g} {figure.split()[-1]}")
 
 
 def _neighbour(bench: Bench, result: Result) -> None:
     """The tail of a model with a saturated one beside it: the default over one process."""
     repository = two_models(bench)
     with contextlib.ExitStack() as stack:
-        servers = {s.name: stack.enter_context(bench.server(s, repository)) for s in (ServerSide("default"), BEFORE)}
+        servers = {side.name: stack.enter_context(bench.server(side, repository)) for side in BOTH}
         rate = A_LOAD * min(bench.saturate(server, A_CANDIDATES, A).per_s for server in servers.values())
 
         def turn(server: RunningServer) -> dict[str, float]:
-            found = beside(bench, server, rate, saturated=True)
-            return {"p50 ms": found.latency_ms["p50"], "p99 ms": found.latency_ms["p99"]}
+            return quantiles(beside(bench, server, rate, saturated=True))
 
-        sides = [Side(name, functools.partial(turn, server)) for name, server in servers.items()]
-        turns = compare(sides, bench.rounds, bench.say)
-    for figure in ("p50 ms", "p99 ms"):
-        found: Ratio = ratio(values(turns, "default", figure), values(turns, BEFORE.name, figure))
-        row = f"{figure.split()[0]} beside a saturated model: default / one process"
-        result.rows.append(Row(row, found, ("<=", NEIGHBOUR_GOAL)))
+        turns = bench.turns({name: partial(turn, server) for name, server in servers.items()})
+    for figure in ("p50", "p99"):
+        row = f"{figure} beside a saturated model"
+        result.row(
+            f"{row}: default / one process",
+            over(turns, "default", "one process", f"{figure} ms"),
+            ("<=", NEIGHBOUR_GOAL),
+        )
         for name in turns:
-            result.facts.append(
-                (f"{row.partition(':')[0]}: {name}", f"{statistics.median(values(turns, name, figure)):.2f} ms")
-            )
+            result.fact(f"{row}: {name}", f"{medians(turns, name, f'{figure} ms')[0]:.2f} ms")

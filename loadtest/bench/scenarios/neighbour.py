@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
-import json
-import shutil
-import statistics
 from pathlib import Path
 
-from loadtest.bench.harness import Bench, Result, Row, ServerSide, reason, reply_nbytes
+from loadtest.bench.harness import (
+    Bench,
+    Result,
+    ServerSide,
+    copied_version,
+    quantiles,
+    reason,
+    reply_nbytes,
+)
 from loadtest.bench.scenarios.single import echo
 from loadtest.load import wrk
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.openloop import Openloop
 from loadtest.load.outcome import Figures
-from loadtest.load.sides import Side, compare, ratio, values
+from loadtest.load.sides import medians, over
 
 A, B = "bench", "bench-b"
 A_CANDIDATES, B_CANDIDATES = 8, 64
@@ -60,22 +65,16 @@ def _measure(bench: Bench, side: ServerSide, server: RunningServer, result: Resu
 
         def turn(label: str) -> dict[str, float]:
             port = echo_port if "echo" in label else server.http_port
-            found = beside(bench, server, rate, saturated="with B" in label, port=port)
-            return {
-                "p99 ms": found.latency_ms["p99"],
-                "p50 ms": found.latency_ms["p50"],
-                "answered p99 ms": found.answered_ms["p99"],
-            }
+            return quantiles(beside(bench, server, rate, saturated="with B" in label, port=port))
 
-        turns = compare([Side(label, functools.partial(turn, label)) for label in labels], bench.rounds, bench.say)
+        turns = bench.turns({label: functools.partial(turn, label) for label in labels})
     for what, alone, crowded in (("A", *labels[:2]), ("an echo", *labels[2:])):
-        tail = ratio(values(turns, crowded, "p99 ms"), values(turns, alone, "p99 ms"))
-        result.rows.append(Row(f"{side.name}: p99 of {what} with B saturated / alone", tail))
-        tail = ratio(values(turns, crowded, "answered p99 ms"), values(turns, alone, "answered p99 ms"))
-        result.rows.append(Row(f"{side.name}: the same without the generator's waiting, {what}", tail))
+        result.row(f"{side.name}: p99 of {what} with B saturated / alone", over(turns, crowded, alone, "p99 ms"))
+        tail = over(turns, crowded, alone, "answered p99 ms")
+        result.row(f"{side.name}: the same without the generator's waiting, {what}", tail)
     for label in labels:
-        p50, p99 = (statistics.median(values(turns, label, f"{q} ms")) for q in ("p50", "p99"))
-        result.facts.append((f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
+        p50, p99 = medians(turns, label, "p50 ms", "p99 ms")
+        result.fact(f"{side.name}, A {label}, {rate:.0f} requests/s", f"p50 {p50:.2f} ms, p99 {p99:.2f} ms")
 
 
 def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool, port: int = 0) -> Figures:
@@ -98,8 +97,5 @@ def beside(bench: Bench, server: RunningServer, rate: float, saturated: bool, po
 def two_models(bench: Bench) -> Path:
     """A repository with the benchmark's model under two names."""
     path = bench.copied("two-models")
-    shutil.copytree(path / A, path / B)
-    manifest = path / B / "1" / "model.json"
-    document = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps({**document, "model": B}))
+    copied_version(path / A / "1", path / B / "1", model=B)
     return path

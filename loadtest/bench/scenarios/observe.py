@@ -9,10 +9,9 @@ measured.
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -23,9 +22,9 @@ from freshet_serving.serving.telemetry import tracing as tracing_module
 from freshet_serving.serving.telemetry.otel import OtlpExporter
 from freshet_serving.serving.telemetry.tracing import Tracer
 from loadtest.bench.front import FrontEnd
-from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
-from loadtest.bench.pairs import Pair, compare
-from loadtest.load.sides import Ratio
+from loadtest.bench.harness import CONNECTIONS, Bench, Result
+from loadtest.bench.pairs import Pair
+from loadtest.load.launch import LineProcess
 
 GOAL = 1.02
 TRACE_SHARE = 0.01
@@ -44,41 +43,25 @@ class NullCounts:
 
 
 def run(bench: Bench) -> Result:
-    """Measures every case of both, metrics and traces."""
     result = Result("observe", "Metrics on / off, traces of 1 % / none: ratios of processor time")
     with contextlib.ExitStack() as stack:
-        endpoint = stack.enter_context(collector())
+        command = [sys.executable, "-m", "loadtest.bench.echo"]
+        collector = stack.enter_context(LineProcess(command, "the collector"))
+        endpoint = f"http://127.0.0.1:{int(collector.read())}"
         for candidates, connections in CASES:
             front = FrontEnd(bench.repository(), bench.payload(candidates), connections)
             stack.callback(front.close)
             what = f"{candidates} candidate{'s' if candidates > 1 else ''}, {connections} at once"
-            rounds = _rounds(front, METRICS_TURN_S)
-            found = compare(_metrics(front, rounds, connections), bench.micro_rounds, time.process_time_ns)
-            _keep(bench, result, f"metrics on / off, {what}", found, bench.micro_rounds)
             tracer = _tracer(endpoint)
             stack.callback(tracer.close)
-            rounds, turns = _rounds(front, TRACES_TURN_S), max(3, bench.micro_rounds // 5)
-            found = compare(_traces(front, tracer, rounds, connections), turns, time.process_time_ns)
-            _keep(bench, result, f"traces of 1 % / none, {what}", found, turns)
+            metrics = _metrics(front, f"metrics on / off, {what}", connections)
+            bench.pair(result, metrics, ("<=", GOAL), clock_ns=time.process_time_ns)
+            traces = _traces(front, tracer, f"traces of 1 % / none, {what}", connections)
+            rounds = max(3, bench.micro_rounds // 5)
+            bench.pair(result, traces, ("<=", GOAL), clock_ns=time.process_time_ns, rounds=rounds)
             counts = by_name(tracer.counted(), "tracer")
-            result.facts.append((f"traces sent, {what}", f"{counts['traced']}, dropped {counts['dropped']}"))
+            result.fact(f"traces sent, {what}", f"{counts['traced']}, dropped {counts['dropped']}")
     return result
-
-
-@contextlib.contextmanager
-def collector() -> Iterator[str]:
-    """A collector in a process of its own; yields its address."""
-    command = [sys.executable, "-m", "loadtest.bench.collector"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        process.communicate()
-
-
-def _keep(bench: Bench, result: Result, what: str, found: Any, rounds: int) -> None:
-    bench.say(f"{what}: {found.median:.3f}")
-    result.rows.append(Row(what, Ratio(found.median, found.low, found.high, rounds), ("<=", GOAL)))
-    result.facts.append((what, f"{found.a_ns / 1e3:.1f} / {found.b_ns / 1e3:.1f} us a request"))
 
 
 def _rounds(front: FrontEnd, turn_s: float) -> int:
@@ -89,7 +72,9 @@ def _rounds(front: FrontEnd, turn_s: float) -> int:
     return max(1, int(50 * turn_s / (time.perf_counter() - started_s)))
 
 
-def _metrics(front: FrontEnd, rounds: int, connections: int) -> Pair:
+def _metrics(front: FrontEnd, name: str, connections: int) -> Pair:
+    rounds = _rounds(front, METRICS_TURN_S)
+
     def on() -> None:
         front.run(rounds)
 
@@ -102,14 +87,16 @@ def _metrics(front: FrontEnd, rounds: int, connections: int) -> Pair:
         ):
             front.run(rounds)
 
-    return Pair("metrics", on, off, rounds * connections, "request")
+    return Pair(name, on, off, rounds * connections, "request")
 
 
 def _nothing(*_: Any) -> None:
     pass
 
 
-def _traces(front: FrontEnd, tracer: Tracer, rounds: int, connections: int) -> Pair:
+def _traces(front: FrontEnd, tracer: Tracer, name: str, connections: int) -> Pair:
+    rounds = _rounds(front, TRACES_TURN_S)
+
     def sides(watched: Tracer | None) -> Callable[[], None]:
         def turn() -> None:
             front.app.serving_context.tracer = watched
@@ -121,15 +108,13 @@ def _traces(front: FrontEnd, tracer: Tracer, rounds: int, connections: int) -> P
 
         return turn
 
-    return Pair("traces", sides(tracer), sides(None), rounds * connections, "request")
+    return Pair(name, sides(tracer), sides(None), rounds * connections, "request")
 
 
 def _tracer(endpoint: str) -> Tracer:
     """One that sends when it is told to, and not in between."""
-    kept, tracing_module.EXPORT_INTERVAL_S = tracing_module.EXPORT_INTERVAL_S, 3600.0
-    try:
-        return Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
-    finally:
+    with patch.object(tracing_module, "EXPORT_INTERVAL_S", 3600.0):
+        tracer = Tracer(TRACE_SHARE, OtlpExporter(endpoint, "bench"))
         # The thread has read it by the time that the first turn is over.
         time.sleep(0.1)
-        tracing_module.EXPORT_INTERVAL_S = kept
+    return tracer

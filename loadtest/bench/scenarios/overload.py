@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import statistics
+from typing import Any
 
-from loadtest.bench.harness import CORES, Bench, Result, Row, ServerSide
-from loadtest.load.sides import Side, compare, ratio, values
+from loadtest.bench.harness import CORES, Bench, Result, ServerSide
+from loadtest.load.sides import medians, ratio, values
 
 CANDIDATES = 64
 DEADLINE_S = 0.1
@@ -51,14 +51,8 @@ def _measure(
             # Anew before every turn: a shared machine's speed changes within minutes, and what was three times its
             # saturation would become five times.
             rate = bench.saturate(server, candidates).per_s
-            found = bench.openloop(
-                server,
-                candidates,
-                rate * factor,
-                connections=connections,
-                deadline_s=DEADLINE_S,
-                send_deadline=True,
-            )
+            deadline: dict[str, Any] = {"deadline_s": DEADLINE_S, "send_deadline": True}
+            found = bench.openloop(server, candidates, rate * factor, connections=connections, **deadline)
             for code, count in found.statuses.items() if factor in goals else ():
                 statuses[factor][code] = statuses[factor].get(code, 0) + count
             return {
@@ -69,27 +63,20 @@ def _measure(
                 "generator cores": found.cores,
             }
 
-        sides = [Side(f"{f:g}x", functools.partial(turn, f)) for f in (*FACTORS, *goals)]
-        turns = compare(sides, bench.rounds, bench.say)
-    best = max(FACTORS, key=lambda f: statistics.median(values(turns, f"{f:g}x", "of saturation")))
+        turns = bench.turns({f"{f:g}x": functools.partial(turn, f) for f in (*FACTORS, *goals)})
+    best = max(FACTORS, key=lambda f: medians(turns, f"{f:g}x", "of saturation"))
     peak = values(turns, f"{best:g}x", "of saturation")
     left = {f: [CORES - cores for cores in values(turns, f"{f:g}x", "generator cores")] for f in (best, *goals)}
     for factor, goal in goals.items():
-        over = values(turns, f"{factor:g}x", "of saturation")
+        good = values(turns, f"{factor:g}x", "of saturation")
         name = f"{of}: goodput at {factor:g}x / peak goodput"
-        result.rows.append(Row(name, ratio(over, peak), (">=", goal)))
-        each = ([a / b for a, b in zip(found, left[f])] for found, f in ((over, factor), (peak, best)))
-        result.rows.append(Row(f"{name}, each of the cores that the generator left", ratio(*each)))
+        result.row(name, ratio(good, peak), (">=", goal))
+        each = ([a / b for a, b in zip(found, left[f])] for found, f in ((good, factor), (peak, best)))
+        result.row(f"{name}, each of the cores that the generator left", ratio(*each))
         counted = ", ".join(f"{count} x {code}" for code, count in sorted(statuses[factor].items()))
-        result.facts.append((f"{of}: answers at {factor:g}x", counted))
-    for name, figures in turns.items():
-        rate, good, share, cores = (
-            statistics.median(f[key] for f in figures)
-            for key in ("saturation/s", "goodput/s", "of saturation", "generator cores")
-        )
-        result.facts.append(
-            (
-                f"{of}: offered {name}",
-                f"goodput {good:.0f}/s, {share:.2f} of {rate:.0f}/s; the generator took {cores:.2f} cores",
-            )
-        )
+        result.fact(f"{of}: answers at {factor:g}x", counted)
+    for name in turns:
+        figures = ("saturation/s", "goodput/s", "of saturation", "generator cores")
+        rate, useful, share, cores = medians(turns, name, *figures)
+        told = f"goodput {useful:.0f}/s, {share:.2f} of {rate:.0f}/s; the generator took {cores:.2f} cores"
+        result.fact(f"{of}: offered {name}", told)

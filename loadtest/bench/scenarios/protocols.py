@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import statistics
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +18,13 @@ from freshet_serving.processor.extensions.deeprec import codec as eas
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.serving.codecs import tfs_rest
 from freshet_serving.serving.codecs.messages import message
-from loadtest.bench import pairs
-from loadtest.bench.harness import CONNECTIONS, Bench, Result, Row
+from loadtest.bench.harness import CONNECTIONS, Bench, Result
+from loadtest.bench.pairs import Pair
 from loadtest.load import h2load, wrk
 from loadtest.load.encoding import encode_kserve
 from loadtest.load.launch import CommandFailed, RunningServer
 from loadtest.load.payload import BENCH, Payload, bench_inputs
-from loadtest.load.sides import Ratio, Side, compare, ratio, values
+from loadtest.load.sides import Turn, medians, over
 
 CANDIDATES = 64
 BASE = "KServe, binary, HTTP"
@@ -41,23 +39,19 @@ def run(bench: Bench) -> Result:
     (inputs,) = bench_inputs(CANDIDATES, 1, bench.table_rows)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(bench.server(bench.main))
-        sides = [Side(name, _wrk(bench, server, name, payload)) for name, payload in over_http(inputs).items()]
+        sides = {name: _wrk(bench, server, name, payload) for name, payload in over_http(inputs).items()}
         try:
-            h2load.available()
-            sides += [Side(name, _h2load(bench, server, *call)) for name, call in over_grpc(inputs).items()]
+            wrk.available("h2load")
+            sides |= {name: _h2load(bench, server, *call) for name, call in over_grpc(inputs).items()}
         except CommandFailed as error:
             result.refused["gRPC"] = str(error)
-        turns = compare(sides, bench.rounds, bench.say)
-    base = values(turns, BASE, "requests/s")
-    for name, figures in turns.items():
+        turns = bench.turns(sides)
+    for name in turns:
         if name != BASE:
-            result.rows.append(Row(f"{name} / {BASE}", ratio(values(turns, name, "requests/s"), base)))
-        rate = statistics.median(f["requests/s"] for f in figures)
-        result.facts.append((name, f"{rate:.0f} requests/s"))
+            result.row(f"{name} / {BASE}", over(turns, name, BASE, "requests/s"))
+        result.fact(name, f"{medians(turns, name, 'requests/s')[0]:.0f} requests/s")
     manifest = Manifest.from_json((bench.repository() / "bench" / "1" / "model.json").read_bytes())
-    found = pairs.compare(rows_pair(inputs, manifest), bench.micro_rounds)
-    alone = Ratio(found.median, found.low, found.high, bench.micro_rounds)
-    result.rows.append(Row("orjson parses and prints / JSON rows decoded and encoded", alone, (">=", JSON_GOAL)))
+    bench.pair(result, rows_pair(inputs, manifest), (">=", JSON_GOAL))
     result.notes.append("One request is sent over and over, so its rows are in the cache: for every dialect alike.")
     return result
 
@@ -115,7 +109,7 @@ def rows_body(inputs: dict[str, np.ndarray]) -> bytes:
     return _json({"instances": [dict(zip(inputs, row)) for row in zip(*inputs.values())]})
 
 
-def rows_pair(inputs: dict[str, np.ndarray], manifest: Manifest) -> pairs.Pair:
+def rows_pair(inputs: dict[str, np.ndarray], manifest: Manifest) -> Pair:
     """orjson's parsing of the request and printing of the reply, against all that the codec does with them."""
     body, scores = rows_body(inputs), {"score": np.linspace(0, 1, CANDIDATES, dtype=np.float32)[:, None]}
     _, options = tfs_rest.decode(body, {}, manifest)
@@ -129,14 +123,14 @@ def rows_pair(inputs: dict[str, np.ndarray], manifest: Manifest) -> pairs.Pair:
         tfs_rest.decode(body, {}, manifest)
         tfs_rest.encode(scores, options)
 
-    return pairs.Pair("orjson / JSON rows", alone, codec, 1, "request")
+    return Pair("orjson parses and prints / JSON rows decoded and encoded", alone, codec, 1, "request")
 
 
 def _json(document: object) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _wrk(bench: Bench, server: RunningServer, name: str, payload: Payload) -> Callable[[], dict[str, float]]:
+def _wrk(bench: Bench, server: RunningServer, name: str, payload: Payload) -> Turn:
     folder = bench.work / "protocols" / re.sub(r"\W+", "-", name)
 
     def turn() -> dict[str, float]:
@@ -146,9 +140,7 @@ def _wrk(bench: Bench, server: RunningServer, name: str, payload: Payload) -> Ca
     return turn
 
 
-def _h2load(
-    bench: Bench, server: RunningServer, protocol: str, method: str, sent: bytes
-) -> Callable[[], dict[str, float]]:
+def _h2load(bench: Bench, server: RunningServer, protocol: str, method: str, sent: bytes) -> Turn:
     def turn() -> dict[str, float]:
         before = _answered(server, protocol)
         found = h2load.saturate(server.grpc_port, method, sent, bench.seconds, CONNECTIONS)
@@ -164,6 +156,6 @@ def _answered(server: RunningServer, protocol: str) -> float:
     """Requests of a protocol that the server has answered with 200."""
     with urllib.request.urlopen(f"{server.host}/metrics", timeout=30) as reply:
         text = reply.read().decode()
-    lines = re.findall(rf'^freshet_http_requests_total\{{code="200",protocol="{protocol}"\}} (\S+)$', text, re.M)
-    lines += re.findall(rf'^freshet_http_requests_total\{{protocol="{protocol}",code="200"\}} (\S+)$', text, re.M)
-    return sum(map(float, lines))
+    labels = f'code="200",protocol="{protocol}"', f'protocol="{protocol}",code="200"'
+    heads = tuple(f"freshet_http_requests_total{{{each}}} " for each in labels)
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(heads))

@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import resource
-import statistics
 
-from loadtest.bench.compute import computing
-from loadtest.bench.harness import CORES, Bench, Result, Row
+from loadtest.bench.compute import ComputeProcesses
+from loadtest.bench.harness import CORES, LAYOUTS, Bench, Result
 from loadtest.load.launch import RunningServer
-from loadtest.load.sides import Side, compare, ratio, values
+from loadtest.load.sides import Turn, Turns, medians, ratio, values
 
 CANDIDATES = 64
 GOAL = 0.95
@@ -26,33 +25,41 @@ def run(bench: Bench) -> Result:
     """Every layout of the server against the bare loop laid out alike."""
     result = Result("saturated", f"{CANDIDATES} candidates a request, saturated: server / bare loop")
     with contextlib.ExitStack() as stack:
-        started = bench.start_all(stack, bench.layouts(), result)
+        started = bench.start_all(stack, LAYOUTS, result)
+        sides: dict[str, Turn] = {}
 
-        def bare(threads: int, processes: int) -> Side:
-            loop = stack.enter_context(
-                computing("bare", bench.repository(), CANDIDATES, bench.table_rows, threads, processes)
-            )
+        def bare(threads: int, processes: int) -> str:
             name = f"bare loop, {threads} threads" if processes == 1 else f"bare loop, {processes} processes"
-            return Side(name, lambda: {"requests/s": loop.measure(bench.seconds)})
+            sides[name] = bare_loop(bench, stack, threads, processes)
+            return name
 
         loops = {1: bare(CORES, 1)}
         for workers in {side.workers for side, _ in started} - {1}:
             loops[workers] = bare(max(1, CORES // workers), workers)
-        sides = [*loops.values(), *(Side(s.name, functools.partial(_turn, bench, server)) for s, server in started)]
-        turns = compare(sides, bench.rounds, bench.say)
+        turns = bench.turns(sides | {s.name: functools.partial(_turn, bench, server) for s, server in started})
     for side, _ in started:
-        made = values(turns, side.name, "requests/s")
-        possible = values(turns, loops[side.workers].name, "requests/s")
+        made, possible = (values(turns, name, "requests/s") for name in (side.name, loops[side.workers]))
         left = [p * (1 - c / CORES) for p, c in zip(possible, values(turns, side.name, "wrk cores"))]
-        result.rows.append(Row(f"{side.name} / bare loop alone", ratio(made, possible), (">=", GOAL)))
-        result.rows.append(Row(f"{side.name} / bare loop on the cores that wrk left", ratio(made, left)))
-    for name, figures in turns.items():
-        rate = statistics.median(f["requests/s"] for f in figures)
-        result.facts.append((name, f"{rate:.0f} requests/s, {rate * CANDIDATES:.0f} candidates/s"))
+        result.row(f"{side.name} / bare loop alone", ratio(made, possible), (">=", GOAL))
+        result.row(f"{side.name} / bare loop on the cores that wrk left", ratio(made, left))
+    add_rates(result, turns)
     result.notes.append(
         "The bare loop computes perfect batches with nothing around it; wrk shares the cores with the servers only."
     )
     return result
+
+
+def bare_loop(bench: Bench, stack: contextlib.ExitStack, threads: int, processes: int) -> Turn:
+    """Starts bare loops; returns their turn."""
+    words = ("bare", bench.repository(), CANDIDATES, bench.table_rows, threads, processes)
+    loop = stack.enter_context(ComputeProcesses(*words))
+    return lambda: {"requests/s": loop.measure(bench.seconds)}
+
+
+def add_rates(result: Result, turns: Turns) -> None:
+    for name in turns:
+        (rate,) = medians(turns, name, "requests/s")
+        result.fact(name, f"{rate:.0f} requests/s, {rate * CANDIDATES:.0f} candidates/s")
 
 
 def _turn(bench: Bench, server: RunningServer) -> dict[str, float]:

@@ -7,18 +7,15 @@ flight on the killed one are lost with it; they are told from failures by their 
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import statistics
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from loadtest.bench.harness import Bench, Result, Row, workers_of
+from loadtest.bench.harness import Bench, Result, copied_version, workers_of
 from loadtest.bench.scenarios.deltas import chain
 from loadtest.load.admin_calls import change_version, post_delta
 from loadtest.load.launch import RunningServer
@@ -91,7 +88,9 @@ def run(bench: Bench) -> Result:
     result = Result("soak", f"Soak of {bench.minutes:g} minutes at {LOAD:.0%} load")
     seconds = bench.minutes * 60
     repository = bench.copied("soak-repository")
-    second_version(repository)
+    model = repository / "bench"
+    # The same model once more, as the one that is served, while the old one comes and goes.
+    copied_version(model / str(OLD), model / str(NEW), version=NEW)
     with bench.server(bench.main, repository) as server, chain(bench, repository, NEW) as write:
         rate = LOAD * statistics.median(bench.saturate(server, CANDIDATES).per_s for _ in range(3))
         window_s = seconds / 10
@@ -101,10 +100,10 @@ def run(bench: Bench) -> Result:
             chores.run(load.started() + job.warm_s, seconds, write)
             found = load.result()
         chores.remember()
-    settled = chores.pss[SETTLED]
-    result.rows.append(Row("memory at the end / once settled", ratio([chores.pss[-1]], [settled]), ("<=", MEMORY_GOAL)))
+    memory = ratio([chores.pss[-1]], [chores.pss[SETTLED]])
+    result.row("memory at the end / once settled", memory, ("<=", MEMORY_GOAL))
     p99 = [quantiles_ms(merge([w["hdr"]]))["p99"] for w in found.windows]
-    result.rows.append(Row("p99 of the last tenth / of the first", ratio([p99[-1]], [p99[0]]), ("<=", TAIL_GOAL)))
+    result.row("p99 of the last tenth / of the first", ratio([p99[-1]], [p99[0]]), ("<=", TAIL_GOAL))
     lost = sum(found.faults.values())
     in_flight = len(chores.kills_s) * -(-CONNECTIONS // max(1, workers))
     result.checks += [
@@ -123,12 +122,3 @@ def run(bench: Bench) -> Result:
         ("p99, ms, tenth by tenth", " ".join(f"{ms:.1f}" for ms in p99)),
     ]
     return result
-
-
-def second_version(repository: Path) -> None:
-    """The same model once more, as the next version: the one that is served, while the old one comes and goes."""
-    model = repository / "bench"
-    shutil.copytree(model / str(OLD), model / str(NEW))
-    manifest = model / str(NEW) / "model.json"
-    document = json.loads(manifest.read_bytes())
-    manifest.write_text(json.dumps({**document, "version": NEW}))

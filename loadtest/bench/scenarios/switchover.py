@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import shutil
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from freshet_serving.processor.repository.model_repository import Repository
-from loadtest.bench.harness import Bench, Result, Row
+from loadtest.bench.harness import Bench, Result, beside_load, copied_version
 from loadtest.load.launch import RunningServer
-from loadtest.load.openloop import Openloop
-from loadtest.load.sides import Side, compare, ratio, values
 
 CANDIDATES = 64
 LOAD = 0.5
@@ -26,39 +24,18 @@ def run(bench: Bench) -> Result:
     """p99 at half load with full versions published against without; each is loaded, warmed and answers."""
     result = Result("switchover", f"New full versions at {LOAD:.0%} load, {CANDIDATES} candidates a request")
     repository = bench.copied("switchover-repository")
-    seconds = 3 * bench.seconds
-    rounds_of = {"with new versions": 0, "without": 0}
-    failed: list[str] = []
-    switched: list[float] = []
+    seconds, switched = 3 * bench.seconds, list[float]()
     with bench.server(bench.main, repository) as server:
-        bench.saturate(server, CANDIDATES)
-        rates: list[float] = []
 
-        def turn(label: str) -> dict[str, float]:
-            number = rounds_of[label]
-            rounds_of[label] += 1
-            if number == len(rates):
-                rates.append(LOAD * bench.saturate(server, CANDIDATES).per_s)
-            job = bench.job(server.http_port, CANDIDATES, rates[number], seconds=seconds)
-            prepared = [_prepared(repository, n) for n in range(SWITCHES)] if label == "with new versions" else []
-            with Openloop(job) as generator:
-                start_s = generator.started() + job.warm_s
-                for n, folder in enumerate(prepared):
-                    time.sleep(max(0.0, start_s + seconds * (n + 0.25) / SWITCHES - time.monotonic()))
-                    switched.append(_publish(server, folder))
-                found = generator.result()
-            failed.extend([*found.faults, *(code for code in found.statuses if code != "200")])
-            return {"rate/s": rates[number], "p50 ms": found.latency_ms["p50"], "p99 ms": found.latency_ms["p99"]}
+        def prepare() -> list[tuple[float, Callable[[], object]]]:
+            folders = [_prepared(repository, n) for n in range(SWITCHES)]
+            due_s = (seconds * (n + 0.25) / SWITCHES for n in range(SWITCHES))
+            return [(at_s, partial(_publish, server, folder, switched)) for at_s, folder in zip(due_s, folders)]
 
-        turns = compare([Side(label, functools.partial(turn, label)) for label in rounds_of], bench.rounds, bench.say)
-    tail = ratio(values(turns, "with new versions", "p99 ms"), values(turns, "without", "p99 ms"))
-    result.rows.append(Row(f"p99 with {SWITCHES} versions in {seconds:g} s / without", tail, ("<=", GOAL)))
-    result.checks.append(("no request failed", not failed, ", ".join(sorted(set(failed))) or "none did"))
+        tail = beside_load(bench, server, result, CANDIDATES, LOAD, "with new versions", prepare)
+    result.row(f"p99 with {SWITCHES} versions in {seconds:g} s / without", tail, ("<=", GOAL))
     text = f"median {statistics.median(switched):.2f} s, slowest {max(switched):.2f} s of {len(switched)}"
-    result.facts.append(("a version appears until it answers", text))
-    for name, figures in turns.items():
-        rate, p50, p99 = (statistics.median(f[key] for f in figures) for key in ("rate/s", "p50 ms", "p99 ms"))
-        result.facts.append((name, f"{rate:.0f} requests/s, p50 {p50:.2f} ms, p99 {p99:.2f} ms"))
+    result.fact("a version appears until it answers", text)
     return result
 
 
@@ -67,16 +44,14 @@ def _prepared(repository: Path, ahead: int) -> Path:
     numbers = Repository(str(repository)).versions("bench")
     newest, number = numbers[-1], numbers[-1] + 1 + ahead
     hidden = repository / "bench" / f".{number}.prepared"
-    shutil.copytree(repository / "bench" / str(newest), hidden)
-    manifest = hidden / "model.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": number}))
+    copied_version(repository / "bench" / str(newest), hidden, version=number)
     for later in ("chain", "deltas"):
         shutil.rmtree(hidden / later, ignore_errors=True)
     return hidden
 
 
-def _publish(server: RunningServer, hidden: Path) -> float:
-    """Gives a prepared version its name; seconds until it answers."""
+def _publish(server: RunningServer, hidden: Path, switched: list[float]) -> None:
+    """Gives a prepared version its name; adds the seconds until it answers."""
     import httpx
 
     number = hidden.name.split(".")[1]
@@ -85,6 +60,7 @@ def _publish(server: RunningServer, hidden: Path) -> float:
     while time.monotonic() - began_s < GIVE_UP_S:
         model = httpx.get(f"{server.admin}/admin/models").json()["models"]["bench"]
         if model["generation"].split(".")[0] == number:
-            return time.monotonic() - began_s
+            switched.append(time.monotonic() - began_s)
+            return
         time.sleep(LOOK_S)
     raise RuntimeError(f"version {number} does not answer within {GIVE_UP_S:g} s")

@@ -1,14 +1,12 @@
 """Training beside its peers: `make -C loadtest train`, the time of a step.
 
 race          the sides of a step, in turn, their threads and settings tuned first; loadtest/results/train.md
-race_shape    the network and the rows that all sides learn
-turns         a side's end of the line: "learn so many steps" in, seconds out
+turns         the rows that all sides learn, and a side's end of the line: "learn so many steps" in, seconds out
 freshet_side  Freshet
 keras_side    Keras fit, with its best of optimizer, jit_compile and steps a call
 follow_race   what it is worth to publish all the time; loadtest/results/follow.md
-follower      a trainer that follows, in a process of its own
 late_labels   labels that come late, joined and learned; loadtest/results/join.md
-torch_side    PyTorch with sparse EmbeddingBags
+torch_side    PyTorch with sparse EmbeddingBags; DIN as a plain loop
 sequence_quality  AUC of rankers over histories; loadtest/results/sequence-quality.md
 sequence_rows  MovieLens-1M with histories, cut in three
 next_item_logs  NDCG of default next-item files on logs that differ; loadtest/results/next-item-logs.md
@@ -17,10 +15,7 @@ leave_one_out  what they learn and are measured on
 fuxictr_din_side  FuxiCTR's DIN, in a process and environment of its own
 event_race    a file without a network on logs of events; loadtest/results/event-logs.md
 event_rivals  counts, logistic regression and LightGBM in it, in an environment of their own
-event_din_side  DIN in PyTorch in it
 history_race  steps of DIN beside FuxiCTR's and PyTorch's; loadtest/results/train-histories.md
-history_side  Freshet in it
-torch_din_side  DIN as a plain PyTorch loop
 """
 
 __all__ = ["race", "turns"]

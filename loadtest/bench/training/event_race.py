@@ -4,21 +4,16 @@ Six made-up logs (loadtest.bench.event_logs), each for another reason why users 
 MovieLens-1M; each seed draws another log. The default file names its columns, the history and nothing else. Rivals
 get the same columns and histories, and choose their settings on the last tenth of the rows that they learn: counts of
 the item, of the last item and of the last two, logistic regression on ids, crosses and counts, LightGBM on ids and
-counts (loadtest.bench.training.event_rivals), and DIN in PyTorch (event_din_side). All are judged on the last tenth
+counts (loadtest.bench.training.event_rivals), and DIN in PyTorch (torch_side). All are judged on the last tenth
 of the log, which nobody has learned. The default's crosses and gates were chosen on the first seed of these logs.
 Each result is kept when it is there; the command goes on where it was stopped. A "note" in the JSON, written by hand,
 says which results are of an earlier default.
-
-With --extremes instead, on results/event-logs-extremes.md: a log of two million events, by one seed, and one whose
-histories say nothing about the label.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import os
 import re
 import resource
 import statistics
@@ -34,21 +29,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from freshet_serving.compiler.building.auc import auc
-from loadtest.bench.event_logs import EXTREMES, KINDS, LARGE_SHOP, EventLog, event_log
-from loadtest.reports.report import machine, opening, origin
+from freshet_serving.models.data.movielens import MovieLensSource
+from freshet_serving.models.data.source import Field
+from freshet_serving.processor.columns import Ragged
+from loadtest.bench.event_logs import KINDS, EventLog, event_log
+from loadtest.bench.needs import DATA, ROOT
+from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "results"
-DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
-RIVALS_PYTHON = Path(os.environ.get("FRESHET_RIVALS_PYTHON", HERE.parents[2] / "build/rivals-venv/bin/python"))
-TORCH_PYTHON = Path(os.environ.get("FRESHET_TORCH_PYTHON", HERE.parents[2] / "build/rivals-venv/bin/python"))
+RIVALS_PYTHON = ROOT / "build" / "rivals-venv" / "bin" / "python"
 HELD_OUT = 0.1
 MOVIELENS, MOVIELENS_ROWS = "MovieLens-1M, first 100,000", 100_000
 DEFAULT, FLAT, TRUTH = "default file", "deepfm without the history", "truth"
 NEAR, NEAR_ONCE, SEEDS = 0.003, 0.006, 5
 """Aims: how far behind the best rival the default file may be, on all logs but one, and on that one."""
-FEWER_SEEDS = {LARGE_SHOP.name: 1}
-
 FILE = """
 [model]
 name = "shop"
@@ -87,23 +81,22 @@ def drawn(name: str, seed: int, events: int = 0) -> tuple[EventLog, tuple[str, .
     """Return a log and the columns that everybody reads; events: its rows, 0 for those of its kind."""
     if name == MOVIELENS:
         return _movielens(), ("user_id", "item_id", "category")
-    kind = next(kind for kind in KINDS + EXTREMES if kind.name == name)
+    kind = next(kind for kind in KINDS if kind.name == name)
     hour = ("hour",) if kind.rhythm else ()
     return event_log(kind, seed, events), ("user_id", "item_id", "category", *hour)
 
 
 def _movielens() -> EventLog:
-    with gzip.open(DATA / "ml-1m" / "events.csv.gz") as file:
-        rows = np.loadtxt(file, delimiter=",", skiprows=1, usecols=range(4), max_rows=MOVIELENS_ROWS)
-    genres = {}
-    for line in (DATA / "ml-1m" / "movies.dat").read_text("latin-1").splitlines():
-        movie, _, kinds = line.split("::")
-        genres[int(movie)] = kinds.split("|")[0]
-    numbers = {genre: n for n, genre in enumerate(sorted(set(genres.values())))}
-    time, user, item = rows[:, :3].T.astype(np.int64)
-    category = np.array([numbers[genres[i]] for i in item.tolist()], np.int64)
-    columns = {"user_id": user, "item_id": item, "category": category, "time": time}
-    return EventLog(columns | {"label": rows[:, 3].astype(np.float32)}, np.zeros(0))
+    wanted = [Field("user_id", "id"), Field("movie_id", "id"), Field("genres", "strings")]
+    batch = next(MovieLensSource(str(DATA / "ml-1m"), wanted).batches(MOVIELENS_ROWS))
+    genres = batch.columns["genres"]
+    assert isinstance(genres, Ragged)
+    assert batch.time is not None
+    # A movie's first genre; each has one.
+    category = np.unique(np.array(genres.values.tolist())[genres.row_splits[:-1]], return_inverse=True)[1]
+    columns = {"user_id": batch.columns["user_id"], "item_id": batch.columns["movie_id"], "category": category}
+    integers = {name: np.asarray(column, np.int64) for name, column in (columns | {"time": batch.time}).items()}
+    return EventLog(integers | {"label": batch.label}, np.zeros(0))
 
 
 def trained(folder: Path, log: EventLog, names: Sequence[str], history: bool, seed: int) -> dict[str, float]:
@@ -139,18 +132,18 @@ def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report
         if side not in found:
             with tempfile.TemporaryDirectory() as place:
                 found[side] = trained(Path(place), log, names, history, seed)
-            report(found)
+    report(found)
     with tempfile.TemporaryDirectory() as place:
         arrays = Path(place) / "log.npz"
         np.savez(arrays, allow_pickle=False, **{key: log.columns[key] for key in (*names, "time", "label")})
-        for side, python, more in (
-            ("event_rivals.py", RIVALS_PYTHON, []),
-            ("event_din_side.py", TORCH_PYTHON, [str(seed)]),
-        ):
-            if side in found or not python.exists():
+        words = {
+            "event_rivals.py": ["event_rivals.py", str(arrays), ",".join(names), str(HELD_OUT)],
+            "torch_side.py": ["torch_side.py", "events", str(arrays), ",".join(names), str(HELD_OUT), str(seed)],
+        }
+        for side, (script, *more) in words.items():
+            if side in found or not RIVALS_PYTHON.exists():
                 continue
-            command = [str(python), str(HERE / side), str(arrays), ",".join(names), str(HELD_OUT), *more]
-            ended = subprocess.run(command, capture_output=True, text=True, check=False)
+            ended = subprocess.run([str(RIVALS_PYTHON), str(HERE / script), *more], capture_output=True, text=True)
             if ended.returncode:
                 raise SystemExit(f"{side} ended with {ended.returncode}: {ended.stderr[-600:]}")
             found |= {rival: {"auc": value} for rival, value in json.loads(ended.stdout.splitlines()[-1]).items()}
@@ -160,82 +153,62 @@ def measured(name: str, seed: int, events: int, known: Mapping[str, Any], report
 
 
 def page(results: Results) -> str:
-    """Return the report of the kept results."""
     sides = dict.fromkeys(side for seeds in results.values() for run in seeds.values() for side in run)
     rivals = [side for side in sides if side not in (DEFAULT, FLAT, TRUTH) and not side.endswith(".py")]
-    lines = [
-        "| log | seeds | " + " | ".join((DEFAULT, FLAT, *rivals, TRUTH)) + " | behind the best rival | MB of rows |",
-        "|---|--:|" + "--:|" * (len(rivals) + 5),
-    ]
-    gaps = {}
+    shown, gaps, rows = (DEFAULT, FLAT, *rivals, TRUTH), {}, []
     for name, seeds in results.items():
         means = {
             side: statistics.fmean(values)
-            for side in (DEFAULT, FLAT, *rivals, TRUTH)
+            for side in shown
             if (values := [run[side]["auc"] for run in seeds.values() if side in run])
         }
         if best := [means[side] for side in rivals if side in means]:
             gaps[name] = max(best) - means[DEFAULT]
-        cells = [f"{means[side]:.4f}" if side in means else "" for side in (DEFAULT, FLAT, *rivals, TRUTH)]
-        nbytes = statistics.fmean(run[DEFAULT]["mb"] for run in seeds.values())
-        without = statistics.fmean(run[FLAT]["mb"] for run in seeds.values())
+        cells = [f"{means[side]:.4f}" if side in means else "" for side in shown]
+        nbytes, without = (statistics.fmean(run[side]["mb"] for run in seeds.values()) for side in (DEFAULT, FLAT))
         gap = f"{gaps[name]:+.4f}" if name in gaps else ""
-        lines.append(f"| {name} | {len(seeds)} | {' | '.join(cells)} | {gap} | {nbytes:.1f} ({without:.1f}) |")
+        rows.append([name, len(seeds), *cells, gap, f"{nbytes:.1f} ({without:.1f})"])
+    told = table(["log", "seeds", *shown, "behind the best rival", "MB of rows"], rows)
     if not gaps:
-        return "\n".join([*lines, "", "Rivals were not measured."])
-    fewest = min(len(seeds) for name, seeds in results.items() if name not in FEWER_SEEDS or len(results) == 1)
-    near = sum(gap <= NEAR for gap in gaps.values())
-    far = max(gaps.values())
+        return f"{told}\n\nRivals were not measured."
+    fewest = min(len(seeds) for seeds in results.values())
+    near, far = sum(gap <= NEAR for gap in gaps.values()), max(gaps.values())
     verdict = "met" if near >= len(gaps) - 1 and far <= NEAR_ONCE else "not met"
-    return "\n".join([
-        *lines,
-        "",
-        f"The default file is at most {NEAR} behind the best rival on {near} of {len(gaps)} logs, and at most"
+    return (
+        f"{told}\n\nThe default file is at most {NEAR} behind the best rival on {near} of {len(gaps)} logs, and at most"
         f" {max(far, 0):.4f} on any: the aim, {NEAR} on all logs but one and {NEAR_ONCE} there, is {verdict}"
-        + (f" with {fewest} of {SEEDS} seeds on some logs." if fewest < SEEDS else "."),
-    ])  # fmt: skip
+        + (f" with {fewest} of {SEEDS} seeds on some logs." if fewest < SEEDS else ".")
+    )
 
 
 def main() -> None:
-    """Run what is missing, and write the report."""
     parser = argparse.ArgumentParser(prog="make -C loadtest event-logs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--events", type=int, default=0, help="rows of a made-up log [those of its kind]")
     parser.add_argument("--logs", default="", help="names with one of these words, separated by commas")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--again", action="store_true", help="train the default file anew; what rivals reached is kept")
-    parser.add_argument("--extremes", action="store_true", help="a log of 2 million events and one of silent histories")
     options = parser.parse_args()
-    page_name = "event-logs-extremes" if options.extremes else "event-logs"
-    kept = options.out / f"{page_name}.json"
-    stored = json.loads(kept.read_text()) if kept.exists() else {}
-    results: Results = stored.get("logs", {})
-    stored |= {"machine": machine(), "origin": origin("-C loadtest event-logs", "ARGS", sys.argv[1:])}
+    whole = {"logs": {}} | stored(options.out, "event-logs") | begun("event-logs")
+    results: Results = whole["logs"]
     words = [word for word in options.logs.split(",") if word]
     names = [kind.name for kind in KINDS] + [MOVIELENS] * (DATA / "ml-1m" / "events.csv.gz").exists()
-    if options.extremes:
-        names = [kind.name for kind in EXTREMES]
     for seed in range(1, options.seeds + 1):
-        for name in names:
-            if seed > FEWER_SEEDS.get(name, SEEDS) or (words and not any(word in name for word in words)):
-                continue
+        for name in (name for name in names if not words or any(word in name for word in words)):
             known = dict(results.get(name, {}).get(str(seed), {}))
             if options.again:
                 known.pop(DEFAULT, None)
 
             def report(found: dict[str, Any], name: str = name, seed: int = seed) -> None:
                 results.setdefault(name, {})[str(seed)] = found
-                stored["logs"] = results
-                kept.write_text(json.dumps(stored, indent=1))
+                lines = [*opening("The default file on logs of events", __doc__ or "", whole), page(results), ""]
+                lines += [whole["note"], ""] if "note" in whole else []
+                store(options.out, "event-logs", whole, "\n".join(lines))
 
             found = measured(name, seed, options.events, known, report)
             report(found)
             said = {side: figures["auc"] for side, figures in found.items() if "auc" in figures}
             print(name, seed, {side: round(value, 4) for side, value in said.items()}, flush=True)
-    lines = [*opening("The default file on logs of events", __doc__ or "", stored), page(results), ""]
-    if "note" in stored:
-        lines += [stored["note"], ""]
-    (options.out / f"{page_name}.md").write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

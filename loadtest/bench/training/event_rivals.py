@@ -18,7 +18,6 @@ import numpy as np
 HISTORY = 50
 SMOOTHINGS = (1.0, 3.0, 10.0, 30.0)
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)
-MANY_ROWS, FEWER_PENALTIES = 1_000_000, (0.1, 0.3, 1.0)
 
 
 def auc(label, score):
@@ -91,11 +90,9 @@ def main(path, names, held_out):
     last_category = np.array([of_item.get(i, -1) for i in last.tolist()])
     keys = {
         "item": (item,), "user": (user,), "category": (category,), "last item": (last, item),
-        "last two": (before, item), "last category": (last_category, category), "hour": (hour, category),
-        "user's category": (user, category),
+        "last two": (before, item), "last category": (last_category, category),
+        **({"hour": (hour, category)} if "hour" in names else {}), "user's category": (user, category),
     }  # fmt: skip
-    if "hour" not in names:
-        del keys["hour"]
     coded = {name: codes(*columns) for name, columns in keys.items()}
     result = {}
 
@@ -104,8 +101,7 @@ def main(path, names, held_out):
         popular, _ = rates(coded["item"], label, fitted, 20.0, base)
         one, _ = rates(coded["last item"], label, fitted, smoothing, popular)
         two, _ = rates(coded["last two"], label, fitted, smoothing, popular)
-        odds = {"popularity": popular, "last item": one, "last two": one * two / (popular + 1e-9)}
-        return odds
+        return {"popularity": popular, "last item": one, "last two": one * two / (popular + 1e-9)}
 
     for name in ("popularity", "last item", "last two"):
         best = max(SMOOTHINGS, key=lambda s: auc(label[chosen:fitted], counted(chosen, s)[name][chosen:fitted]))
@@ -129,26 +125,20 @@ def main(path, names, held_out):
         odds = np.log(np.clip(numbers[:, shares], 1e-3, 1 - 1e-3) / np.clip(1 - numbers[:, shares], 1e-3, 1))
         return sparse.hstack([*parts, sparse.csr_matrix(odds), sparse.csr_matrix(np.log1p(numbers[:, -3:]))]).tocsr()
 
-    for name, make in (("logistic regression", onehot), ("logistic regression, crosses alone", None)):
+    def fit(rows, penalty, x):
+        return LogisticRegression(C=penalty, max_iter=200).fit(x[:rows], label[:rows]).decision_function(x)
 
-        def columns(fitted, make=make):
-            whole = (make or onehot)(fitted)
-            return whole if make else whole[:, : sum(code.max() + 1 for code in coded.values())]
-
-        def fit(rows, penalty, x):
-            return LogisticRegression(C=penalty, max_iter=200).fit(x[:rows], label[:rows]).decision_function(x)
-
-        x = columns(chosen)
-        tried = PENALTIES if n <= MANY_ROWS else FEWER_PENALTIES
-        best = max(tried, key=lambda c: auc(label[chosen:fitted], fit(chosen, c, x)[chosen:fitted]))
-        result[name] = auc(label[fitted:], fit(fitted, best, columns(fitted))[fitted:])
+    crosses = sum(code.max() + 1 for code in coded.values())
+    for name, width in (("logistic regression", None), ("logistic regression, crosses alone", crosses)):
+        x = onehot(chosen)[:, :width]
+        best = max(PENALTIES, key=lambda c: auc(label[chosen:fitted], fit(chosen, c, x)[chosen:fitted]))
+        result[name] = auc(label[fitted:], fit(fitted, best, onehot(fitted)[:, :width])[fitted:])
 
     def trees(fitted, stop):
         numbers = encoded(fitted)
         x = np.column_stack([numbers, item, category, hour, user])
         marks = list(range(numbers.shape[1], x.shape[1] - 1))
-        rate = 0.03 if n <= MANY_ROWS else 0.06
-        options = {"objective": "binary", "learning_rate": rate, "num_leaves": 31, "min_data_in_leaf": 50,
+        options = {"objective": "binary", "learning_rate": 0.03, "num_leaves": 31, "min_data_in_leaf": 50,
                    "verbosity": -1, "num_threads": 1, "cat_smooth": 20, "lambda_l2": 5.0}  # fmt: skip
         data = lightgbm.Dataset(x[:fitted], label[:fitted], categorical_feature=marks, free_raw_data=False)
         if isinstance(stop, int):

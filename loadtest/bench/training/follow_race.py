@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,25 +30,22 @@ from freshet_serving.models.data.source import Batch, Field
 from freshet_serving.processor.columns import Strings
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from loadtest.bench import needs
-from loadtest.bench.training.follower import following, wait
-from loadtest.load.launch import free_ports
-from loadtest.reports.report import machine, opening, origin, store
+from loadtest.load.launch import free_ports, freshet, started
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-RESULTS = Path(__file__).parents[2] / "results"
 MODEL = "followed"
 KINDS = {"user_id": "id", "movie_id": "id", "gender": "string", "occupation": "id", "year": "id", "age": "id"}
 COLUMNS = tuple(Field(name, kind) for name, kind in KINDS.items())
 DAY_S = 86_400.0
 STARTUP_S, STRETCH_S, LOOK_S = 300.0, 120.0, 0.02
 SCORED_ROWS = 500
-STRETCHES = 150
+FULL_ROWS, STRETCH_ROWS, STRETCHES = 500_000, 1_000, 150
 KAFKA_ROWS = 25_000
 
 Send = Callable[[dict[str, Any]], None]
 
 
 def rows_of(batch: Batch) -> dict[str, Any]:
-    """A batch as columns of Python's."""
     columns = {name: _plain(column) for name, column in batch.columns.items()}
     assert batch.time is not None
     return columns | {"liked": batch.label.tolist(), "ts": batch.time.tolist()}
@@ -81,29 +76,15 @@ def folder_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
 def redis_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
     import redis
 
-    (port,) = free_ports(1)
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(scratch)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    client = redis.Redis(port=port)
+    with needs.redis_server(scratch) as port, redis.Redis(port=port) as client:
 
-    def send(rows: dict[str, Any]) -> None:
-        with client.pipeline(transaction=False) as pipeline:
-            for values in zip(*rows.values()):
-                pipeline.xadd("events", dict(zip(rows, values)))
-            pipeline.execute()
+        def send(rows: dict[str, Any]) -> None:
+            with client.pipeline(transaction=False) as pipeline:
+                for values in zip(*rows.values()):
+                    pipeline.xadd("events", dict(zip(rows, values)))
+                pipeline.execute()
 
-    try:
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                time.sleep(LOOK_S)
         yield f"redis://127.0.0.1:{port}/events", send
-    finally:
-        client.close()
-        process.terminate()
-        process.wait()
 
 
 @contextmanager
@@ -126,14 +107,49 @@ def kafka_sender(scratch: Path) -> Iterator[tuple[str, Send]]:
 SENDERS = {"folder": folder_sender, "redis": redis_sender, "kafka": kafka_sender}
 
 
-def training_file(path: str, repository: Path, full_rows: int, delta_rows: int) -> str:
+@contextmanager
+def following(scratch: Path, config: str) -> Iterator[Callable[[str], float]]:
+    """Run `freshet train --follow` with a training file while the block runs; yield what reads one of its metrics.
+
+    A metric is 0 before the trainer answers; RuntimeError once it has ended.
+    """
+    file, log = scratch / "train.toml", scratch / "train.log"
+    file.write_text(config)
+    (port,) = free_ports(1)
+    command = [*freshet(), "train", "--config", str(file), "--follow", "--metrics-port", str(port)]
+
+    with started(command, log, "freshet train", lambda: True, 0.0, cwd=scratch) as process:
+
+        def value(family: str) -> float:
+            if process.poll() is not None:
+                raise RuntimeError(log.read_text()[-2000:])
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+                    lines = reply.read().decode().splitlines()
+            except OSError:
+                return 0.0
+            return next((float(line.split()[-1]) for line in lines if line.startswith(f"{family}{{")), 0.0)
+
+        yield value
+
+
+def wait(condition: Callable[[], bool], seconds: float, awaited: str) -> None:
+    """Wait until a condition holds; raise RuntimeError after so many seconds."""
+    give_up_s = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"{awaited}: waited {seconds:g} s")
+        time.sleep(LOOK_S)
+
+
+def training_file(path: str, repository: Path, full_rows: int) -> str:
     features = [
         line for field in COLUMNS for line in (f"[features.{field.name}]", f'kind = "{field.kind}"', "dim = 16")
     ]
     lines = ["[model]", f'name = "{MODEL}"']
     lines += ["[data]", f'path = "{path}"', 'label = "liked"', 'time = "ts"', *features]
     lines += ["[publish]", f'repository = "{repository}"']
-    lines += [f"full_rows = {full_rows}", f"delta_rows = {delta_rows}"]
+    lines += [f"full_rows = {full_rows}", f"delta_rows = {STRETCH_ROWS}"]
     return "\n".join(lines)
 
 
@@ -145,30 +161,27 @@ def scores(processor: Processor, batch: Batch) -> np.ndarray:
     return np.concatenate(found)
 
 
-def follow(sender: str, source: MovieLensSource, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+def follow(sender: str, source: MovieLensSource, console: Console) -> dict[str, Any]:
     """Scores of all stretches by both engines, by one way to come."""
-    first_row, stretch_rows, stretches = arguments.full_rows, arguments.delta_rows, STRETCHES
-    full_rows = min(first_row, KAFKA_ROWS) if sender == "kafka" else first_row
+    full_rows = KAFKA_ROWS if sender == "kafka" else FULL_ROWS
     labels: list[np.ndarray] = []
     served: dict[str, list[np.ndarray]] = {"fresh": [], "daily": []}
     days, ages = [], []
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         with SENDERS[sender](scratch) as (path, send):
-            for batch in source.batches(20_000, first_row - full_rows):
-                if batch.start >= first_row:
+            for batch in source.batches(20_000, FULL_ROWS - full_rows):
+                if batch.start >= FULL_ROWS:
                     break
-                send(rows_of(batch.slice(0, min(len(batch), first_row - batch.start))))
-            config = training_file(path, scratch / "repository", full_rows, stretch_rows)
-            with following(scratch, config) as follower:
-                value = follower.value
+                send(rows_of(batch.slice(0, min(len(batch), FULL_ROWS - batch.start))))
+            with following(scratch, training_file(path, scratch / "repository", full_rows)) as value:
                 wait(lambda: value("freshet_train_version") >= 1, STARTUP_S, "the full version")
                 repository = ProcessorConfig(str(scratch / "repository"), sessions=1)
                 wait(lambda: (scratch / "repository" / MODEL / "1" / "model.json").exists(), STARTUP_S, "the version")
                 with Processor.initialize(repository) as fresh, Processor.initialize(repository) as daily:
                     day = None
-                    for number, batch in enumerate(source.batches(stretch_rows, first_row)):
-                        if number == stretches:
+                    for number, batch in enumerate(source.batches(STRETCH_ROWS, FULL_ROWS)):
+                        if number == STRETCHES:
                             break
                         assert batch.time is not None
                         if (today := int(batch.time[0] // DAY_S)) != day:
@@ -198,44 +211,38 @@ def follow(sender: str, source: MovieLensSource, arguments: argparse.Namespace, 
 
 
 def page(result: dict[str, Any]) -> str:
-    """follow.md."""
     lines = opening("Following a stream", __doc__, result)
     lines += [
         f"The events before number {result['full_rows']:,} made the full version; then {result['stretches']} stretches"
         f" of {result['delta_rows']:,} events, {result['simulated_days']} simulated days.",
         "",
-        "| came by | full version of | AUC, fresh | AUC, once a day | more | deltas held | sent to served, median s |",
-        "|---|---:|---:|---:|---:|---:|---:|",
     ]
+    heads = ["came by", "full version of", "AUC, fresh", "AUC, once a day", "more", "deltas held"]
+    rows = []
     for sender, found in result["senders"].items():
         fresh, daily = found["auc"]["fresh"], found["auc"]["daily"]
-        lines.append(
-            f"| {sender} | {found['full_rows']:,} events | {fresh:.4f} | {daily:.4f} | {fresh - daily:+.4f} |"
-            f" {found['held']:.0f} | {found['sent_to_served_s']:.2f} |"
-        )
-    return "\n".join(lines) + "\n"
+        shown = [f"{found['full_rows']:,} events", f"{fresh:.4f}", f"{daily:.4f}", f"{fresh - daily:+.4f}"]
+        rows.append([sender, *shown, f"{found['held']:.0f}", f"{found['sent_to_served_s']:.2f}"])
+    return "\n".join([*lines, table([*heads, "sent to served, median s"], rows), ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="make -C loadtest follow", description=__doc__)
     add = parser.add_argument
-    add("--data", default=os.environ.get("FRESHET_DATA", ""), help="folder that has ml-1m")
+    add("--data", type=Path, default=needs.DATA, help="folder that has ml-1m; FRESHET_DATA")
     add("--only", default="folder,redis,kafka")
-    add("--full-rows", type=int, default=500_000)
-    add("--delta-rows", type=int, default=1_000)
     add("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    folder = needs.movielens(Path(arguments.data))
+    folder = needs.movielens(arguments.data)
     if "redis" in arguments.only:
         needs.program("redis-server")
     console = Console(stderr=True, highlight=False)
     source = MovieLensSource(str(folder), COLUMNS)
-    senders = {name: follow(name, source, arguments, console) for name in arguments.only.split(",")}
+    senders = {name: follow(name, source, console) for name in arguments.only.split(",")}
     result = {
-        "machine": machine(),
-        "origin": origin("-C loadtest follow", "ARGS", sys.argv[1:]),
-        "full_rows": arguments.full_rows,
-        "delta_rows": arguments.delta_rows,
+        **begun("follow"),
+        "full_rows": FULL_ROWS,
+        "delta_rows": STRETCH_ROWS,
         "stretches": STRETCHES,
         "simulated_days": len(set(next(iter(senders.values()))["days"])),
         "senders": senders,

@@ -28,22 +28,6 @@ DIM, HIDDEN, ATTENTION = 16, [128, 64], [64]
 SCORED_ROWS = 8192
 
 
-def fit_and_tell(model, loader, batch_rows, epochs):
-    """Write a Run as JSON to stdout: FuxiCTR's own fit, early stopping and AUC.
-
-    Args:
-        model: The model.
-        loader: loader(part, batch_rows, shuffled) -> batches of a part of the rows.
-        batch_rows: Rows of a step.
-        epochs: Most epochs.
-    """
-    choosing, last = (loader(part, SCORED_ROWS, False) for part in ("choosing", "last"))
-    model.fit(loader("learned", batch_rows, True), epochs=epochs, validation_data=choosing)
-    ran = model._epoch_index + 1 - model._stopping_steps
-    aucs = [model.evaluate(part)["AUC"] for part in (choosing, last)]
-    print(json.dumps({"auc": aucs[1:], "epochs": ran, "choosing": aucs[0]}))
-
-
 class Loader:
     """Batches of a part of the rows as FuxiCTR's loaders for sequences give them: features, items and the mask."""
 
@@ -90,11 +74,15 @@ def main():
             model_root=folder,
             verbose=0,
         )
-        loader = partial(Loader, rows)
-        if most_epochs:
-            fit_and_tell(model, loader, batch_rows, most_epochs)
-        else:
-            serve(partial(learn, model, loader("learned", batch_rows, True)))
+        learned = Loader(rows, "learned", batch_rows, True)
+        if not most_epochs:
+            serve(partial(learn, model, learned))
+            return
+        choosing, last = (Loader(rows, part, SCORED_ROWS, False) for part in ("choosing", "last"))
+        model.fit(learned, epochs=most_epochs, validation_data=choosing)
+        auc, chosen = (model.evaluate(part)["AUC"] for part in (last, choosing))
+        ran = model._epoch_index + 1 - model._stopping_steps
+        print(json.dumps({"auc": auc, "epochs": ran, "choosing": chosen}))
 
 
 def learn(model, loader, steps):

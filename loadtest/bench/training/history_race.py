@@ -9,90 +9,70 @@ each row; peers have rows of embeddings in memory. FuxiCTR runs its own train_st
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from freshet_serving.processor.cores import available
 from loadtest.bench import needs
-from loadtest.bench.training.race import TrainerVariant, best, race, ratios, side_cells
-from loadtest.bench.training.sequence_quality import DATA, HERE, PEER_PYTHON, RESULTS, VENV
+from loadtest.bench.training.race import CELLS, TrainerVariant, arguments, best, command, freshet, race, ratios
+from loadtest.bench.training.race import side_cells as cells_of
+from loadtest.bench.training.sequence_quality import PEER_PYTHON, VENV
 from loadtest.bench.training.sequence_rows import SequenceRows
-from loadtest.reports.report import machine, opening, origin, store
+from loadtest.reports.report import begun, opening, store, table
 
-BATCHES = (2048, 512)
-ARCH = "din"
 LEAST = 1.0
 
 
-def ways(name: str, script: str, words: Sequence[str]) -> list[TrainerVariant]:
+def ways(name: str, script: str, *words: Any) -> list[TrainerVariant]:
     """Return a peer's ways to run: with one thread and with all."""
-    command = [str(PEER_PYTHON), str(HERE / script), *words]
     return [
-        TrainerVariant(name, f"{count} thread(s)", ["env", f"OMP_NUM_THREADS={count}", *command])
+        TrainerVariant(
+            name, f"{count} thread(s)", ["env", f"OMP_NUM_THREADS={count}", *command(PEER_PYTHON, script, *words)]
+        )
         for count in sorted({1, len(available())})
     ]
 
 
-def contestants(rows: SequenceRows, data: Path, file: Path, batch_rows: int, console: Console) -> list[TrainerVariant]:
-    """Return Freshet and the best way of each peer that runs."""
-    words = [str(data), str(rows.all), ARCH, str(batch_rows)]
-    ours = TrainerVariant("Freshet", "as it comes", [sys.executable, str(HERE / "history_side.py"), *words])
-    peers = [
-        best(ways("FuxiCTR", "fuxictr_din_side.py", [str(file), str(batch_rows), "0.001", "0", "0", "0"]), console),
-        best(ways("PyTorch", "torch_din_side.py", [str(file), str(batch_rows)]), console),
-    ]
-    return [ours, *(peer for peer in peers if peer is not None)]
-
-
 def page(results: Mapping[str, Any]) -> str:
-    """train-histories.md."""
     lines = opening("Training of histories", __doc__ or "", results)
     lines += [f"The first {results['rows']:,} rows. Other work on the machine: {results['load']}.", ""]
-    lines += ["| batch | side | settings | ms a step | rows a second | processor ms | times Freshet's step | aim |"]
-    lines += ["|---:|---|---|---:|---:|---:|---:|---|"]
+    rows = []
     for batch, result in ((int(batch), result) for batch, result in results["races"].items()):
         for name in result["turns"]:
             reached = name != "Freshet" and statistics.median(ratios(result, name)) >= LEAST
             met = "" if name == "Freshet" else f"{LEAST}: {'yes' if reached else 'no'}"
-            lines.append(f"| {batch:,} | {side_cells(result, name, batch)} | {met} |")
-    return "\n".join(lines) + "\n"
+            rows.append([f"{batch:,}", *cells_of(result, name, batch), met])
+    return "\n".join([*lines, table(["batch", *CELLS, "aim"], rows), ""])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make -C loadtest train-histories", description=__doc__)
-    add = parser.add_argument
-    add("--rounds", type=int, default=7)
-    add("--seconds", type=float, default=4.0, help="length of a turn")
-    add("--rows", type=int, default=100_000, help="the first so many; 0: all")
-    add("--batches", type=int, nargs="+", default=list(BATCHES))
-    add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
-    add("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    console, data = Console(stderr=True, highlight=False), needs.movielens(arguments.data)
+    parser = arguments("train-histories", __doc__)
+    parser.set_defaults(batches=[2048, 512])
+    parser.add_argument("--rows", type=int, default=100_000, help="the first so many; 0: all")
+    parser.add_argument("--data", type=Path, default=needs.DATA, help="folder with ml-1m; FRESHET_DATA")
+    options = parser.parse_args()
+    console, data = Console(stderr=True, highlight=False), needs.movielens(options.data)
     needs.interpreter(PEER_PYTHON, VENV)
-    rows = SequenceRows(data, arguments.rows)
-    results: dict[str, Any] = {"rows": rows.all, "races": {}, "machine": machine()}
-    results |= {"origin": origin("-C loadtest train-histories", "ARGS", sys.argv[1:])}
+    rows = SequenceRows(data, options.rows)
+    results: dict[str, Any] = {"rows": rows.all, "races": {}} | begun("train-histories")
     results["load"] = f"{os.getloadavg()[0]:.1f} processes waited for {len(available())} cores when it began"
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "rows.npz"
-        arrays, sizes = rows.coded()
-        np.savez(file, **(arrays | {"sizes": np.array(json.dumps(sizes))}))  # type: ignore[arg-type]
-        for batch_rows in arguments.batches:
+        file = rows.save_coded(Path(folder) / "rows.npz")
+        for batch_rows in options.batches:
             console.print(f"[bold]batches of {batch_rows:,}[/bold]")
-            sides = contestants(rows, data, file, batch_rows, console)
-            results["races"][str(batch_rows)] = race(sides, arguments.rounds, arguments.seconds, console)
-            store(arguments.out, "train-histories", results, page(results))
+            peers = [
+                best(ways("FuxiCTR", "fuxictr_din_side.py", file, batch_rows, 0.001, 0, 0, 0), console),
+                best(ways("PyTorch", "torch_side.py", "histories", file, batch_rows), console),
+            ]
+            sides = [freshet("histories", batch_rows, data, rows.all), *filter(None, peers)]
+            results["races"][str(batch_rows)] = race(sides, options.rounds, options.seconds, console)
+            store(options.out, "train-histories", results, page(results))
     print(page(results))
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from freshet_serving.compiler.frameworks import keras, tf
-from loadtest.bench.training.race_shape import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape
-from loadtest.bench.training.turns import serve
+from loadtest.bench.training.turns import DENSE_RATE, DIM, FEATURES, HIDDEN, RATE, RaceShape, serve
 
 
 def network(table_rows):

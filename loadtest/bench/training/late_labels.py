@@ -47,15 +47,16 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
-from loadtest.reports.report import machine, opening, origin, store, table
+from loadtest.reports.report import RESULTS, begun, opening, store, table
 
-RESULTS = Path(__file__).parents[2] / "results"
 KNOWN_ROWS, STREAM_ROWS, SCORED_ROWS = 40_000, 200_000, 60_000
 PACES = (0.25, 2.0)
 """Rows a second."""
 USERS, ITEMS, ITEM_ROWS, DRIFT_ROWS = 300, 200, 20_000, 3_200_000
 WAIT_S, LATE_S, LAG_S, WINDOW_ROWS, FILE_ROWS = 600.0, 7200.0, 120.0, 7200, 1024
 RECORDED_ROWS, RECORDERS = 1200, 2
+WAYS = {"corrected": LATE_S, "uncorrected": 0.0}
+"""How long labels are waited for after their first window."""
 AIMED_AUC, AIMED_CALIBRATION = 0.002, 0.02
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -107,7 +108,7 @@ class LateWorld:
         )
         self._draft = draft(self._config, measure_scaling(known, self._config.features))
         self._log_odds = measure_log_odds(known)
-        self.rows = _joined(list(self._between(KNOWN_ROWS, KNOWN_ROWS + STREAM_ROWS)))
+        self.rows = pa.concat_tables(map(_recorded, self._between(KNOWN_ROWS, KNOWN_ROWS + STREAM_ROWS)))
 
     def learn_truth(self) -> tuple[float, NDArray[np.float32]]:
         """AUC of what follows, after learning true labels; what was served meanwhile."""
@@ -144,18 +145,11 @@ class LateWorld:
         return float(auc(np.concatenate(labels), np.concatenate(scores)))
 
     def _between(self, first: int, last: int, rows: int = 0) -> Iterator[Batch]:
-        for batch in self._source.batches(rows or self._settings.batch_rows, first):
-            if batch.start >= last:
-                return
-            yield batch.slice(0, min(len(batch), last - batch.start))
-
-
-def _joined(batches: list[Batch]) -> pa.Table:
-    """Batches as recorders write them: a request of one row each, with the true label."""
-    return pa.concat_tables([_recorded(batch) for batch in batches])
+        return FirstRows(self._source, last).batches(rows or self._settings.batch_rows, first)
 
 
 def _recorded(batch: Batch) -> pa.Table:
+    """A batch as recorders write it: a request of one row each, with the true label."""
     assert batch.time is not None
     numbers = np.arange(batch.start, batch.end)
     columns: dict[str, Any] = {
@@ -201,16 +195,9 @@ def lay_out(folder: Path, rows: pa.Table, scores: NDArray[np.float32], delays_s:
 def joined(folder: Path, late_s: float, pace: float, now_s: float) -> dict[str, Any]:
     """Joins what lies there at a moment, into folder/joined-<late_s>; how long it took, and what it came to."""
     out = folder / f"joined-{late_s:g}"
-    settings = JoinSettings(
-        str(folder / "recordings"),
-        str(folder / "outcomes"),
-        str(out),
-        wait_s=WAIT_S,
-        late_s=late_s,
-        lag_s=LAG_S,
-        window_s=WINDOW_ROWS / pace,
-        file_rows=FILE_ROWS,
-    )
+    places = (str(folder / "recordings"), str(folder / "outcomes"), str(out))
+    times: dict[str, Any] = {"wait_s": WAIT_S, "late_s": late_s, "lag_s": LAG_S, "window_s": WINDOW_ROWS / pace}
+    settings = JoinSettings(*places, **times, file_rows=FILE_ROWS)
     run = JoinRun(settings, lambda: now_s)
     began_s = time.perf_counter()
     run.run()
@@ -246,14 +233,14 @@ def measure(seed: int, pace: float, note: Callable[[str], None]) -> dict[str, An
             lay_out(folder, world.rows, scores, delays_s)
             kept = delays_s[delays_s <= LATE_S]
             one: dict[str, Any] = {"late_share": float((kept > WAIT_S).mean())}
-            for name, late_s in (("corrected", LATE_S), ("uncorrected", 0.0)):
+            for name, late_s in WAYS.items():
                 run = joined(folder, late_s, pace, served_s + LAG_S)
                 one[name] = {"auc": world.learn_joined(run["out"]), "rows_per_s": run["rows_per_s"]}
                 one[name]["late_share"] = run["late_share"]
             # What came afterwards, for the calibration of the last windows.
             for path in (folder / "later").iterdir():
                 path.rename(folder / "outcomes" / path.name)
-            for name, late_s in (("corrected", LATE_S), ("uncorrected", 0.0)):
+            for name, late_s in WAYS.items():
                 run = joined(folder, late_s, pace, served_s + 2 * LATE_S)
                 one[name]["windows"] = calibrations(world.rows, run["out"])
         found["shapes"][shape] = one
@@ -275,7 +262,6 @@ def off(found: NDArray[np.float64]) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """The report, as Markdown."""
     lines = opening("Labels that come late", __doc__ or "", results)
     head = ["delays", "late", "estimated", "AUC, true labels", "joined", "joined, no corrections"]
     head += ["calibration", "first windows", "calibration, no corrections"]
@@ -287,7 +273,7 @@ def page(results: dict[str, Any]) -> str:
             row = [shape, f"{np.mean([one['late_share'] for one in ones]):.1%}"]
             row.append(f"{np.mean([one['corrected']['late_share'] for one in ones]):.1%}")
             row.append(f"{np.mean([seed['auc'] for seed in seeds]):.4f}")
-            for name in ("corrected", "uncorrected"):
+            for name in WAYS:
                 lost = [seed["shapes"][shape][name]["auc"] - seed["auc"] for seed in seeds]
                 row.append(f"{np.mean(lost):+.4f} ({min(lost):+.4f} to {max(lost):+.4f})")
             row += [off(ratios(ones, "corrected", False)), off(ratios(ones, "corrected", True))]
@@ -317,11 +303,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "join")
     arguments = parser.parse_args()
     console = Console()
-    results: dict[str, Any] = {
-        "origin": origin("-C loadtest join", "ARGS", sys.argv[1:]),
-        "machine": machine(),
-        "seeds": [],
-    }
+    results = begun("join") | {"seeds": []}
     for pace in PACES:
         for seed in range(arguments.seeds):
             results["seeds"].append(measure(seed, pace, lambda text: console.print(text, highlight=False)))

@@ -30,13 +30,7 @@ class LeaveOneOut:
     """
 
     def __init__(self, users: Int64s, items: Int64s, times: Int64s) -> None:
-        """Split events.
-
-        Args:
-            users: Users in the order of time [n].
-            items: Items [n].
-            times: Seconds [n].
-        """
+        """users: in the order of time, as items and their seconds are [n]."""
         numbered = np.unique(users, return_inverse=True)[1]
         self.ids, coded = np.unique(items, return_inverse=True)
         order = np.argsort(numbered, kind="stable")
@@ -53,25 +47,16 @@ class LeaveOneOut:
         self.catalogue = len(self.ids)
 
     def saved(self) -> dict[str, Any]:
-        """Return the arrays that loaded() takes."""
-        names = ("ids", "users", "items", "times", "splits", "targets")
-        return {name: getattr(self, name) for name in names}
+        return dict(vars(self))
 
     @classmethod
     def loaded(cls, arrays: Any) -> LeaveOneOut:
         made = cls.__new__(cls)
-        for name in ("ids", "users", "items", "times", "splits", "targets"):
-            setattr(made, name, arrays[name])
-        made.catalogue = len(made.ids)
+        vars(made).update({name: arrays[name] for name in arrays})
         return made
 
     def measured(self, user_vectors: NDArray[np.float32], item_vectors: NDArray[np.float32]) -> dict[str, float]:
-        """Return hit rate and NDCG at TOP of scores that are products of vectors.
-
-        Args:
-            user_vectors: [users, d].
-            item_vectors: [catalogue, d].
-        """
+        """Return hit rate and NDCG at TOP of scores that are products of vectors [users, d] and [catalogue, d]."""
         ranks = np.zeros(len(self.targets), np.int64)
         for first in range(0, len(self.targets), SCORED_USERS):
             last = min(first + SCORED_USERS, len(self.targets))

@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,14 +26,11 @@ from numpy.typing import NDArray
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.models.evaluation.next_item_baselines import LAST_ITEM, LAST_TWO, POPULARITY
 from freshet_serving.models.training.next_item_run import NextItemRun
-from loadtest.bench import event_logs
+from loadtest.bench import event_logs, needs
 from loadtest.bench.training.leave_one_out import LeaveOneOut
-from loadtest.reports.report import machine, opening, origin, store
+from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "results"
-DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
-PEER_PYTHON = Path(os.environ.get("FRESHET_PEER_PYTHON", HERE.parents[2] / "build/rectools-venv/bin/python"))
+PEER_PYTHON = needs.ROOT / "build" / "rectools-venv" / "bin" / "python"
 KINDS = {kind.name: kind for kind in event_logs.KINDS}
 MOVIELENS = "MovieLens-1M"
 LOGS, ROWS, SEEDS, DIM, LENGTH, TOP, FEWEST = (*KINDS, MOVIELENS), (20_000, 100_000), (1, 2), 50, 50, 10, 3
@@ -46,8 +41,6 @@ NEAR = 0.005
 """Aim: how far a network may be behind the best of RIVALS."""
 
 Int64s = NDArray[np.int64]
-Results = dict[str, dict[str, dict[str, dict[str, float]]]]
-"""{rows: {log: {seed: {side: NDCG}}}}"""
 
 
 def events_of(name: str, seed: int, data: Path, rows: int) -> tuple[Int64s, Int64s, Int64s]:
@@ -71,7 +64,7 @@ def events_of(name: str, seed: int, data: Path, rows: int) -> tuple[Int64s, Int6
     return users[order], items[order], times[order]
 
 
-def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: Any) -> dict[str, float]:
+def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int) -> dict[str, float]:
     """Return the NDCG of the default file and of counts, and the processor seconds of the run."""
     users, items, times = events
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +89,7 @@ def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: A
                 "item_id": {"kind": "id", "side": "item", "dim": DIM},
             },
             "sequences": {"history": history},
-            "train": {"seed": seed, "holdout": len(np.unique(users)) / len(users), **train},
+            "train": {"seed": seed, "holdout": len(np.unique(users)) / len(users)},
             "publish": {"repository": str(Path(folder) / "repository"), "full_rows": len(users)},
         }
         run = NextItemRun(parse_config(raw), checkpoints=Path(folder) / "checkpoints")
@@ -106,37 +99,33 @@ def ours(arch: str, events: tuple[Int64s, Int64s, Int64s], seed: int, **train: A
 
 
 def peer(events: tuple[Int64s, Int64s, Int64s], seed: int) -> float:
-    """Return the NDCG of RecTools' SASRec."""
     users, items, times = events
     order = np.lexsort((np.arange(len(users)), times))
     split = LeaveOneOut(users[order], items[order], times[order])
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "split.npz"
         np.savez(file, **split.saved())
-        words = ["rectools", str(file), folder, str(seed), str(PEER_EPOCHS), "1", str(LENGTH), str(PEER_EPOCHS)]
-        subprocess.run([str(PEER_PYTHON), str(HERE / "rectools_side.py"), *words], check=True)
-        told = json.loads((Path(folder) / f"rectools-{seed}.json").read_text())
-        return float(told[-1]["ndcg"])
+        script = Path(__file__).with_name("rectools_side.py")
+        words = map(str, (PEER_PYTHON, script, file, seed, PEER_EPOCHS, LENGTH))
+        told = subprocess.run([*words], check=True, stdout=subprocess.PIPE, text=True).stdout
+        return float(json.loads(told.splitlines()[-1])["ndcg"])
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """next-item-logs.md."""
     lines = opening("The default next-item file on logs of events", __doc__ or "", results)
     lines += [f"RecTools learns {PEER_EPOCHS} epochs.", ""]
     sides = [POPULARITY, LAST_ITEM, LAST_TWO, PEER, *OURS]
     lines += ["NDCG@10, the mean of the seeds that all sides of a row have; seeds in brackets if a side has fewer.", ""]
-    lines += ["| rows | log | seeds | " + " | ".join(sides) + " | difference | met |"]
-    lines += ["|---:|---|" + "---:|" * (len(sides) + 2) + "---|"]
-    for rows, logs in results["logs"].items():
-        for log, seeds in logs.items():
-            if any(SASREC in told for told in seeds.values()):
-                lines.append(f"| {int(rows):,} | {log} | {' | '.join(_cells(seeds, sides))} |")
-    lines += [
-        "",
-        f"The difference is that of `{SASREC}` and the best of {', '.join(RIVALS)}; the aim is at least {-NEAR}.",
+    rows = [
+        [f"{int(rows):,}", log, *_cells(seeds, sides)]
+        for rows, logs in results["logs"].items()
+        for log, seeds in logs.items()
+        if any(SASREC in told for told in seeds.values())
     ]
-    lines += [f"`{HSTU}` ran on some logs alone."]
-    return "\n".join(lines) + "\n"
+    lines += [table(["rows", "log", "seeds", *sides, "difference", "met"], rows), ""]
+    best = ", ".join(RIVALS)
+    lines += [f"The difference is that of `{SASREC}` and the best of {best}; the aim is at least {-NEAR}."]
+    return "\n".join([*lines, f"`{HSTU}` ran on some logs alone.", ""])
 
 
 def _cells(seeds: Mapping[str, Mapping[str, float]], sides: Sequence[str]) -> list[str]:
@@ -154,41 +143,27 @@ def _cells(seeds: Mapping[str, Mapping[str, float]], sides: Sequence[str]) -> li
     return [str(len(whole)), *cells, f"{behind:+.4f}", "yes" if behind >= -NEAR else "no"]
 
 
-def run_sides(kept: Path, logs: Sequence[str], seeds: Sequence[int], sides: Sequence[str], arguments: Any) -> Results:
-    """Run what is missing, and keep each result."""
-    results: Results = json.loads(kept.read_text()) if kept.exists() else {}
-    for seed, rows, log in itertools.product(seeds, arguments.rows, logs):
-        told = results.setdefault(str(rows), {}).setdefault(log, {}).setdefault(str(seed), {})
-        missing = [side for side in sides if side not in told]
-        events = events_of(log, seed, arguments.data, rows) if missing else None
-        for side in missing:
-            assert events is not None
-            told |= {PEER: peer(events, seed)} if side == PEER else ours(side, events, seed)
-            print(rows, log, seed, told, flush=True)
-            kept.write_text(json.dumps(results, indent=1) + "\n")
-    return results
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="make -C loadtest next-item", description=__doc__)
     add = parser.add_argument
     add("--only", nargs="*", choices=[*OURS, PEER], default=[SASREC, PEER], help="sides")
     add("--logs", nargs="*", choices=LOGS, default=list(LOGS))
     add("--seeds", nargs="*", type=int, default=list(SEEDS))
     add("--rows", nargs="*", type=int, default=list(ROWS), help="rows of each log")
-    add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
-    add("--kept", type=Path, default=HERE.parents[2] / "build" / "next-item-logs.json", help="results, kept")
-    add("--results", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    arguments.kept.parent.mkdir(parents=True, exist_ok=True)
-    logs = [log for log in arguments.logs if log != MOVIELENS or (arguments.data / "ml-1m").exists()]
-    told = run_sides(arguments.kept, logs, arguments.seeds, arguments.only, arguments)
-    results = {
-        "machine": machine(),
-        "origin": origin("-C loadtest next-item", "ARGS", sys.argv[1:]),
-        "logs": told,
-    }
-    store(arguments.results, "next-item-logs", results, page(results))
+    add("--data", type=Path, default=needs.DATA, help="folder with ml-1m; FRESHET_DATA")
+    add("--out", type=Path, default=RESULTS, help="what its next-item-logs.json has is not run again")
+    options = parser.parse_args()
+    results = {"logs": {}} | stored(options.out, "next-item-logs") | begun("next-item")
+    logs = [log for log in options.logs if log != MOVIELENS or (options.data / "ml-1m").exists()]
+    for seed, rows, log in itertools.product(options.seeds, options.rows, logs):
+        told = results["logs"].setdefault(str(rows), {}).setdefault(log, {}).setdefault(str(seed), {})
+        missing = [side for side in options.only if side not in told]
+        events = events_of(log, seed, options.data, rows) if missing else None
+        for side in missing:
+            assert events is not None
+            told |= {PEER: peer(events, seed)} if side == PEER else ours(side, events, seed)
+            print(rows, log, seed, told, flush=True)
+            store(options.out, "next-item-logs", results, page(results))
     print(page(results))
 
 

@@ -24,12 +24,11 @@ from typing import Any
 from rich.console import Console
 
 from freshet_serving.processor.cores import available
-from loadtest.bench.training.race_shape import RaceShape
-from loadtest.reports.report import machine, opening, origin
+from loadtest.bench.training.turns import RaceShape
+from loadtest.load.launch import CommandFailed, LineProcess
+from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "results"
-BATCHES = (4096, 512)
 WARM_STEPS, TRIED_STEPS, TRIES = 16, 16, 3
 
 
@@ -42,51 +41,18 @@ class TrainerVariant:
     command: Sequence[str]
 
 
-class RunningSide:
+class RunningSide(LineProcess):
     """A contestant's process, asked for turns."""
 
     def __init__(self, variant: TrainerVariant) -> None:
-        self.variant = variant
         environment = {**os.environ, "PYTHONPATH": str(HERE.parents[2]), "TF_CPP_MIN_LOG_LEVEL": "3"}
-        self._process = subprocess.Popen(
-            variant.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        name = f"{variant.name} ({variant.settings})"
+        super().__init__(variant.command, name, stderr=subprocess.DEVNULL, env=environment)
 
     def learn(self, steps: int) -> dict[str, float]:
         """What a turn of so many steps took (loadtest.bench.training.turns)."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        # Of one that has ended the answer is what tells.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"steps": steps}) + "\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.variant.name} ({self.variant.settings}) ended")
-        spent: dict[str, float] = json.loads(line)
+        spent: dict[str, float] = json.loads(self.ask(json.dumps({"steps": steps})))
         return spent
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-
-
-def freshet(shape: RaceShape) -> TrainerVariant:
-    command = [sys.executable, str(HERE / "freshet_side.py"), str(shape.batch_rows), str(shape.table_rows)]
-    return TrainerVariant("Freshet", "as it comes", command)
 
 
 def keras_ways(shape: RaceShape) -> list[TrainerVariant]:
@@ -95,34 +61,41 @@ def keras_ways(shape: RaceShape) -> list[TrainerVariant]:
     for count, optimizer, compiled, steps in itertools.product(threads, ("adagrad", "adam"), (0, 1), (1, 16)):
         if optimizer == "adam" and (count != threads[-1] or steps != 1):
             continue
-        words = [str(shape.batch_rows), str(shape.table_rows), str(count), optimizer, str(compiled), str(steps)]
         told = f"{optimizer}, {count} thread(s), jit_compile {bool(compiled)}, {steps} step(s) a call"
-        ways.append(TrainerVariant("Keras", told, [sys.executable, str(HERE / "keras_side.py"), *words]))
+        words = (shape.batch_rows, shape.table_rows, count, optimizer, compiled, steps)
+        ways.append(TrainerVariant("Keras", told, command(sys.executable, "keras_side.py", *words)))
     return ways
 
 
 def torch_ways(shape: RaceShape, python: str) -> list[TrainerVariant]:
     ways = []
     for threads, optimizer, compiled in itertools.product(sorted({1, len(available())}), ("adagrad", "adam"), (0, 1)):
-        words = [str(shape.batch_rows), str(shape.table_rows), str(threads), optimizer, str(compiled)]
+        words = ("ids", shape.batch_rows, shape.table_rows, threads, optimizer, compiled)
         told = f"{optimizer}, {threads} thread(s)" + (", torch.compile" if compiled else "")
-        ways.append(TrainerVariant("PyTorch", told, [python, str(HERE / "torch_side.py"), *words]))
+        ways.append(TrainerVariant("PyTorch", told, command(python, "torch_side.py", *words)))
     return ways
+
+
+def command(python: str | Path, script: str, *words: Any) -> list[str]:
+    return [str(python), str(HERE / script), *map(str, words)]
+
+
+def freshet(kind: str, *words: Any) -> TrainerVariant:
+    """Freshet as it comes; kind: ids or histories."""
+    return TrainerVariant("Freshet", "as it comes", command(sys.executable, "freshet_side.py", kind, *words))
 
 
 def best(ways: Sequence[TrainerVariant], console: Console) -> TrainerVariant | None:
     """The fastest of a peer's ways; None where none runs."""
     tried = []
     for way in ways:
-        side = RunningSide(way)
         try:
-            side.learn(WARM_STEPS)
-            seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(TRIES)) / TRIED_STEPS
-        except RuntimeError as error:
+            with RunningSide(way) as side:
+                side.learn(WARM_STEPS)
+                seconds = min(side.learn(TRIED_STEPS)["wall_s"] for _ in range(TRIES)) / TRIED_STEPS
+        except CommandFailed as error:
             console.print(f"  {error}")
             continue
-        finally:
-            side.close()
         console.print(f"  {way.name}, {way.settings}: {seconds * 1e3:.2f} ms a step")
         tried.append((seconds, way))
     return min(tried, key=lambda pair: pair[0])[1] if tried else None
@@ -130,8 +103,8 @@ def best(ways: Sequence[TrainerVariant], console: Console) -> TrainerVariant | N
 
 def race(sides: Sequence[TrainerVariant], rounds: int, seconds: float, console: Console) -> dict[str, Any]:
     """Each side's turns: seconds a step by round, on the clock and of processors."""
-    running = [RunningSide(side) for side in sides]
-    try:
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(RunningSide(side)) for side in sides]
         steps = []
         for side in running:
             side.learn(WARM_STEPS)
@@ -144,9 +117,6 @@ def race(sides: Sequence[TrainerVariant], rounds: int, seconds: float, console: 
                 turns[sides[i].name].append([spent["wall_s"] / steps[i], spent["cpu_s"] / steps[i]])
             told = ", ".join(f"{name} {values[-1][0] * 1e3:.2f} ms" for name, values in turns.items())
             console.print(f"  round {number + 1}: {told}")
-    finally:
-        for side in running:
-            side.close()
     return {"settings": {side.name: side.settings for side in sides}, "turns": turns}
 
 
@@ -157,60 +127,60 @@ def ratios(result: dict[str, Any], peer: str) -> list[float]:
 
 
 def page(results: dict[str, Any]) -> str:
-    """train.md."""
-    lines = opening("Training", __doc__, results)
-    lines += ["| batch | ids | side | settings | ms a step | rows a second | processor ms | times Freshet's step |"]
-    lines += ["|---:|---:|---|---|---:|---:|---:|---:|"]
-    for batch, ids, result in ((*map(int, shape.split()), result) for shape, result in results["races"].items()):
-        for name in result["turns"]:
-            lines.append(f"| {batch:,} | {ids:,} | {side_cells(result, name, batch)} |")
-    return "\n".join(lines) + "\n"
+    races = {tuple(map(int, shape.split())): result for shape, result in results["races"].items()}
+    rows = [
+        [f"{batch:,}", f"{ids:,}", *side_cells(result, name, batch)]
+        for (batch, ids), result in races.items()
+        for name in result["turns"]
+    ]
+    return "\n".join([*opening("Training", __doc__, results), table(["batch", "ids", *CELLS], rows), ""])
 
 
-def side_cells(result: dict[str, Any], name: str, batch: int) -> str:
-    """Return a side's cells of a table: its name, settings, step and rate, and its time over Freshet's.
+CELLS = ("side", "settings", "ms a step", "rows a second", "processor ms", "times Freshet's step")
 
-    Args:
-        result: One race.
-        name: The side.
-        batch: Rows of a batch.
-    """
+
+def side_cells(result: dict[str, Any], name: str, batch: int) -> list[str]:
+    """Return CELLS of a side in one race; batch: rows of a batch."""
     wall, cpu = (statistics.median(values) for values in zip(*result["turns"][name]))
     times = "1"
     if name != "Freshet":
         found = ratios(result, name)
         times = f"**{statistics.median(found):.2f}** ({min(found):.2f} to {max(found):.2f})"
-    settings = result["settings"][name]
-    return f"{name} | {settings} | {wall * 1e3:.2f} | {batch / wall:,.0f} | {cpu * 1e3:.2f} | {times}"
+    figures = [f"{wall * 1e3:.2f}", f"{batch / wall:,.0f}", f"{cpu * 1e3:.2f}", times]
+    return [name, result["settings"][name], *figures]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make -C loadtest train", description=__doc__)
+def arguments(target: str, description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"make -C loadtest {target}", description=description)
     add = parser.add_argument
     add("--rounds", type=int, default=7)
     add("--seconds", type=float, default=4.0, help="length of a turn")
-    add("--table-rows", type=int, default=1_000_000, help="ids of each feature")
-    add("--batches", type=int, nargs="+", default=list(BATCHES))
-    add("--torch", default=os.environ.get("FRESHET_TORCH_PYTHON", ""), help="a Python that has torch and numpy")
+    add("--batches", type=int, nargs="+", help="rows of a step")
     add("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    parser = arguments("train", __doc__)
+    parser.set_defaults(batches=[4096, 512])
+    parser.add_argument("--table-rows", type=int, default=1_000_000, help="ids of each feature")
+    named = os.environ.get("FRESHET_TORCH_PYTHON", "")
+    parser.add_argument("--torch", default=named, help="a Python that has torch and numpy")
+    options = parser.parse_args()
     console = Console(stderr=True, highlight=False)
-    kept = arguments.out / "train.json"
-    results = json.loads(kept.read_bytes()) if kept.exists() else {"races": {}}
-    results |= {"machine": machine(), "origin": origin("-C loadtest train", "ARGS", sys.argv[1:])}
-    for batch_rows in arguments.batches:
-        shape = RaceShape(batch_rows, arguments.table_rows)
+    results = {"races": {}} | stored(options.out, "train") | begun("train")
+    for batch_rows in options.batches:
+        shape = RaceShape(batch_rows, options.table_rows)
         console.print(f"[bold]batches of {batch_rows:,}[/bold]")
         peers = [best(keras_ways(shape), console)]
-        if arguments.torch:
-            peers.append(best(torch_ways(shape, arguments.torch), console))
+        if options.torch:
+            peers.append(best(torch_ways(shape, options.torch), console))
         else:
             console.print("  PyTorch: not measured, --torch or FRESHET_TORCH_PYTHON is to name a Python that has it")
-        sides = [freshet(shape), *(peer for peer in peers if peer is not None)]
-        found = race(sides, arguments.rounds, arguments.seconds, console)
-        results["races"][f"{batch_rows} {arguments.table_rows}"] = found
-        kept.write_text(json.dumps(results, indent=1) + "\n")
-        (arguments.out / "train.md").write_text(page(results))
+        sides = [freshet("ids", batch_rows, options.table_rows), *filter(None, peers)]
+        found = race(sides, options.rounds, options.seconds, console)
+        results["races"][f"{batch_rows} {options.table_rows}"] = found
+        store(options.out, "train", results, page(results))
     print(page(results))
 
 

@@ -17,7 +17,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +35,10 @@ from freshet_serving.models.training.defaults import chosen
 from freshet_serving.models.training.spec import draft, measure_log_odds, measure_scaling, share_of_ones
 from freshet_serving.models.training.trainer import Trainer
 from loadtest.bench import needs
-from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch, said
-from loadtest.reports.report import machine, opening, origin, store
+from loadtest.bench.training.sequence_rows import EPOCHS, SCORED_ROWS, Run, SequenceRows, best_epoch
+from loadtest.reports.report import RESULTS, begun, opening, store, stored, table
 
-HERE = Path(__file__).parent
-RESULTS = HERE.parents[1] / "results"
-DATA = Path(os.environ.get("FRESHET_DATA", HERE.parents[3] / "shared" / "data"))
-PEER_PYTHON = HERE.parents[2] / "build" / "fuxictr-venv" / "bin" / "python"
+PEER_PYTHON = needs.ROOT / "build" / "fuxictr-venv" / "bin" / "python"
 VENV = "`make -C loadtest fuxictr-venv` makes it"
 ARCHS = ("deepfm", "din", "stca", "sasrec", "hstu", "bst")
 PEER = "FuxiCTR DIN"
@@ -69,18 +65,18 @@ def freshet_run(rows: SequenceRows, arch: str, seed: int) -> Run:
             for work in works:
                 trainer.learn(work)
 
-    def aucs(part: str) -> list[float]:
+    def auc_of(part: str) -> float:
         found = [(trainer.score(trainer.transform(b)), b.label) for b in rows.batches(part, SCORED_ROWS, names)]
         scores, labels = (np.concatenate(column) for column in zip(*found))
-        return [float(auc(labels, scores))]
+        return float(auc(labels, scores))
 
-    return best_epoch(learn, aucs, EPOCHS)
+    return best_epoch(learn, auc_of, EPOCHS)
 
 
 def fuxictr_run(python: str, rows: Path, way: Way, seed: int) -> Run:
     """Raises subprocess.CalledProcessError."""
     words = [str(rows), str(way["batch"]), str(way["rate"]), str(way["regularizer"]), str(seed), str(EPOCHS)]
-    told = subprocess.check_output([python, str(HERE / "fuxictr_din_side.py"), *words], text=True)
+    told = subprocess.check_output([python, str(Path(__file__).with_name("fuxictr_din_side.py")), *words], text=True)
     run: Run = json.loads(told.splitlines()[-1])
     return run
 
@@ -90,9 +86,7 @@ class Runs:
 
     def __init__(self, out: Path, rows: int, console: Console) -> None:
         self._out, self._console = out, console
-        kept = out / "sequence-quality.json"
-        self.results: dict[str, Any] = json.loads(kept.read_bytes()) if kept.exists() else {"by_rows": {}}
-        self.results |= {"machine": machine(), "origin": origin("-C loadtest sequence-quality", "ARGS", sys.argv[1:])}
+        self.results = {"by_rows": {}} | stored(out, "sequence-quality") | begun("sequence-quality")
         self._sides = self.results["by_rows"].setdefault(str(rows), {"sides": {}})
         self._sides["load"] = round(os.getloadavg()[0], 1)
 
@@ -104,7 +98,8 @@ class Runs:
             began = time.perf_counter()
             seeds[str(seed)] = run() | {"seconds": round(time.perf_counter() - began, 1)}
             store(self._out, "sequence-quality", self.results, page(self.results))
-            self._console.print(f"  {side}, {told}, seed {seed}: {said(seeds[str(seed)])}")
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in seeds[str(seed)].items())
+            self._console.print(f"  {side}, {told}, seed {seed}: {figures}")
         return seeds[str(seed)]
 
 
@@ -115,7 +110,6 @@ def of_seeds(ways: Mapping[str, Mapping[str, Run]]) -> tuple[str, list[Run]]:
 
 
 def page(results: Mapping[str, Any]) -> str:
-    """sequence-quality.md."""
     lines = opening("Quality of networks over histories", __doc__ or "", results)
     lines += [f"The command is that of the last run. Aims are compared once both sides have {len(SEEDS)} seeds.", ""]
     for rows, part in sorted(results["by_rows"].items(), key=lambda item: int(item[0])):
@@ -126,31 +120,32 @@ def page(results: Mapping[str, Any]) -> str:
 def of_rows(part: Mapping[str, Any]) -> list[str]:
     """Return the tables of the runs over the same rows."""
     found = {side: of_seeds(ways) for side, ways in part["sides"].items() if ways}
-    means = {side: statistics.mean(run["auc"][0] for run in runs) for side, (_, runs) in found.items()}
-    lines = [f"{part['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.", ""]
-    lines += ["| side | AUC, mean | by seed | epochs | seconds | settings |", "|---|---:|---|---|---|---|"]
+    means = {side: statistics.mean(run["auc"] for run in runs) for side, (_, runs) in found.items()}
+    rows = []
     for side, (told, runs) in found.items():
-        each, epochs, seconds = (
-            ", ".join(column)
-            for column in zip(*((f"{r['auc'][0]:.4f}", str(r["epochs"]), f"{r['seconds']:.0f}") for r in runs))
-        )
-        lines.append(f"| {side} | {means[side]:.4f} | {each} | {epochs} | {seconds} | {told} |")
-    lines += ["", "| aim | difference | met |", "|---|---:|---|"]
+        each = ", ".join(f"{run['auc']:.4f}" for run in runs)
+        epochs, seconds = (", ".join(f"{run[name]:.0f}" for run in runs) for name in ("epochs", "seconds"))
+        rows.append([side, f"{means[side]:.4f}", each, epochs, seconds, told])
+    aims = []
     for side, other, least in GOALS:
         if side in means and other in means and len(found[side][1]) == len(found[other][1]) == len(SEEDS):
             more = means[side] - means[other]
-            lines.append(f"| {side} at least {other} {least:+.3f} | {more:+.4f} | {'yes' if more >= least else 'no'} |")
-    return lines
+            aims.append([f"{side} at least {other} {least:+.3f}", f"{more:+.4f}", "yes" if more >= least else "no"])
+    return [
+        f"{part['load']} processes waited for the cores when it began: it shows in seconds, not in AUC.",
+        "",
+        table(["side", "AUC, mean", "by seed", "epochs", "seconds", "settings"], rows),
+        "",
+        table(["aim", "difference", "met"], aims),
+    ]
 
 
 def race(runs: Runs, rows: SequenceRows, archs: Sequence[str], python: str) -> None:
-    """Run every side, seed after seed."""
     best: Way = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.npz"
         if python:
-            arrays, sizes = rows.coded()
-            np.savez(file, **(arrays | {"sizes": np.array(json.dumps(sizes))}))  # type: ignore[arg-type]
+            rows.save_coded(file)
         for seed in SEEDS:
             for arch in archs:
                 runs.of(arch, {}, seed, partial(freshet_run, rows, arch, seed))
@@ -166,7 +161,7 @@ def main() -> None:
     add = parser.add_argument
     add("--only", nargs="*", choices=ARCHS, default=list(ARCHS), help="networks")
     add("--rows", type=int, default=0, help="the first so many; 0: all")
-    add("--data", type=Path, default=DATA, help="folder with ml-1m; FRESHET_DATA")
+    add("--data", type=Path, default=needs.DATA, help="folder with ml-1m; FRESHET_DATA")
     add("--alone", action="store_true", help="without the peer")
     add("--out", type=Path, default=RESULTS, help="what its sequence-quality.json has is not run again")
     arguments = parser.parse_args()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ HISTORY = {
 }
 
 Run = dict[str, Any]
-"""What a side makes of one seed. auc: on the last rows, by label; epochs; choosing: its AUC on those rows."""
+"""What a side makes of one seed. auc: on the last rows; epochs; choosing: its AUC on those rows."""
 
 
 class SequenceRows:
@@ -43,14 +44,13 @@ class SequenceRows:
         self.parts = {"learned": (0, learned), "choosing": (learned, choosing), "last": (choosing, self.all)}
         self.whole = next(source.batches(self.all))
 
-    def config(self, arch: str, **train: Any) -> TrainConfig:
+    def config(self, arch: str) -> TrainConfig:
         features = {"user_id": {"kind": "id", "side": "user", "dim": DIM}}
         features["movie_id"] = {"kind": "id", "side": "item", "dim": DIM}
         model: dict[str, Any] = {"name": "quality", "arch": arch, "hidden": HIDDEN}
         if arch == "din":
             model["attention"] = ATTENTION
         raw = {"model": model, "data": {"path": self._data, "format": "movielens"}, "features": features}
-        raw |= {"train": train}
         # A network without histories has none of their columns.
         return parse_config(raw if arch == "deepfm" else raw | {"sequences": {"history": HISTORY}})
 
@@ -68,6 +68,11 @@ class SequenceRows:
             random.shuffle(order)
         for at in range(0, len(order), rows):
             yield whole.take(order[at : at + rows])
+
+    def save_coded(self, path: Path) -> Path:
+        arrays, sizes = self.coded()
+        np.savez(path, **(arrays | {"sizes": np.array(json.dumps(sizes))}))  # type: ignore[arg-type]
+        return path
 
     def coded(self) -> tuple[dict[str, NDArray[Any]], dict[str, int]]:
         """Rows of embeddings by part and column, and each column's number of rows, for a side with an environment of
@@ -97,22 +102,16 @@ def embedding_codes(column: NDArray[Any], learned: int) -> tuple[NDArray[Any], N
     return ids, np.where(known, np.cumsum(known) + 1, 1).astype(np.int32), at
 
 
-def best_epoch(learn: Callable[[], None], aucs: Callable[[str], list[float]], epochs: int) -> Run:
+def best_epoch(learn: Callable[[], None], auc: Callable[[str], float], epochs: int) -> Run:
     """The epoch that the choosing rows like best; one that they like less than the one before is the last.
 
-    learn: one epoch more. aucs: by label, of a part of the rows. epochs: at most.
+    learn: one epoch more. auc: of a part of the rows. epochs: at most.
     """
     best: Run = {"choosing": -1.0}
     for epoch in range(1, epochs + 1):
         learn()
-        choosing = aucs("choosing")[0]
+        choosing = auc("choosing")
         if choosing <= best["choosing"]:
             break
-        best = {"auc": aucs("last"), "epochs": epoch, "choosing": choosing}
+        best = {"auc": auc("last"), "epochs": epoch, "choosing": choosing}
     return best
-
-
-def said(run: Mapping[str, Any]) -> str:
-    """A run in a line."""
-    aucs = ", ".join(f"{auc:.4f}" for auc in run["auc"])
-    return f"AUC {aucs}; of the choosing rows {run['choosing']:.4f} (epoch {run['epochs']})"

@@ -49,7 +49,6 @@ class FullModel(tf.Module):
 
 
 def build(version, saved):
-    """Writes the SavedModel."""
     tf.saved_model.save(FullModel(version), str(saved))
 
 

@@ -27,9 +27,7 @@ class Bench(MLModel):
 
 
 async def main():
-    parser = arguments(__doc__)
-    parser.add_argument("--other-ports", type=int, nargs=2, required=True, help="for gRPC and metrics")
-    options = parser.parse_args()
+    options = arguments(__doc__, other_ports=True).parse_args()
     grpc_port, metrics_port = options.other_ports
     settings = Settings(
         debug=False,

@@ -26,9 +26,7 @@ def instance(folder, threads):
 
 
 def main():
-    parser = arguments(__doc__)
-    parser.add_argument("--other-ports", type=int, nargs=2, required=True, help="for gRPC and metrics")
-    options = parser.parse_args()
+    options = arguments(__doc__, other_ports=True).parse_args()
     grpc_port, metrics_port = options.other_ports
     config = TritonConfig(
         http_address="127.0.0.1",

@@ -1,9 +1,6 @@
-"""Which interpreters are measured, and what is counted of a server."""
+"""Which interpreters are measured, and what the page shows."""
 
 import os
-import subprocess
-import sys
-import time
 
 from loadtest.bench import cold_start
 
@@ -24,17 +21,6 @@ def test_oldest_release_of_each_version_is_measured(tmp_path, monkeypatch):
         "3.11": tmp_path / "b" / "python3.11",
         "3.12": tmp_path / "b" / "python3.12",
     }
-
-
-def test_processor_time_counts_children():
-    spin = "import time\nwhile time.process_time() < 0.3: pass"
-    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}]); input()"
-    with subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE) as process:
-        until_s = time.monotonic() + 30
-        while cold_start.processor_time_s(process.pid) < 0.3 and time.monotonic() < until_s:
-            time.sleep(0.01)
-        assert cold_start.processor_time_s(process.pid) >= 0.3
-        process.stdin.close()
 
 
 def test_page_has_a_row_for_each_start():

@@ -1,6 +1,4 @@
-import pytest
-
-from loadtest.bench.harness import Bench, Row, reason
+from loadtest.bench.harness import Row, reason
 from loadtest.load.sides import Ratio
 
 
@@ -18,10 +16,3 @@ def test_refusal_reason_is_its_last_line_without_the_box():
         "No such option: --compute"
     )
     assert reason(ValueError()) == "ValueError"
-
-
-def test_layouts_are_chosen_by_name(tmp_path):
-    chosen = Bench(tmp_path, print, only_layouts=("default",)).layouts()
-    assert [side.name for side in chosen] == ["default"]
-    with pytest.raises(ValueError, match="layouts: one of default"):
-        Bench(tmp_path, print, only_layouts=("nothing",)).layouts()

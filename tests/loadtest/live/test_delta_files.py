@@ -6,7 +6,7 @@ def test_pending_deltas_are_listed_by_ascending_step(tmp_path):
     deltas = write_deltas(tmp_path)
     for name in ("notes.txt", ".7.safetensors", "x.safetensors"):
         (tmp_path / name).write_bytes(b"")
-    assert [d.step for d in pending(tmp_path, 2)] == [3, 4, 5, 6]
+    assert [step for step, _ in pending(tmp_path, 2)] == [3, 4, 5, 6]
     assert generation_of(deltas[4]) == "3.5"
 
 

@@ -24,7 +24,7 @@ def test_cpu_use_and_memory_are_summed_over_processes(tmp_path):
     process(tmp_path, 11, 10, 2.5, 4096)
     usage.take(102.0)
 
-    assert usage.document() == [{"at_s": 102.0, "cores": 1.25, "nbytes": 5 << 20, "processes": 2}]
+    assert usage.samples == [{"at_s": 102.0, "cores": 1.25, "nbytes": 5 << 20, "processes": 2}]
 
 
 def test_replaced_worker_does_not_reduce_cpu_time(tmp_path):
@@ -39,8 +39,8 @@ def test_replaced_worker_does_not_reduce_cpu_time(tmp_path):
     usage.take(101.0)
 
     (sample,) = usage.samples
-    assert sample.cores == pytest.approx(0.5)
-    assert sample.processes == 2
+    assert sample["cores"] == pytest.approx(0.5)
+    assert sample["processes"] == 2
 
 
 def test_missing_server_counts_nothing(tmp_path):
@@ -52,7 +52,7 @@ def test_missing_server_counts_nothing(tmp_path):
     (tmp_path / "10").rmdir()
     usage.take(101.0)
 
-    assert [(s.cores, s.nbytes, s.processes) for s in usage.samples] == [(0.0, 0, 0)]
+    assert [(s["cores"], s["nbytes"], s["processes"]) for s in usage.samples] == [(0.0, 0, 0)]
 
 
 def test_system_without_process_figures_has_no_samples(tmp_path):

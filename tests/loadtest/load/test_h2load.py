@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from loadtest.load import h2load
+from loadtest.load import h2load, wrk
 from loadtest.load.launch import CommandFailed
 
 OUTPUT = """starting benchmark...
@@ -26,4 +26,4 @@ def test_run_without_replies_or_with_failures_has_no_figures(output):
 def test_missing_program_gives_one_line_on_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(CommandFailed, match="nghttp2-client"):
-        h2load.available()
+        wrk.available("h2load")

@@ -51,8 +51,8 @@ def test_latencies_beyond_the_histogram_count_at_its_ends():
 
 def test_freshness_runs_from_publication_to_the_first_reply():
     recorder = Measurements(0.0)
-    recorder.published("1.1", "admin", 10.0, 10.4)
-    recorder.published("1.2", "folder", 11.0, None)
+    recorder.published("1.1", "admin", 10.0)
+    recorder.published("1.2", "folder", 11.0)
     recorder.seen("1.1", 10.3)
     recorder.seen("1.1", 10.9)
     document = recorder.document()

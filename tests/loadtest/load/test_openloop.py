@@ -4,10 +4,10 @@ import contextlib
 import socket
 import threading
 
-import numpy as np
 import pytest
 
-from loadtest.load.openloop import Generator, Job, Openloop, OpenloopFailed, drive
+from loadtest.load.launch import CommandFailed
+from loadtest.load.openloop import Generator, Job, Openloop, drive
 from loadtest.load.payload import Payload
 
 
@@ -171,18 +171,6 @@ def test_delay_of_the_generator_is_not_charged_to_the_server(payload):
     assert (generator.outcome.answered_us >= 0).all()
 
 
-def test_replies_are_named_by_connection_and_number(payload, tmp_path):
-    with Server(lambda n: reply(close=n % 50 == 0)) as server:
-        found = Generator(job(server, payload, replies=str(tmp_path / "replies.npy"))).run()
-    replies = np.load(tmp_path / "replies.npy")
-    assert len(replies) == found.requests - found.failed
-    assert (replies["status"] == 200).all()
-    assert (replies["came_ns"] > replies["sent_ns"]).all()
-    named = {(int(port), int(number)) for port, number in replies[["port", "number"]].tolist()}
-    assert len(named) == len(replies)
-    assert len({port for port, _ in named}) > 4
-
-
 def test_deadline_is_sent_and_unsendable_requests_are_abandoned(payload):
 
     class Silent(Server):
@@ -215,5 +203,5 @@ def test_generator_runs_in_a_separate_process(payload):
 def test_unreachable_server_gives_a_one_line_error(payload):
     with Server(lambda n: reply()) as server:
         gone = job(server, payload)
-    with pytest.raises(OpenloopFailed, match="refused"):
+    with pytest.raises(CommandFailed, match="refused"):
         drive(gone)

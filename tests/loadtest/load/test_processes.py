@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 
 from loadtest.load.processes import cpu_s, pss_nbytes, tree
 
@@ -36,3 +37,14 @@ def test_real_child_process_is_found():
         assert pss_nbytes([child.pid]) > 1 << 20
     finally:
         child.communicate(b"\n")
+
+
+def test_processor_time_counts_children():
+    spin = "import time\nwhile time.process_time() < 0.3: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}]); input()"
+    with subprocess.Popen([sys.executable, "-c", nested], stdin=subprocess.PIPE) as process:
+        until_s = time.monotonic() + 30
+        while cpu_s(tree(process.pid), ended=True) < 0.3 and time.monotonic() < until_s:
+            time.sleep(0.01)
+        assert cpu_s(tree(process.pid), ended=True) >= 0.3
+        process.stdin.close()

@@ -21,7 +21,7 @@ def test_raw_bodies_contain_the_same_inputs(candidates):
 def test_scores_are_parsed_from_bytes_and_json():
     assert bodies.scores("raw", np.float32([0.5, 0.25]).tobytes(), {}).tolist() == [0.5, 0.25]
     assert bodies.scores("json", b'{"outputs":[{"name":"score","data":[0.5,0.25]}]}', {}).tolist() == [0.5, 0.25]
-    with pytest.raises(ValueError, match="one output"):
+    with pytest.raises(ValueError, match="infer reply"):
         bodies.scores("json", b"{}", {})
     with pytest.raises(ValueError, match="body"):
         bodies.payload("xml", "/", 1, 100)

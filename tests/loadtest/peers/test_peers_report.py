@@ -4,28 +4,31 @@ from dataclasses import asdict
 from loadtest.load.launch import RunningServer
 from loadtest.load.sides import Ratio
 from loadtest.load.wrk import WrkRun
-from loadtest.peers import __main__ as peers
 from loadtest.peers import measure
-from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, Figure, PeerSettings, PeerVariant, document
-from loadtest.peers.peers_report import BEGIN, END, summary, unmet
+from loadtest.peers.measure import CANDIDATES, GOALS, LIGHT, PeerSettings
+from loadtest.peers.peers_report import markdown, summary, unmet
 from loadtest.peers.roster import Peer
-from loadtest.reports.report import origin
+from loadtest.reports.report import keep, origin
 
 
 def result(name, factor=2.0, refused=""):
-    def figures(f):
-        ratio = Ratio(f, f, f, 3)
-        throughput = [
-            Figure(what, n, ratio, 100 * f, 100, "--workers 2") for n in CANDIDATES for what in ("throughput", "p99")
-        ]
-        return [*throughput, *(Figure("light", n, ratio, 1.0, f, "--workers 1 --batch 1") for n in LIGHT)]
+    def figure(what, candidates, f, freshet, peer, options):
+        ratio = asdict(Ratio(f, f, f, 3))
+        found = {"what": what, "candidates": candidates, "ratio": ratio, "freshet": freshet, "peer": peer}
+        return found | {"options": options}
 
-    variants = [PeerVariant(v, figures(factor)) for v in ("tuned", "untuned")]
+    def figures(f):
+        throughput = [
+            figure(what, n, f, 100 * f, 100, "--workers 2") for n in CANDIDATES for what in ("throughput", "p99")
+        ]
+        return [*throughput, *(figure("light", n, f, 1.0, f, "--workers 1 --batch 1") for n in LIGHT)]
+
+    variants = [{"name": v, "figures": figures(factor)} for v in ("tuned", "untuned")]
     machine = {"cores": 2, "cpu": "a CPU", "load_average": 0.1}
     return {
         "name": name,
         "refused": refused,
-        "variants": [] if refused else [document(v) for v in variants],
+        "variants": [] if refused else variants,
         "machine": machine,
         "layout": "workers=2 compute=inline",
         "origin": origin("-C loadtest peers", "ARGS", ["--only", "mosec", "--out", "elsewhere"]),
@@ -35,14 +38,13 @@ def result(name, factor=2.0, refused=""):
 
 
 def test_peer_that_could_not_run_is_reported_with_its_reason(tmp_path):
-    peers.keep(tmp_path, result("ray", refused="no route\nto it"))
-    peers.keep(tmp_path, result("mosec", 3.0))
-    peers.keep(tmp_path, result("mosec", 1.2))
-    stored = peers.write_page(tmp_path)
+    stored = []
+    for found in (result("ray", refused="no route\nto it"), result("mosec", 3.0), result("mosec", 1.2)):
+        stored = keep(tmp_path, "peers", found, ["mosec", "ray"], markdown)
     assert [r["name"] for r in stored] == ["mosec", "ray"]
     page = (tmp_path / "peers.md").read_text()
     assert "Could not be run here: no route to it" in page
-    assert summary(stored) == page[page.index(BEGIN) + len(BEGIN) : page.index(END)].strip()
+    assert summary(stored) in page
     assert "1.20 (1.20)" in page
     assert (
         "| median latency at light load, ms, 64 candidates | 1 | 1.2 | 1.20 | 1.20 to 1.20 | `--workers 1 --batch 1` |"
@@ -65,7 +67,7 @@ class Turnable:
     """An Arena's machine: figures by the options that serve, without a server."""
 
     def __init__(self, per_s, p50_ms):
-        self.per_s, self.p50_ms, self.up = per_s, p50_ms, ()
+        self.per_s, self.p50_ms, self.up = per_s, p50_ms, ""
 
     @contextmanager
     def running(self, peer, python, options, version, payload):
@@ -77,7 +79,7 @@ class Turnable:
 
 
 def test_each_line_uses_the_settings_best_for_it(tmp_path, monkeypatch):
-    waiting, plain, single = ("--batch", "16"), ("--workers", "2"), ("--workers", "1")
+    waiting, plain, single = "--batch 16", "--workers 2", "--workers 1"
     peer = Peer("mosec", "/inference", "raw", untuned=single, tuned=(plain, waiting))
     machine = Turnable({waiting: 900, plain: 800, single: 400}, {waiting: 3.0, plain: 0.6, single: 0.5})
     monkeypatch.setattr(measure, "running", machine.running)

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 from loadtest.live.run import RunSettings
 from loadtest.live.score_plan import CLEAR, TOLERANCE
-from loadtest.live.usage import UsageSample
 from loadtest.load.measurements import Measurements
 from loadtest.reports.report import machine, origin, summarize
 
@@ -17,14 +16,13 @@ def summary(fault="", mixed=False, lost=False, error=""):
         load.request("tfs", 55.0, 0.01, fault, mixed)
     for step in range(1, 5):
         load.request("delta", 50.0 + step, 0.02, load=False)
-        load.published(f"1.{step}", "admin" if step < 3 else "folder", 50.0 + step, None)
+        load.published(f"1.{step}", "admin" if step < 3 else "folder", 50.0 + step)
         if not (lost and step == 4):
             prober.seen(f"1.{step}", 50.0 + step + step / 100)
     prober.request("probe", 51.0, 0.002, load=False)
-    seen = prober.document()
-    probes = {k: seen[k] for k in ("kinds", "faults", "first_seen_s")} | {"interval_ms": {"p50": 4.0, "p99": 9.0}}
+    probes = prober.document() | {"interval_ms": {"p50": 4.0, "p99": 9.0}}
     about = {**asdict(RunSettings()), "tolerance": TOLERANCE, "clear": CLEAR, "moved_share": 1.0}
-    usage = [asdict(UsageSample(50.0 + n, 1.5, 600 << 20, 3)) for n in range(1, 6)]
+    usage = [{"at_s": 50.0 + n, "cores": 1.5, "nbytes": 600 << 20, "processes": 3} for n in range(1, 6)]
     facts = {"machine": machine(), "settings": about, "ready_s": 1.5, "error": error}
     facts |= {"origin": origin("loadtest", "LOADTEST_ARGS", []), "layout": "workers=2 compute=inline (2 cores)"}
     return summarize(load.document(), probes, usage, facts)

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from loadtest.reports.report import freshness_lines, freshness_ms, latency_ms, origin, passed, store
+from loadtest.reports.report import freshness_lines, freshness_ms, origin, passed, store
 from tests.loadtest.reports.summaries import summary
 
 
@@ -53,10 +53,6 @@ def test_percentiles_of_few_values_are_observed_values():
     assert freshness_ms([0.01, 0.02, 0.5]) == {"deltas": 3, "p50": 20.0, "p99": 500.0, "max": 500.0}
     random = np.random.default_rng(0).random(1000)
     assert freshness_ms(random)["p99"] == pytest.approx(1000 * np.sort(random)[989], abs=0.01)
-
-
-def test_percentiles_of_empty_input_are_zero():
-    assert set(latency_ms([]).values()) == {0.0}
 
 
 def test_each_delta_has_its_time_and_serving_delay():

@@ -2,6 +2,7 @@
 
 They run in environments of their own (`catalogue`) and import nothing of ours but `built`.
 
+rows             rows of inputs, and columns that two families have
 torch_export     what the builders with PyTorch share
 tf_rows          what the builders with TensorFlow share
 deepctr_torch    deepctr-torch

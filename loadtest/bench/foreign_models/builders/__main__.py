@@ -12,7 +12,8 @@ def main() -> None:
     # Not this folder, which Python puts first: modules here are named as the frameworks are.
     sys.path[0] = str(Path(__file__).parents[4])
     module = importlib.import_module(f"loadtest.bench.foreign_models.builders.{family}")
-    getattr(module, model)(Path(folder))
+    build = getattr(module, "MODELS", {}).get(model) or getattr(module, model)
+    build(Path(folder))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import lightgbm
@@ -17,7 +18,7 @@ LEARNED, COLUMNS, GROUP = 2000, 10, 20
 random = np.random.default_rng(5)
 X = random.standard_normal((LEARNED, COLUMNS)).astype(np.float32)
 VALUE = X[:, 0] + X[:, 1] * X[:, 2] + 0.3 * random.standard_normal(LEARNED)
-LABEL = (VALUE > 0).astype(np.int64)
+LABEL, CLASSES = (VALUE > 0).astype(np.int64), np.clip(np.floor(VALUE + 2), 0, 3).astype(int)
 TYPES = [("X", FloatTensorType([None, COLUMNS]))]
 
 
@@ -26,9 +27,9 @@ def save(folder, exported, **expected):
     write_built(Path(folder), {"X": X[:ROWS]}, expected)
 
 
-def lightgbm_binary(folder):
-    model = lightgbm.LGBMClassifier(n_estimators=500, num_leaves=31, verbose=-1).fit(X, LABEL)
-    exported = convert_lightgbm(model, initial_types=TYPES, zipmap=False, target_opset=15)
+def classifier(model, convert, folder, label=LABEL, **options):
+    model.fit(X, label)
+    exported = convert(model, initial_types=TYPES, target_opset=15, **options)
     save(folder, exported, label=model.predict(X[:ROWS]), probabilities=model.predict_proba(X[:ROWS]))
 
 
@@ -39,28 +40,22 @@ def lightgbm_ranker(folder):
     save(folder, exported, variable=model.predict(X[:ROWS])[:, None])
 
 
-def xgboost_binary(folder):
-    model = xgboost.XGBClassifier(n_estimators=200, max_depth=5).fit(X, LABEL)
-    exported = convert_xgboost(model, initial_types=TYPES, target_opset=15)
-    save(folder, exported, label=model.predict(X[:ROWS]), probabilities=model.predict_proba(X[:ROWS]))
-
-
-def xgboost_classes(folder):
-    model = xgboost.XGBClassifier(n_estimators=50, max_depth=4).fit(X, np.clip(np.floor(VALUE + 2), 0, 3).astype(int))
-    exported = convert_xgboost(model, initial_types=TYPES, target_opset=15)
-    save(folder, exported, label=model.predict(X[:ROWS]), probabilities=model.predict_proba(X[:ROWS]))
-
-
-def catboost_binary(folder):
-    model = CatBoostClassifier(iterations=200, depth=6, verbose=False, allow_writing_files=False).fit(X, LABEL)
-    _catboost(folder, model, label=model.predict(X[:ROWS]), probabilities=model.predict_proba(X[:ROWS]))
-
-
-def catboost_regressor(folder):
-    model = CatBoostRegressor(iterations=200, depth=6, verbose=False, allow_writing_files=False).fit(X, VALUE)
-    _catboost(folder, model, predictions=model.predict(X[:ROWS])[:, None])
-
-
-def _catboost(folder, model, **expected):
+def catboost(kind, target, folder):
+    model = kind(iterations=200, depth=6, verbose=False, allow_writing_files=False).fit(X, target)
+    if kind is CatBoostRegressor:
+        expected = {"predictions": model.predict(X[:ROWS])[:, None]}
+    else:
+        expected = {"label": model.predict(X[:ROWS]), "probabilities": model.predict_proba(X[:ROWS])}
     model.save_model(str(Path(folder) / "model.onnx"), format="onnx")
     write_built(Path(folder), {"features": X[:ROWS]}, expected)
+
+
+LEAVES = lightgbm.LGBMClassifier(n_estimators=500, num_leaves=31, verbose=-1)
+DEEP, SHALLOW = (xgboost.XGBClassifier(n_estimators=n, max_depth=depth) for n, depth in ((200, 5), (50, 4)))
+MODELS = {
+    "lightgbm_binary": partial(classifier, LEAVES, convert_lightgbm, zipmap=False),
+    "xgboost_binary": partial(classifier, DEEP, convert_xgboost),
+    "xgboost_classes": partial(classifier, SHALLOW, convert_xgboost, label=CLASSES),
+    "catboost_binary": partial(catboost, CatBoostClassifier, LABEL),
+    "catboost_regressor": partial(catboost, CatBoostRegressor, VALUE),
+}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, STEPS, USERS, floats, ids, padded, save_keras2
+from functools import partial
+
+from loadtest.bench.foreign_models.builders.tf_rows import save_keras2
 
 # DeepCTR imports Keras, which the import above has chosen.
 from deepctr.feature_column import DenseFeat, SparseFeat, VarLenSparseFeat  # isort: skip
@@ -10,66 +12,38 @@ from deepctr.models import BST, DIN, MMOE, AutoInt, DeepFM, FiBiNET  # isort: sk
 
 import numpy as np
 
+from loadtest.bench.foreign_models.builders.rows import DIM, deepctr_columns, deepctr_values, ids
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
-PLAIN = [SparseFeat("user", USERS, embedding_dim=DIM), SparseFeat("item", ITEMS, embedding_dim=DIM), DenseFeat("price")]
-HISTORY = VarLenSparseFeat(
-    SparseFeat("hist_item", ITEMS, embedding_dim=DIM, embedding_name="item"), maxlen=STEPS, length_name="seq_length"
-)
-TAGS = VarLenSparseFeat(SparseFeat("tags", ITEMS, embedding_dim=DIM), maxlen=STEPS, combiner="mean")
+PLAIN, HISTORY, TAGS = deepctr_columns(SparseFeat, DenseFeat, VarLenSparseFeat)
+CITY = SparseFeat("city", 30, embedding_dim=DIM, use_hash=True, dtype="string")
 HIDDEN = {"dnn_hidden_units": (32, 16)}
-TABLES = {"user": "user", "item": "item"}
 
 
-def build(folder, model, tables, **more):
-    """Write a model. tables: by input, the table it is looked up in; more: inputs that only some models have."""
-    history = padded(ROWS, STEPS, dtype=np.int32)
-    made = {
-        "user": ids(ROWS, below=USERS, dtype=np.int32),
-        "item": ids(ROWS, dtype=np.int32),
-        "price": floats(ROWS),
-        "hist_item": history,
-        "tags": padded(ROWS, STEPS, dtype=np.int32),
-        "seq_length": (history != 0).sum(1).astype(np.int32),
-    } | more
-    inputs = {tensor.name: made[tensor.name].reshape(ROWS, -1) for tensor in model.inputs}
-    uses = [TableUse(table, name, 0) if isinstance(table, str) else table for name, table in tables.items()]
+def build(arch, columns, last, options, folder, **tables):
+    """Write a model of columns, which it takes once more as its linear part, or with what its history is of.
+
+    tables: by input besides user and item, the table that it is looked up in.
+    """
+    model = arch(columns, columns if last is None else last, **options)
+    values = deepctr_values(np.int32) | {"city": np.array([f"city {n}" for n in range(100)])[ids(ROWS, below=100)]}
+    inputs = {tensor.name: values[tensor.name].reshape(ROWS, -1) for tensor in model.inputs}
+    uses = [TableUse(table, name, 0) for name, table in ({"user": "user", "item": "item"} | tables).items()]
     save_keras2(folder, model, inputs, uses)
 
 
-def deepctr_deepfm(folder):
-    build(folder, DeepFM(PLAIN, PLAIN, **HIDDEN), TABLES)
-
-
-def deepctr_varlen(folder):
-    columns = [*PLAIN, TAGS]
-    build(folder, DeepFM(columns, columns, **HIDDEN), TABLES | {"tags": "tags"})
-
-
-def deepctr_hashed(folder):
-    columns = [SparseFeat("city", 30, embedding_dim=DIM, use_hash=True, dtype="string"), *PLAIN]
-    cities = np.array([f"city {n}" for n in range(100)])[ids(ROWS, below=100)]
-    build(folder, DeepFM(columns, columns, **HIDDEN), TABLES, city=cities)
-
-
-def deepctr_din(folder):
-    columns = [*PLAIN, HISTORY]
-    build(folder, DIN(columns, ["item"], **HIDDEN), TABLES | {"hist_item": "item"})
-
-
-def deepctr_bst(folder):
-    columns = [*PLAIN, HISTORY]
-    build(folder, BST(columns, ["item"], att_head_num=2, **HIDDEN), TABLES | {"hist_item": "item"})
-
-
-def deepctr_autoint(folder):
-    build(folder, AutoInt(PLAIN, PLAIN, **HIDDEN), TABLES)
-
-
-def deepctr_fibinet(folder):
-    build(folder, FiBiNET(PLAIN, PLAIN, **HIDDEN), TABLES)
-
-
-def deepctr_mmoe(folder):
+def multi_task(columns, _, **options):
     tasks = {"task_types": ("binary", "binary"), "task_names": ("click", "buy")}
-    build(folder, MMOE(PLAIN, expert_dnn_hidden_units=(16,), tower_dnn_hidden_units=(8,), **tasks), TABLES)
+    return MMOE(columns, expert_dnn_hidden_units=(16,), tower_dnn_hidden_units=(8,), **tasks)
+
+
+MODELS = {
+    "deepctr_deepfm": partial(build, DeepFM, PLAIN, None, HIDDEN),
+    "deepctr_varlen": partial(build, DeepFM, [*PLAIN, TAGS], None, HIDDEN, tags="tags"),
+    "deepctr_hashed": partial(build, DeepFM, [CITY, *PLAIN], None, HIDDEN),
+    "deepctr_din": partial(build, DIN, [*PLAIN, HISTORY], ["item"], HIDDEN, hist_item="item"),
+    "deepctr_bst": partial(build, BST, [*PLAIN, HISTORY], ["item"], HIDDEN | {"att_head_num": 2}, hist_item="item"),
+    "deepctr_autoint": partial(build, AutoInt, PLAIN, None, HIDDEN),
+    "deepctr_fibinet": partial(build, FiBiNET, PLAIN, None, HIDDEN),
+    "deepctr_mmoe": partial(build, multi_task, PLAIN, None, {}),
+}

@@ -2,66 +2,39 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from deepctr_torch.inputs import DenseFeat, SparseFeat, VarLenSparseFeat
 from deepctr_torch.models import DCN, DIN, MMOE, DeepFM, xDeepFM
 
-from loadtest.bench.foreign_models.builders.torch_export import DIM, ITEMS, USERS, floats, ids, padded, save
+from loadtest.bench.foreign_models.builders.rows import deepctr_columns, deepctr_values
+from loadtest.bench.foreign_models.builders.torch_export import save
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
-STEPS = 6
-PLAIN = [SparseFeat("user", USERS, embedding_dim=DIM), SparseFeat("item", ITEMS, embedding_dim=DIM), DenseFeat("price")]
-HISTORY = VarLenSparseFeat(
-    SparseFeat("hist_item", ITEMS, embedding_dim=DIM, embedding_name="item"), maxlen=STEPS, length_name="seq_length"
-)
-TAGS = VarLenSparseFeat(SparseFeat("tags", ITEMS, embedding_dim=DIM), maxlen=STEPS, combiner="mean")
-HIDDEN = {"dnn_hidden_units": (32, 16), "device": "cpu"}
+PLAIN, HISTORY, TAGS = deepctr_columns(SparseFeat, DenseFeat, VarLenSparseFeat)
+HIDDEN = {"dnn_hidden_units": (32, 16)}
+TASKS = {"task_types": ["binary", "binary"], "task_names": ["click", "buy"]}
+EXPERTS = {"num_experts": 3, "expert_dnn_hidden_units": (16,), "tower_dnn_hidden_units": (8,)}
 
 
-def build(folder, model, columns, tables, outputs=("score",)):
-    """Export a model. tables: by feature, the table it is looked up in."""
-    history = padded(ROWS, STEPS)
-    values = {
-        "user": ids(ROWS, below=USERS),
-        "item": ids(ROWS),
-        "price": floats(ROWS),
-        "hist_item": history,
-        "tags": padded(ROWS, STEPS),
-        "seq_length": (history != 0).sum(1),
-    }
+def build(arch, given, options, folder, output="score", **tables):
+    """Export a model. given: columns, and what else stands before its options; tables: by more columns, their table."""
+    model, values = arch(*given, device="cpu", **options), deepctr_values()
     matrix = np.zeros((ROWS, max(last for _, last in model.feature_index.values())), np.float32)
     for name, (first, last) in model.feature_index.items():
         matrix[:, first:last] = values[name].reshape(ROWS, last - first)
+    tables = {"user": "user", "item": "item"} | tables
     uses = [TableUse(table, "X", model.feature_index[name][0]) for name, table in tables.items()]
-    save(folder, model, {"X": matrix}, uses, outputs)
+    save(folder, model, {"X": matrix}, uses, (output,))
 
 
-def deepctr_torch_deepfm(folder):
-    build(folder, DeepFM(PLAIN, PLAIN, **HIDDEN), PLAIN, {"user": "user", "item": "item"})
-
-
-def deepctr_torch_varlen(folder):
-    columns = [*PLAIN, TAGS]
-    build(folder, DeepFM(columns, columns, **HIDDEN), columns, {"user": "user", "item": "item", "tags": "tags"})
-
-
-def deepctr_torch_dcn(folder):
-    build(folder, DCN(PLAIN, PLAIN, cross_num=3, **HIDDEN), PLAIN, {"user": "user", "item": "item"})
-
-
-def deepctr_torch_xdeepfm(folder):
-    build(folder, xDeepFM(PLAIN, PLAIN, cin_layer_size=(8, 8), **HIDDEN), PLAIN, {"user": "user", "item": "item"})
-
-
-def deepctr_torch_din(folder):
-    columns = [*PLAIN, HISTORY]
-    model = DIN(columns, ["item"], att_weight_normalization=True, **HIDDEN)
-    build(folder, model, columns, {"user": "user", "item": "item", "hist_item": "item"})
-
-
-def deepctr_torch_mmoe(folder):
-    tasks = {"task_types": ["binary", "binary"], "task_names": ["click", "buy"]}
-    model = MMOE(
-        PLAIN, num_experts=3, expert_dnn_hidden_units=(16,), tower_dnn_hidden_units=(8,), device="cpu", **tasks
-    )
-    build(folder, model, PLAIN, {"user": "user", "item": "item"}, ("scores",))
+LISTED, ATTENDED = [*PLAIN, TAGS], HIDDEN | {"att_weight_normalization": True}
+MODELS = {
+    "deepctr_torch_deepfm": partial(build, DeepFM, (PLAIN, PLAIN), HIDDEN),
+    "deepctr_torch_varlen": partial(build, DeepFM, (LISTED, LISTED), HIDDEN, tags="tags"),
+    "deepctr_torch_dcn": partial(build, DCN, (PLAIN, PLAIN), HIDDEN | {"cross_num": 3}),
+    "deepctr_torch_xdeepfm": partial(build, xDeepFM, (PLAIN, PLAIN), HIDDEN | {"cin_layer_size": (8, 8)}),
+    "deepctr_torch_din": partial(build, DIN, ([*PLAIN, HISTORY], ["item"]), ATTENDED, hist_item="item"),
+    "deepctr_torch_mmoe": partial(build, MMOE, (PLAIN,), EXPERTS | TASKS, output="scores"),
+}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tf_keras as keras
 
-from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, USERS, floats, ids, padded, random, save_keras2
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, USERS, floats, ids, padded, random
+from loadtest.bench.foreign_models.builders.tf_rows import save_keras2
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
 layers = keras.layers

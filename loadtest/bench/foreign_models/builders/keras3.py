@@ -6,12 +6,14 @@ import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = "0"
 
+from functools import partial
 from pathlib import Path
 
 import keras
 import keras_rs
 
-from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, floats, ids, padded, scored, spread
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, floats, ids, padded
+from loadtest.bench.foreign_models.builders.tf_rows import scored, spread
 from loadtest.bench.foreign_models.built import ROWS, TableUse, write_built
 
 layers, ops = keras.layers, keras.ops
@@ -40,7 +42,7 @@ def score(x):
     return layers.Dense(1, "sigmoid", name="score")(layers.Dense(16, "relu")(x))
 
 
-def with_history(folder, summary, as_file=False):
+def with_history(summary, folder, as_file=False):
     """A model of an item and a history of free length, by one table. summary: (row, steps) -> [n, DIM]."""
     item, history = column("item"), column("history", shape=(None,))
     table = layers.Embedding(ITEMS, DIM, name="items")
@@ -68,20 +70,8 @@ def positions(x):
     return layers.Add()([x, layers.Embedding(STEPS, DIM, name="positions")(ops.arange(STEPS))[None]])
 
 
-def keras3_gru(folder):
-    with_history(folder, lambda row, steps: layers.GRU(DIM)(steps))
-
-
-def keras3_average(folder):
-    with_history(folder, lambda row, steps: layers.GlobalAveragePooling1D()(steps), as_file=True)
-
-
-def keras3_attention(folder):
-    def attend(row, steps):
-        found = layers.Attention()([layers.Reshape((1, DIM))(row), steps])
-        return layers.Reshape((DIM,))(found)
-
-    with_history(folder, attend)
+def attend(row, steps):
+    return layers.Reshape((DIM,))(layers.Attention()([layers.Reshape((1, DIM))(row), steps]))
 
 
 def keras_rs_embed_reduce(folder):
@@ -90,7 +80,7 @@ def keras_rs_embed_reduce(folder):
     save(folder, model, {"tags": ids(ROWS, STEPS)}, [TableUse("tags", "tags", 0)])
 
 
-def four_tables(folder, rest):
+def four_tables(rest, folder):
     columns = {name: column(name) for name in NAMES}
     price = column("price", "float32", (3,))
     rows = [layers.Embedding(ITEMS, DIM, name=f"table_{name}")(tensor) for name, tensor in columns.items()]
@@ -99,13 +89,15 @@ def four_tables(folder, rest):
     save(folder, model, inputs, [TableUse(name, name) for name in NAMES])
 
 
-def keras_rs_dcn(folder):
-    def crosses(rows, dense):
-        x = layers.Concatenate()([*rows, dense])
-        return keras_rs.layers.FeatureCross(projection_dim=8)(x, keras_rs.layers.FeatureCross(projection_dim=8)(x))
-
-    four_tables(folder, crosses)
+def crosses(rows, dense):
+    x = layers.Concatenate()([*rows, dense])
+    return keras_rs.layers.FeatureCross(projection_dim=8)(x, keras_rs.layers.FeatureCross(projection_dim=8)(x))
 
 
-def keras_rs_dot(folder):
-    four_tables(folder, lambda rows, dense: keras_rs.layers.DotInteraction()([*rows, dense]))
+MODELS = {
+    "keras3_gru": partial(with_history, lambda row, steps: layers.GRU(DIM)(steps)),
+    "keras3_average": partial(with_history, lambda row, steps: layers.GlobalAveragePooling1D()(steps), as_file=True),
+    "keras3_attention": partial(with_history, attend),
+    "keras_rs_dcn": partial(four_tables, crosses),
+    "keras_rs_dot": partial(four_tables, lambda rows, dense: keras_rs.layers.DotInteraction()([*rows, dense])),
+}

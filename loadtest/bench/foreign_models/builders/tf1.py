@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, USERS, floats, ids, random
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, USERS, floats, ids, random
 from loadtest.bench.foreign_models.built import ROWS, TableUse, write_built
 
 v1 = tf.compat.v1

@@ -1,4 +1,4 @@
-"""Share among the builders with TensorFlow: rows, the way to score a signature, and SavedModels of Keras 2."""
+"""Share among the builders with TensorFlow: the way to score a signature, and SavedModels of Keras 2."""
 
 from __future__ import annotations
 
@@ -12,24 +12,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from loadtest.bench.foreign_models.builders.rows import random
 from loadtest.bench.foreign_models.built import write_built
-
-ITEMS, USERS, DIM, STEPS = 50, 40, 8, 6
-random = np.random.default_rng(13)
-
-
-def ids(*shape, below=ITEMS, low=1, dtype=np.int64):
-    return random.integers(low, below, shape).astype(dtype)
-
-
-def padded(*shape, below=ITEMS, dtype=np.int64):
-    """Histories of ids, each at least one long, with zeros behind."""
-    lengths = random.integers(1, shape[1] + 1, shape[0])
-    return ids(*shape, below=below, dtype=dtype) * (np.arange(shape[1]) < lengths[:, None]).astype(dtype)
-
-
-def floats(*shape):
-    return random.standard_normal(shape).astype(np.float32)
 
 
 def fitted(array, spec):

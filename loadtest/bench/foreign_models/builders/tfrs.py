@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from loadtest.bench.foreign_models.builders.tf_rows import DIM, ITEMS, USERS, floats, ids, random, save_module
+from functools import partial
+
+from loadtest.bench.foreign_models.builders.tf_rows import save_module
 
 # TensorFlow Recommenders imports Keras, which the import above has chosen.
 import tensorflow_recommenders as tfrs  # isort: skip
@@ -10,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, USERS, floats, ids, random
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
 NAMES = ("user", "item", "city", "shop", "hour")
@@ -25,47 +28,33 @@ def ints(*names):
 
 
 class Tables(keras.Model):
-    """Five tables, and what follows."""
+    """Five tables, and what joins their rows."""
 
-    def __init__(self, rest):
+    def __init__(self, join):
         super().__init__()
-        self.tables, self.rest = {name: embedding(ITEMS) for name in NAMES}, rest
+        self.tables, self.join = {name: embedding(ITEMS) for name in NAMES}, join
+        self.out = keras.layers.Dense(1)
 
     def call(self, columns):
-        return self.rest([self.tables[name](columns[name]) for name in NAMES])
+        return self.out(self.join([self.tables[name](columns[name]) for name in NAMES]))
 
 
-def build_tables(folder, rest):
-    model = Tables(rest)
+class Crosses(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.cross = tfrs.layers.dcn.Cross(projection_dim=8)
+
+    def call(self, rows):
+        return self.cross(tf.concat(rows, 1))
+
+
+def build_tables(join, folder):
+    model = Tables(join())
     call = tf.function(lambda **columns: {"score": tf.sigmoid(model(columns))})
     inputs = {name: ids(ROWS) for name in NAMES}
     model({name: tf.constant(array) for name, array in inputs.items()})
     uses = [TableUse(name, name) for name in NAMES]
     save_module(folder, model, call.get_concrete_function(**ints(*NAMES)), inputs, uses)
-
-
-def tfrs_dcn(folder):
-    class Rest(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.cross, self.out = tfrs.layers.dcn.Cross(projection_dim=8), keras.layers.Dense(1)
-
-        def call(self, rows):
-            return self.out(self.cross(tf.concat(rows, 1)))
-
-    build_tables(folder, Rest())
-
-
-def tfrs_dot(folder):
-    class Rest(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.dot, self.out = tfrs.layers.feature_interaction.DotInteraction(), keras.layers.Dense(1)
-
-        def call(self, rows):
-            return self.out(self.dot(rows))
-
-    build_tables(folder, Rest())
 
 
 def tfrs_brute_force(folder):
@@ -103,7 +92,7 @@ class Towers(keras.Model):
         return tf.reduce_sum(user * item, 1, keepdims=True), self.rating(tf.concat([user, item], 1))
 
 
-def build_towers(folder, several):
+def build_towers(several, folder):
     towers = Towers()
     words = np.array([*WORDS, "unknown"])[random.integers(0, len(WORDS) + 1, ROWS)]
     inputs = {"user": ids(ROWS, below=USERS), "item": words}
@@ -120,9 +109,9 @@ def build_towers(folder, several):
     save_module(folder, towers, score, inputs, [user, item])
 
 
-def tfrs_two_tower(folder):
-    build_towers(folder, several=False)
-
-
-def tfrs_multi_task(folder):
-    build_towers(folder, several=True)
+MODELS = {
+    "tfrs_dcn": partial(build_tables, Crosses),
+    "tfrs_dot": partial(build_tables, tfrs.layers.feature_interaction.DotInteraction),
+    "tfrs_two_tower": partial(build_towers, False),
+    "tfrs_multi_task": partial(build_towers, True),
+}

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
-from loadtest.bench.foreign_models.builders.torch_export import DIM, ITEMS, floats, ids, padded, save
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, floats, ids, padded
+from loadtest.bench.foreign_models.builders.torch_export import save
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
 SPARSE = ("user", "item", "tags")
 WIDE, FLOATS = 4, 5
-USES = [TableUse(name, name, 0) for name in SPARSE]
 
 
-def rows():
-    return {name: ids(ROWS, WIDE) for name in SPARSE} | {"floats": floats(ROWS, FLOATS)}
+def build(make, folder, **options):
+    rows = {name: ids(ROWS, WIDE) for name in SPARSE} | {"floats": floats(ROWS, FLOATS)}
+    save(folder, make(), rows, [TableUse(name, name, 0) for name in SPARSE], **options)
 
 
 class Bags(nn.Module):
     """Three EmbeddingBags, stacked [n, 3, DIM]."""
 
-    def __init__(self, mode="sum"):
+    def __init__(self):
         super().__init__()
-        self.bags = nn.ModuleDict({name: nn.EmbeddingBag(ITEMS, DIM, mode=mode) for name in SPARSE})
+        self.bags = nn.ModuleDict({name: nn.EmbeddingBag(ITEMS, DIM, mode="sum") for name in SPARSE})
 
     def forward(self, *columns):
         return torch.stack([bag(column) for bag, column in zip(self.bags.values(), columns)], 1)
 
 
-def bag_sum(folder):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bags, self.out = Bags(), nn.Linear(len(SPARSE) * DIM + FLOATS, 1)
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags, self.out = Bags(), nn.Linear(len(SPARSE) * DIM + FLOATS, 1)
 
-        def forward(self, user, item, tags, floats):
-            return torch.sigmoid(self.out(torch.cat([self.bags(user, item, tags).flatten(1), floats], 1)))
-
-    save(folder, Model(), rows(), USES)
+    def forward(self, user, item, tags, floats):
+        return torch.sigmoid(self.out(torch.cat([self.bags(user, item, tags).flatten(1), floats], 1)))
 
 
 def bag_mean_padding(folder):
@@ -69,15 +69,7 @@ class Dlrm(nn.Module):
         return torch.sigmoid(self.top(torch.cat([dense, products], 1)))
 
 
-def dlrm(folder):
-    save(folder, Dlrm(), rows(), USES)
-
-
-def dlrm_dynamo(folder):
-    save(folder, Dlrm(), rows(), USES, dynamo=True)
-
-
-def torchrec_dlrm(folder):
+def torchrec_dlrm():
     from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 
     class Model(nn.Module):
@@ -90,10 +82,10 @@ def torchrec_dlrm(folder):
         def forward(self, user, item, tags, floats):
             return torch.sigmoid(self.over(self.interaction(self.dense(floats), self.bags(user, item, tags))))
 
-    save(folder, Model(), rows(), USES)
+    return Model()
 
 
-def torchrec_deepfm(folder):
+def torchrec_deepfm():
     from torchrec.models.deepfm import DenseArch, FMInteractionArch, OverArch
 
     class Model(nn.Module):
@@ -107,4 +99,13 @@ def torchrec_deepfm(folder):
             vectors = dict(zip(SPARSE, self.bags(user, item, tags).unbind(1)))
             return self.over(self.interaction(self.dense(floats), vectors))
 
-    save(folder, Model(), rows(), USES)
+    return Model()
+
+
+MODELS = {
+    "bag_sum": partial(build, Sum),
+    "dlrm": partial(build, Dlrm),
+    "dlrm_dynamo": partial(build, Dlrm, dynamo=True),
+    "torchrec_dlrm": partial(build, torchrec_dlrm),
+    "torchrec_deepfm": partial(build, torchrec_deepfm),
+}

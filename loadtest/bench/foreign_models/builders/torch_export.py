@@ -11,25 +11,8 @@ from torch import nn
 from loadtest.bench.foreign_models.built import ROWS, write_built
 
 OPSET, NEAR_ZERO = 17, 1e-2
-ITEMS, USERS, DIM, STEPS = 50, 40, 8, 20
 LONGEST = 64
 """Places of a history of free length, by dynamo's exporter."""
-random = np.random.default_rng(11)
-
-
-def ids(*shape, below=ITEMS, low=1):
-    return random.integers(low, below, shape)
-
-
-def padded(*shape, below=ITEMS):
-    """Histories of ids, each at least one long, with zeros behind."""
-    history = ids(*shape, below=below)
-    lengths = random.integers(1, shape[1] + 1, shape[0])
-    return history * (np.arange(shape[1]) < lengths[:, None])
-
-
-def floats(*shape):
-    return random.standard_normal(shape).astype(np.float32)
 
 
 def spread(model):
@@ -45,17 +28,6 @@ def spread(model):
                 if module.padding_idx is not None:
                     module.weight[module.padding_idx] = 0
     return model.eval()
-
-
-class ByName(nn.Module):
-    """A model that takes a dict of tensors, as one that takes tensors."""
-
-    def __init__(self, model, names):
-        super().__init__()
-        self.model, self.names = model, names
-
-    def forward(self, *tensors):
-        return self.model(dict(zip(self.names, tensors)))
 
 
 def save(folder, model, inputs, uses=(), outputs=("score",), free=(), dynamo=False):

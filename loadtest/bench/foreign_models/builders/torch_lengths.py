@@ -7,28 +7,27 @@ plain products by TorchScript, which fixes the length of nn.MultiheadAttention t
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
 
-from loadtest.bench.foreign_models.builders.torch_export import DIM, ITEMS, LONGEST, STEPS, ids, padded, save
-from loadtest.bench.foreign_models.builders.torch_sequences import Shared
+from loadtest.bench.foreign_models.builders import torch_sequences as sequences
+from loadtest.bench.foreign_models.builders.rows import DIM, ITEMS, ids, padded
+from loadtest.bench.foreign_models.builders.torch_export import LONGEST, save
+from loadtest.bench.foreign_models.builders.torch_sequences import STEPS, Shared
 from loadtest.bench.foreign_models.built import ROWS, TableUse
 
 FEW = 6
 USES = [TableUse("item", "item"), TableUse("item", "history", -1)]
 
 
-class Din(Shared):
-    def __init__(self):
-        super().__init__()
-        self.unit = nn.Sequential(nn.Linear(4 * DIM, 16), nn.PReLU(), nn.Linear(16, 1))
+class Din(sequences.Din):
+    """DIN whose weights of events are a softmax."""
 
-    def summarise(self, target, events, history):
-        wide = target.unsqueeze(1).expand(-1, events.size(1), -1)
-        scores = self.unit(torch.cat([wide, events, wide - events, wide * events], -1)).squeeze(-1)
-        weights = torch.softmax(scores.masked_fill(history == 0, -1e9), -1)
-        return torch.bmm(weights.unsqueeze(1), events).squeeze(1)
+    def weights(self, scores, padding):
+        return torch.softmax(scores.masked_fill(padding, -1e9), 1)
 
 
 class Attention(nn.Module):
@@ -151,47 +150,21 @@ class SasRec(nn.Module):
         return (self.last(x)[:, -1] * self.item(item)).sum(-1, keepdim=True)
 
 
-def build(folder, model, dynamo, free=True):
-    history = np.ascontiguousarray(padded(ROWS, STEPS if free else FEW)[:, ::-1])
-    inputs = {"item": ids(ROWS), "history": history}
-    save(folder, model, inputs, USES, free=("history",) if free else (), dynamo=dynamo)
+def build(make, dynamo, folder, length=STEPS):
+    history = np.ascontiguousarray(padded(ROWS, length)[:, ::-1])
+    free = ("history",) if length == STEPS else ()
+    save(folder, make(), {"item": ids(ROWS), "history": history}, USES, free=free, dynamo=dynamo)
 
 
-def lengths_din_script(folder):
-    build(folder, Din(), dynamo=False)
-
-
-def lengths_din_dynamo(folder):
-    build(folder, Din(), dynamo=True)
-
-
-def lengths_dien_script(folder):
-    build(folder, Dien(), dynamo=False)
-
-
-def lengths_dien_dynamo(folder):
-    build(folder, Dien(), dynamo=True)
-
-
-def lengths_augru_script(folder):
-    build(folder, DienOfSteps(), dynamo=False, free=False)
-
-
-def lengths_augru_dynamo(folder):
-    build(folder, DienOfSteps(), dynamo=True, free=False)
-
-
-def lengths_bst_script(folder):
-    build(folder, Bst(Products), dynamo=False)
-
-
-def lengths_bst_dynamo(folder):
-    build(folder, Bst(Own), dynamo=True)
-
-
-def lengths_sasrec_script(folder):
-    build(folder, SasRec(Products), dynamo=False)
-
-
-def lengths_sasrec_dynamo(folder):
-    build(folder, SasRec(Own), dynamo=True)
+MODELS = {
+    "lengths_din_script": partial(build, Din, False),
+    "lengths_din_dynamo": partial(build, Din, True),
+    "lengths_dien_script": partial(build, Dien, False),
+    "lengths_dien_dynamo": partial(build, Dien, True),
+    "lengths_augru_script": partial(build, DienOfSteps, False, length=FEW),
+    "lengths_augru_dynamo": partial(build, DienOfSteps, True, length=FEW),
+    "lengths_bst_script": partial(build, partial(Bst, Products), False),
+    "lengths_bst_dynamo": partial(build, partial(Bst, Own), True),
+    "lengths_sasrec_script": partial(build, partial(SasRec, Products), False),
+    "lengths_sasrec_dynamo": partial(build, partial(SasRec, Own), True),
+}

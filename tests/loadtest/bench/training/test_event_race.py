@@ -13,7 +13,7 @@ def run(default, best):
         "last item": {"auc": 0.61},
         "LightGBM": {"auc": best},
         TRUTH: {"auc": 0.8},
-        "event_din_side.py": {},
+        "torch_side.py": {},
     }
 
 

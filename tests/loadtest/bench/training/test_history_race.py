@@ -9,7 +9,7 @@ from loadtest.bench.training.history_race import page, ways
 
 def test_peer_tries_one_thread_and_all(monkeypatch):
     monkeypatch.setattr("loadtest.bench.training.history_race.available", lambda: range(4))
-    found = ways("PyTorch", "torch_din_side.py", ["rows.npz", "512"])
+    found = ways("PyTorch", "torch_side.py", "rows.npz", 512)
     assert [way.command[:2] for way in found] == [["env", "OMP_NUM_THREADS=1"], ["env", "OMP_NUM_THREADS=4"]]
     assert all(way.command[-2:] == ["rows.npz", "512"] for way in found)
 

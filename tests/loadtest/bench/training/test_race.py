@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from loadtest.bench.training.race import TrainerVariant, best, page, race, ratios
-from loadtest.bench.training.race_shape import FEATURES, HELD_ROWS, RaceShape
+from loadtest.bench.training.turns import FEATURES, HELD_ROWS, RaceShape
 
 SIDE = """
 import sys, time

@@ -31,12 +31,12 @@ def run_of(choosing):
     """best_epoch of a side whose epochs give these AUCs on the choosing rows; and how many epochs it learned."""
     learned = []
 
-    def aucs(part):
-        return [choosing[len(learned) - 1]] if part == "choosing" else [float(len(learned))]
+    def auc(part):
+        return choosing[len(learned) - 1] if part == "choosing" else float(len(learned))
 
-    return best_epoch(lambda: learned.append(1), aucs, EPOCHS), len(learned)
+    return best_epoch(lambda: learned.append(1), auc, EPOCHS), len(learned)
 
 
 def test_first_epoch_with_a_worse_selection_score_is_last():
-    assert run_of([0.7, 0.6, 0.8]) == ({"auc": [1.0], "epochs": 1, "choosing": 0.7}, 2)
-    assert run_of([0.7, 0.8, 0.9, 1.0]) == ({"auc": [3.0], "epochs": 3, "choosing": 0.9}, EPOCHS)
+    assert run_of([0.7, 0.6, 0.8]) == ({"auc": 1.0, "epochs": 1, "choosing": 0.7}, 2)
+    assert run_of([0.7, 0.8, 0.9, 1.0]) == ({"auc": 3.0, "epochs": 3, "choosing": 0.9}, EPOCHS)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.load.arrivals import poisson
+from loadtest.load.openloop import poisson
 
 
 def test_schedule_depends_only_on_rate_seconds_and_seed():
