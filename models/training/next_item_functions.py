@@ -95,7 +95,7 @@ class NextItemFunctions(DenseFunctions):
         weight, mixture = users[:, dim : dim + 1], tf.exp(users[:, dim + 1 :])
 
         def lift(s1: Any, s2: Any, popular: Any) -> Any:
-            mixed = mixture[:, :1] * s1 + mixture[:, 1:] * s2
+            mixed = (mixture[:, :1] * s1 + mixture[:, 1:] * s2) * tf.sign(popular)
             return tf.math.log1p(mixed * tf.exp(-weight * (popular - LOG_FLOOR / SCALE)))
 
         of_targets = lift(own[:, :1], own[:, 1:], targets[:, dim : dim + 1])[:, 0]

@@ -115,7 +115,7 @@ def _lift(h: History, rows: ItemRows, mixture: Tensor) -> Tensor:
         total = row[:, rows.totals.start + number : rows.totals.start + number + 1]
         mixed = mixed + ops.exp(mixture[:, number + 1 : number + 2]) * times / (total + SMOOTHING)
     popularity = h.target[:, rows.dim : rows.dense]
-    # A candidate without a row has the key of id 0, but no popularity; what has followed an event has some.
+    # A candidate without a row has the key of id 0, but no popularity.
     mixed = mixed * ops.sign(popularity)
     return ops.log(1.0 + mixed * ops.exp(-mixture[:, :1] * (popularity - LOG_FLOOR / SCALE)))
 

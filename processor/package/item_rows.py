@@ -13,7 +13,8 @@ The last three are there only if `successors` is not 0. A score is a product of 
 s1 is the candidate's share of what followed the newest event's item, s2 of what came two after the one before. So
 share^w + e^a1 s1 + e^a2 s2 mixes popularity and counts as probabilities, which the product of learned numbers corrects.
 The user's vector holds w where the row has the popularity, and 0 where it has keys and counts. a1, a2 and w are
-learned; a user without events gets popularity alone.
+learned; a user without events gets popularity alone. An item without popularity has no lift: without a row its key is
+that of id 0, and by a share near 0 any count would put it above all others.
 
 A sum of logarithms in place of the mixture, and factors in place of counts, were tried: on a log of habits NDCG@10 is
 0.263 and 0.342, by the mixture 0.365.
@@ -134,7 +135,7 @@ class ItemRows:
             popularity: float32 [...], as the successor's row has it.
             mixture: float32 [..., 3]: w * SCALE, a1 and a2.
         """
-        mixed = (shares * np.exp(mixture[..., 1:])).sum(-1)
+        mixed = (shares * np.exp(mixture[..., 1:])).sum(-1) * np.sign(popularity)
         lifted: Float32s = np.log1p(mixed * np.exp(-mixture[..., 0] * (popularity - np.float32(LOG_FLOOR / SCALE))))
         return lifted
 

@@ -50,3 +50,4 @@ def test_lifted_product_is_a_mixture_of_probabilities():
     layout = ItemRows.around(2, {"successors": 1})
     lift = layout.lifts(np.array([0.2, 0.1]), np.float32((np.log(0.05) + 20) / 32), np.array([32.0, 0.3, -0.5]))
     np.testing.assert_allclose(np.exp(np.log(0.05) + lift), 0.05 + np.exp(0.3) * 0.2 + np.exp(-0.5) * 0.1, rtol=1e-5)
+    assert layout.lifts(np.array([0.2, 0.1]), np.float32(0), np.array([32.0, 0.3, -0.5])) == 0
