@@ -53,9 +53,9 @@ def test_scoring_process_scores_like_a_local_executable(files, process):
 
 
 def test_same_weights_are_packed_once(files, process):
-    process.score(files, ScoringPath(4), DENSE, x_of())
-    again = process.score(files, ScoringPath(4), make_weights(0), x_of())
-    assert again.open_s < 0.01
+    first = process.score(files, ScoringPath(4), DENSE, x_of())
+    again = [process.score(files, ScoringPath(4), make_weights(0), x_of()).open_s for _ in range(5)]
+    assert min(again) < first.open_s / 3
 
 
 def test_unreadable_executable_is_refused_as_in_this_process(files, process):
