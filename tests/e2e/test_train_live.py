@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,17 @@ def test_refreshed_model_beats_the_frozen_one_on_movielens(tmp_path):
     served, frozen = beats_frozen(tmp_path, config, source)
     print(f"MovieLens slice: AUC served {served:.4f}, frozen {frozen:.4f}")
     assert served > frozen
+
+
+def test_demo_trains_serves_deltas_and_stops_without_a_failed_request(tmp_path):
+    command = [sys.executable, "-m", "freshet_serving", "demo", "--exit-after", "5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = dict(re.findall(r"│ (.*?) +│ (.*?) +│", done.stdout))
+    assert figures["failed requests"] == "0"
+    assert int(figures["generation served"].removeprefix("1.")) > 0
+    assert int(figures["events scored, then learned"]) > 0
+    assert re.search(r"(beats|does not beat) ", done.stdout)
 
 
 class Slice:
