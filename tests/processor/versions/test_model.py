@@ -224,7 +224,7 @@ def test_removing_an_unknown_label_names_the_labels_that_are_set(root):
     model.set_label("stable", 1)
     model.set_label("canary", 1)
     with pytest.raises(NotFound, match=r"did you mean 'stable'\?\); it has labels canary, stable$"):
-        model.remove_label("stabel")
+        model.remove_label("stabl")
 
 
 @needs("trials")
