@@ -258,7 +258,7 @@ def beside_load(
 
 
 def quantiles(found: Figures) -> dict[str, float]:
-    """What most turns of the open-loop generator tell: latencies, and what the generator took and waited for."""
+    """Return latencies of a turn of the open-loop generator, and the generator's own time and waits."""
     latency, answered = found.latency_ms, found.answered_ms["p99"]
     figures = {"p50 ms": latency["p50"], "p99 ms": latency["p99"], "answered p99 ms": answered}
     return {**figures, "generator cores": found.cores, "generator waited": found.waited}

@@ -1,4 +1,4 @@
-"""What a benchmark needs from outside: one line says what is missing, with exit code 2, before anything is measured.
+"""Check what a benchmark needs from outside: one line says what is missing, with exit code 2, before it measures.
 
 And a Redis server, for those that read one.
 """

@@ -59,8 +59,8 @@ class RunSettings:
         for name, bound in {**least, "delta_every_s": 0.01, "json_share": 0}.items():
             value, limit = getattr(self, name), most.get(name, math.inf)
             if not bound <= value <= limit:
-                wanted = f"{bound} to {limit}" if name in most else f"{bound} or more"
-                raise ValueError(f"{name}: expected {wanted}, got {value}")
+                allowed = f"{bound} to {limit}" if name in most else f"{bound} or more"
+                raise ValueError(f"{name}: expected {allowed}, got {value}")
         if self.publish not in PUBLISH:
             raise ValueError(f"publish: expected one of {', '.join(PUBLISH)}, got {self.publish!r}")
 

@@ -84,7 +84,7 @@ def poisson(rate: float, seconds: float, seed: int = 0) -> NDArray[np.float64]:
     """Moments in [0, seconds), ascending, of a Poisson process of `rate` arrivals a second: when requests are due, by
     rate and seed alone, whatever the server does."""
     if not (rate > 0 and seconds > 0):
-        raise ValueError(f"rate and seconds: above 0 wanted, got {rate} and {seconds}")
+        raise ValueError(f"rate and seconds: expected numbers above 0, got {rate} and {seconds}")
     random = np.random.default_rng(seed)
     # Given their number, the arrivals of a Poisson process are uniform.
     return np.sort(random.random(random.poisson(rate * seconds)) * seconds)

@@ -49,7 +49,7 @@ Array = NDArray[Any]
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
 Arguments = tuple[dict[str, ArraySpec], list[ArraySpec], list[ArraySpec]]
-"""Of a function: the graph's inputs, what else is written for each call, and what passes from call to call."""
+"""Arguments of a function: the graph's inputs, what else is written for each call, and what passes between calls."""
 
 NARROWER = 4
 """An executable has at most this many times the rows of its part."""

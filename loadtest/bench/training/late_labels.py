@@ -56,7 +56,7 @@ USERS, ITEMS, ITEM_ROWS, DRIFT_ROWS = 300, 200, 20_000, 3_200_000
 WAIT_S, LATE_S, LAG_S, WINDOW_ROWS, FILE_ROWS = 600.0, 7200.0, 120.0, 7200, 1024
 RECORDED_ROWS, RECORDERS = 1200, 2
 WAYS = {"corrected": LATE_S, "uncorrected": 0.0}
-"""How long labels are waited for after their first window."""
+"""Seconds of patience with late labels after their first window."""
 AIMED_AUC, AIMED_CALIBRATION = 0.002, 0.02
 TIMESTAMP = pa.timestamp("us", "UTC")
 

@@ -30,7 +30,7 @@ HISTORY = {
 }
 
 Run = dict[str, Any]
-"""What a side makes of one seed. auc: on the last rows; epochs; choosing: its AUC on those rows."""
+"""A side's result of one seed. auc: on the last rows; epochs; choosing: its AUC on those rows."""
 
 
 class SequenceRows:

@@ -1,4 +1,4 @@
-"""What the sides of a race of steps share: the rows that all learn, and a side's end of the line.
+"""Share between the sides of a race of steps: the rows that all learn, and a side's end of the line.
 
 The race writes how many steps to learn, the side answers with what they took: one JSON object a line, both ways. numpy
 alone: sides run in environments of their own.
@@ -40,7 +40,7 @@ class RaceShape:
         return ids, (random.random(HELD_ROWS) < 1 / (1 + np.exp(-logit))).astype(np.float32)
 
     def steps(self) -> int:
-        """Of one pass over the rows."""
+        """Steps of one pass over the rows."""
         return HELD_ROWS // self.batch_rows
 
 
