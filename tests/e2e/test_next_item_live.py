@@ -56,11 +56,7 @@ def config_of(folder):
                 }
             },
             "train": {"epochs": 1, "seed": 1},
-            "publish": {
-                "repository": str(folder / "repository"),
-                "full_rows": FULL_ROWS,
-                "delta_rows": DELTA_ROWS,
-            },
+            "publish": {"repository": str(folder / "repository"), "full_rows": FULL_ROWS, "delta_rows": DELTA_ROWS},
         }
     )
 

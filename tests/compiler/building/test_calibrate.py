@@ -8,13 +8,7 @@ import pytest
 import freshet_serving.compiler.building.calibrate as calibrating
 import freshet_serving.compiler.building.compile as compiling
 from freshet_serving.compiler.backends.base import Variant
-from freshet_serving.compiler.building.calibrate import (
-    Calibration,
-    LabelledRows,
-    Tolerance,
-    calibrate,
-    other_weights,
-)
+from freshet_serving.compiler.building.calibrate import Calibration, LabelledRows, Tolerance, calibrate, other_weights
 from freshet_serving.compiler.building.compile import build, largest_error
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.machine import this_machine

@@ -137,8 +137,7 @@ def sequence(length):
 
 
 @pytest.mark.parametrize(
-    ("longest", "halves"),
-    [(1024, [512, 256, 128, 64]), (256, [128, 64, 32]), (101, [51]), (64, [32]), (50, [])],
+    ("longest", "halves"), [(1024, [512, 256, 128, 64]), (256, [128, 64, 32]), (101, [51]), (64, [32]), (50, [])]
 )
 def test_halves_of_the_longest_history_are_compiled_for(longest, halves):
     assert compiling.lengths([sequence(5), sequence(longest)]) == halves

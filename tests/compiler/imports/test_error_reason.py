@@ -14,10 +14,7 @@ from freshet_serving.compiler.imports.error_reason import MAX_CHARACTERS, UNSAID
         ),
         ("[ONNXRuntimeError] : 1 : FAIL : Load model from /a/b.onnx failed:No Op", "No Op"),
         ("[ONNXRuntimeError] : 1 : FAIL : /onnxruntime/core/a.cc:48 void f(int) No.\nReally", "No. Really"),
-        (
-            "Exception during initialization: /ort/t.h:5 size_t Nodes(long&) [with T = float] bad",
-            "bad",
-        ),
+        ("Exception during initialization: /ort/t.h:5 size_t Nodes(long&) [with T = float] bad", "bad"),
         ("ValueError: cannot read /home/user/file.keras now", "cannot read  now"),
         ("", UNSAID),
         ("a\nb", "a b"),

@@ -25,11 +25,7 @@ def test_columns_and_ragged_rows_match_the_feature_layout():
         tf.constant([7, 8, 9], name="output/list")
         tf.constant([2, 0, 2], name="output/list/segments")
 
-    outputs = [
-        Input("pairs", "float32", columns=2),
-        Input("words", "string"),
-        Input("list", "int64", ragged=True),
-    ]
+    outputs = [Input("pairs", "float32", columns=2), Input("words", "string"), Input("list", "int64", ragged=True)]
     stage = load(graph(build), IDS, outputs)
     got = stage.run({"ids": np.array([1, 2, 3])}, 3)
 

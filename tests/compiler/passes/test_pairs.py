@@ -66,11 +66,7 @@ def test_other_pairs_are_factorised_too(join, parts):
 
 @pytest.mark.parametrize(
     "join",
-    [
-        lambda t, h: [h, h * h],
-        lambda t, h: [h, tf.nn.relu(t - h)],
-        lambda t, h: [h, t[:, ::-1] * h],
-    ],
+    [lambda t, h: [h, h * h], lambda t, h: [h, tf.nn.relu(t - h)], lambda t, h: [h, t[:, ::-1] * h]],
     ids=["events alone", "not linear", "as many products"],
 )
 def test_layers_that_would_not_gain_stay(join):

@@ -167,17 +167,13 @@ def attended(score, weigh):
     "attention",
     [
         attended(
-            lambda q, e: tf.matmul(q[:, None], e, transpose_b=True)[:, 0],
-            lambda a, e: tf.matmul(a[:, None], e)[:, 0],
+            lambda q, e: tf.matmul(q[:, None], e, transpose_b=True)[:, 0], lambda a, e: tf.matmul(a[:, None], e)[:, 0]
         ),
         attended(
             lambda q, e: tf.matmul(e, q[:, :, None])[:, :, 0],
             lambda a, e: tf.matmul(e, a[:, :, None], transpose_a=True)[:, :, 0],
         ),
-        attended(
-            lambda q, e: tf.einsum("rk,rlk->rl", q, e),
-            lambda a, e: tf.einsum("rl,rlk->rk", a, e),
-        ),
+        attended(lambda q, e: tf.einsum("rk,rlk->rl", q, e), lambda a, e: tf.einsum("rl,rlk->rk", a, e)),
     ],
     ids=["queries-left", "queries-right", "einsum"],
 )

@@ -52,10 +52,7 @@ def predict(client, probe):
     for coding in (None, "gzip", "deflate"):
         for answer in (None, "gzip", "deflate"):
             result = client.infer(
-                "small",
-                inputs(probe),
-                request_compression_algorithm=coding,
-                response_compression_algorithm=answer,
+                "small", inputs(probe), request_compression_algorithm=coding, response_compression_algorithm=answer
             )
             check(probe, result.as_numpy("score"))
     for binary in (True, False):

@@ -198,9 +198,7 @@ REFUSED = {_in_order(pair.split()): field for pair, field in FIELDS.items()}
 """Pairs that do not fit, with the key that the line names."""
 REPAIRED = {("events", "labels"): "crosses", ("lists", "labels"): "crosses"}
 """Pairs that do not fit alone, each with a setting beside which they do: it makes features of the history."""
-REFUSED_LATER = {
-    ("next_item", "processes"): "--processes: expected 1 for a next-item network",
-}
+REFUSED_LATER = {("next_item", "processes"): "--processes: expected 1 for a next-item network"}
 """Pairs that are refused once the run has opened the data, with the beginning of the line."""
 
 

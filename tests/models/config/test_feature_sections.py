@@ -8,12 +8,7 @@ from freshet_serving.models.data.source import Field, wanted_fields
 from freshet_serving.processor.errors import BadInput
 
 TABLE = DataConfig("clicks.parquet", "parquet", ("clicked", "bought"), "ts", "dwell")
-PLAIN = {
-    "user_id": {"kind": "id"},
-    "item_id": {"kind": "id"},
-    "tags": {"kind": "strings"},
-    "price": {"kind": "float"},
-}
+PLAIN = {"user_id": {"kind": "id"}, "item_id": {"kind": "id"}, "tags": {"kind": "strings"}, "price": {"kind": "float"}}
 
 
 def read(data=TABLE, **sections):

@@ -8,11 +8,7 @@ from freshet_serving.models.config.train_config import load_config, parse_config
 from freshet_serving.processor.errors import BadInput
 
 HISTORY = {"columns": {"item": "items", "action": "actions"}, "max_length": 20}
-PLAIN = {
-    "user": {"kind": "id", "side": "user"},
-    "item": {"kind": "id", "side": "item"},
-    "hour": {"transform": "hour"},
-}
+PLAIN = {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "side": "item"}, "hour": {"transform": "hour"}}
 EQUAL = {"cross": ["history.item", "item"], "equal": True}
 LAST = {"kind": "id", "from": "history.item", "take": -1}
 

@@ -44,10 +44,7 @@ def test_weights_begin_as_zero_unless_their_table_says_otherwise():
         ({"arch": "two_tower"}, "features.user.wide: expected a network with one output"),
         ({"arch": "mmoe", "label": ["a", "b"]}, "features.user.wide: expected a network with one output"),
         ({"price": {"kind": "float", "wide": True}}, "features.price.wide: only for kind id, string, ids, strings"),
-        (
-            {"tag": {"kind": "id", "wide": True, "table": "item"}},
-            "features.tag.wide: expected a dim, or a table",
-        ),
+        ({"tag": {"kind": "id", "wide": True, "table": "item"}}, "features.tag.wide: expected a dim, or a table"),
         ({"user.wide": {"kind": "id"}}, "features.user.wide: expected a name that no feature of wide has"),
         (
             {"tags": {"kind": "ids", "combiner": "none", "max_length": 3, "wide": True}},

@@ -8,10 +8,7 @@ import pytest
 from freshet_serving.models.config.train_config import parse_config
 from freshet_serving.processor.errors import BadInput
 
-FEATURES = {
-    "user": {"kind": "id", "side": "user"},
-    "item": {"kind": "id", "side": "item"},
-}
+FEATURES = {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "side": "item"}}
 LISTS = {"seen": {"columns": {"item": "items"}, "tables": {"item": "item"}}}
 LAST = {"kind": "id", "from": "seen.item", "take": -1}
 

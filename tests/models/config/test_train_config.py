@@ -164,10 +164,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
             {"features__user__knd": "id"},
             r"features\.user\.knd: unknown key; expected one of kind, table, .*\(did you mean 'kind'\?\)",
         ),
-        (
-            {"features__user__name": "x"},
-            r"features\.user\.name: not a key; the section is named as the column",
-        ),
+        ({"features__user__name": "x"}, r"features\.user\.name: not a key; the section is named as the column"),
         ({"features__user": 1}, r"features\.user: expected a section \[features\.user\], got an integer"),
         ({"features__user__kind": None}, r"features\.user\.kind: expected a string, got nothing"),
         ({"model__name": None}, r"model\.name: expected a string, got nothing"),
@@ -183,10 +180,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"model__hidden": [0]}, r"model\.hidden\[0\]: expected 1 to 65536, got 0"),
         ({"data__path": ""}, r"data\.path: expected a file, folder or glob"),
         ({"data__format": "parket"}, r"data\.format: expected one of .* got 'parket' \(did you mean 'parquet'\?\)"),
-        (
-            {"data__path": "x.bin"},
-            r"data\.path: 'x\.bin' does not exist",
-        ),
+        ({"data__path": "x.bin"}, r"data\.path: 'x\.bin' does not exist"),
         ({"data__label": None}, r"data\.label: expected the name of the label column, got nothing"),
         (
             {"data__format": "criteo"},
@@ -228,10 +222,7 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ),
         ({"data__time": "clicked"}, r"data\.time: expected a column other than data\.label, got 'clicked'"),
         ({"features": {}}, r"features: expected at least one section \[features\.<column>\], got none"),
-        (
-            {"features__clicked": {"kind": "float"}},
-            r"features\.clicked: expected a column other than data\.label",
-        ),
+        ({"features__clicked": {"kind": "float"}}, r"features\.clicked: expected a column other than data\.label"),
         ({"features__my col": {"kind": "id"}}, r"features\.my col: expected a column named by letters.* got 'my col'"),
         (
             {"features__user__kind": "ID"},
@@ -242,18 +233,12 @@ def test_movielens_and_criteo_need_no_features(tmp_path):
         ({"features__user__dim": 1.5}, r"features\.user\.dim: expected an integer, got a number"),
         ({"features__user__dim": True}, r"features\.user\.dim: expected an integer, got true or false"),
         ({"features__user__table": ""}, r"features\.user\.table: expected letters, digits"),
-        (
-            {"features__user__transform": "log1p"},
-            r"features\.user\.transform: only for kind float; this one is 'id'",
-        ),
+        ({"features__user__transform": "log1p"}, r"features\.user\.transform: only for kind float; this one is 'id'"),
         (
             {"features__user__combiner": "sum"},
             r"features\.user\.combiner: only for kind ids, strings; this one is 'id'",
         ),
-        (
-            {"features__x": {"kind": "float", "dim": 4}},
-            r"features\.x\.dim: only for kind id, string, ids, strings",
-        ),
+        ({"features__x": {"kind": "float", "dim": 4}}, r"features\.x\.dim: only for kind id, string, ids, strings"),
         (
             {"features__x": {"kind": "ids", "combiner": "none"}},
             r"features\.x\.max_length: expected 1 or more for combiner none, got '0'",
@@ -317,8 +302,7 @@ def test_features_that_share_a_table_must_agree():
     with pytest.raises(BadInput, match=r"features\.b\.dim: expected 16, as features\.user has in table 'user', got 8"):
         parse_config(config(features__b={"kind": "ids", "table": "user", "dim": 8}))
     with pytest.raises(
-        BadInput,
-        match=r"features\.b\.kind: expected id or ids, as features\.user shares table 'user', got 'strings'",
+        BadInput, match=r"features\.b\.kind: expected id or ids, as features\.user shares table 'user', got 'strings'"
     ):
         parse_config(config(features__b={"kind": "strings", "table": "user"}))
     shared = parse_config(config(features__b={"kind": "ids", "table": "user"}))
@@ -416,10 +400,7 @@ def test_override_changes_the_fingerprint_like_the_file(tmp_path):
         ("train.seed", r"--set: expected section\.key=value, got 'train\.seed'"),
         ("", r"--set: expected section\.key=value, got ''"),
         ("train.seed=-1", r"train\.seed: expected 0 to"),
-        (
-            "train.initial_accumulator=1.0",
-            r"train\.initial_accumulator: only for adagrad, .*, ftrl; .* 'adam'",
-        ),
+        ("train.initial_accumulator=1.0", r"train\.initial_accumulator: only for adagrad, .*, ftrl; .* 'adam'"),
     ],
 )
 def test_invalid_override_gives_a_one_line_error(tmp_path, override, message):

@@ -250,11 +250,7 @@ def test_times_of_finer_units_are_refused_with_the_remedy(time, remedy):
 @pytest.mark.parametrize(
     ("kind", "t", "message"),
     [
-        (
-            "id",
-            pa.string(),
-            r"features\.c: expected integers for kind 'id', got .* string \(kind = 'string' fits\)",
-        ),
+        ("id", pa.string(), r"features\.c: expected integers for kind 'id', got .* string \(kind = 'string' fits\)"),
         ("string", pa.int64(), r"expected strings for kind 'string', got .* int64 \(kind = 'id' fits\)"),
         ("string", pa.decimal128(38, 0), r"\(kind = 'id' fits\)"),
         ("string", pa.float64(), r"\(kind = 'float' fits\)"),

@@ -72,12 +72,7 @@ def test_rows_may_be_selected_in_any_order_and_repeatedly():
 
     assert everything(part) == (
         101,
-        {
-            "id": [3, 1, 3],
-            "name": [b"dd", b"", b"dd"],
-            "tags": [[b"w"], [], [b"w"]],
-            "seen": [[4], [2, 3], [4]],
-        },
+        {"id": [3, 1, 3], "name": [b"dd", b"", b"dd"], "tags": [[b"w"], [], [b"w"]], "seen": [[4], [2, 3], [4]]},
         [1.0, 1.0, 1.0],
         [4.0, 2.0, 4.0],
     )

@@ -27,11 +27,7 @@ def pieces(counts, ages, rows, cut):
 
 
 @settings(deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 2**40), min_size=1, max_size=40),
-    seed=st.integers(0, 99),
-    cut=st.integers(0, 40),
-)
+@given(counts=st.lists(st.integers(0, 2**40), min_size=1, max_size=40), seed=st.integers(0, 99), cut=st.integers(0, 40))
 def test_every_saving_equals_its_row_by_row_count(counts, seed, cut):
     random = np.random.default_rng(seed)
     counts = np.array(counts, np.int64)

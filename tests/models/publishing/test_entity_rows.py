@@ -121,10 +121,7 @@ def test_values_become_columns_of_the_inputs_type():
 
 def test_features_and_model_go_back_without_each_other(root):
     publisher = Publisher(root, "small")
-    publisher.publish(
-        rows={"user": ([3], rows_of([3], 1))},
-        entities={"profile": ([3], entities.columns([3], 1))},
-    )
+    publisher.publish(rows={"user": ([3], rows_of([3], 1))}, entities={"profile": ([3], entities.columns([3], 1))})
     publisher.publish(
         rows={"user": ([3, 99], rows_of([3, 99], 2))},
         dense=make_weights(2),

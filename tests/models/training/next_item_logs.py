@@ -25,10 +25,7 @@ def raw_config(folder, arch="sasrec_next", **sections):
     raw = {
         "model": {"name": "next", "arch": arch, "dropout": 0.0, "layers": 1},
         "data": {"path": str(folder / "log.csv"), "label": "label", "time": "ts"},
-        "features": {
-            "user_id": {"kind": "id", "side": "user"},
-            "item_id": {"kind": "id", "side": "item", "dim": 16},
-        },
+        "features": {"user_id": {"kind": "id", "side": "user"}, "item_id": {"kind": "id", "side": "item", "dim": 16}},
         "sequences": {
             "history": {
                 "columns": {"item": "item_id"},

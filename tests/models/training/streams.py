@@ -20,6 +20,7 @@ from freshet_serving.models.data.formats import DataConfig
 from freshet_serving.models.data.source import Batch, Field, Schema, check_position, join_batches
 from freshet_serving.models.embedding.variable import Changes
 from freshet_serving.processor.columns import Ragged, Strings
+from freshet_serving.processor.features.bound_request import BatchView
 
 PARTS = [f.name for f in dataclasses.fields(Changes)]
 FEATURES = [
@@ -181,6 +182,17 @@ def served_as_bytes(export):
     tables, dense = export
     parts = {f"{name}/{part}": a.tobytes() for name, pair in tables.items() for part, a in zip(("keys", "rows"), pair)}
     return parts | {f"dense/{name}": a.tobytes() for name, a in dense.items()}
+
+
+def pooled_by(processor, columns, model="mixed"):
+    """The dense input [n, width] that a session would hand to the network now."""
+    replica = processor.predictor.replica(model)
+    with replica.pinned(0) as state:
+        bound = replica.plan.bind_inputs(columns)
+        x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
+        counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
+        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
+        return x
 
 
 def untouched(table, since_step):

@@ -38,12 +38,7 @@ def names(folder):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (None, ""),
-        (41, ""),
-        (40, ": the data have no rows after it, so nothing is trained on"),
-    ],
+    ("rows", "said"), [(None, ""), (41, ""), (40, ": the data have no rows after it, so nothing is trained on")]
 )
 def test_resumed_run_says_when_the_data_have_no_rows_left(rows, said):
     state = replace(STATE, position=40, version=2, step=3)

@@ -313,7 +313,7 @@ def test_checkpoints_reach_as_far_back_as_the_undo_depth(tmp_path, monkeypatch):
     assert_at_head(run)
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "adam", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["adam", "ftrl"])
 def test_rollback_beyond_checkpoints_loads_weights_from_the_repository(tmp_path, optimizer):
     run, stream, notes = start(tmp_path, optimizer=optimizer)
     advance(stream, 2)

@@ -221,8 +221,19 @@ def records(tmp_path, kind):
     return [path for path in sorted(folder.iterdir()) if f'"kind":"{kind}"' in path.read_text()]
 
 
+def check_status(status):
+    """Check what a judged run says of itself."""
+    assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
+    assert (status.deltas, status.versions, status.waiting_rows) == (8, 1, 0)
+    assert status.table_rows == {"user": 40, "item": 30}
+    assert status.window_auc > 0.7
+    assert 0.5 < status.window_calibration < 2
+    assert status.published_at <= time.time()
+
+
 def test_window_with_shuffled_labels_is_held_and_later_released(tmp_path, clicks):
     run, stream, notes = judged_run(tmp_path, clicks)
+    check_status(run.status())
     clicks.send(900, shuffled=True)
     assert str(next(stream)) == "1.9"
     history = ledger_of(tmp_path).history
@@ -238,6 +249,13 @@ def test_window_with_shuffled_labels_is_held_and_later_released(tmp_path, clicks
     assert (history.target.step, history.gate, run.status().held) == (11, None, "")
     assert (len(records(tmp_path, HOLD)), len(records(tmp_path, RELEASE))) == (1, 1)
     assert notes.notes[-1] == "released: windows are normal again"
+    # Good windows release no hold but the run's own.
+    ledger_of(tmp_path).hold("a holiday")
+    for _ in range(3):
+        clicks.send(900)
+        next(stream)
+    history = ledger_of(tmp_path).history
+    assert (history.held, history.target.step, run.status().held) == ("a holiday", 11, "")
 
 
 def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, clicks):
@@ -260,23 +278,6 @@ def test_rejected_window_is_undone_and_a_released_one_becomes_usual(tmp_path, cl
     assert run.status().held == ""
 
 
-def test_status_is_reported_and_a_foreign_hold_stays_for_any_windows(tmp_path, clicks):
-    run, stream, _ = judged_run(tmp_path, clicks)
-    status = run.status()
-    assert (status.position, status.learned_rows, status.version, status.step) == (10200, 10200, 1, 8)
-    assert (status.deltas, status.versions, status.waiting_rows) == (8, 1, 0)
-    assert status.table_rows == {"user": 40, "item": 30}
-    assert status.window_auc > 0.7
-    assert 0.5 < status.window_calibration < 2
-    assert status.published_at <= time.time()
-    ledger_of(tmp_path).hold("a holiday")
-    for _ in range(3):
-        clicks.send(900)
-        next(stream)
-    history = ledger_of(tmp_path).history
-    assert (history.held, history.target.step, run.status().held) == ("a holiday", 8, "")
-
-
 def test_disabled_guard_holds_nothing(tmp_path, clicks):
     _, stream, _ = judged_run(tmp_path, clicks, enabled=False)
     clicks.send(900, shuffled=True)
@@ -287,9 +288,10 @@ def test_disabled_guard_holds_nothing(tmp_path, clicks):
 def test_bad_rows_in_the_first_deltas_are_held(tmp_path, clicks):
     """The full version's held-out rows say what is usual before there are windows."""
     clicks.send(3000)
-    notes = Notes()
-    run = begin(config_of(tmp_path, delta_rows=900), notes)
-    run.full()
+    notes, config = Notes(), config_of(tmp_path, delta_rows=900)
+    begin(config).full()
+    # They survive a kill.
+    run = begin(config, notes)
     stream = run.stream()
     for deltas in (1, 2, 3):
         clicks.send(900, flipped=True)
@@ -297,16 +299,6 @@ def test_bad_rows_in_the_first_deltas_are_held(tmp_path, clicks):
         assert run.guard.held_windows == deltas, notes.notes
         history = ledger_of(tmp_path).history
         assert (history.target.step, history.head.step) == (0, deltas)
-
-
-def test_held_out_baseline_survives_a_kill(tmp_path, clicks):
-    clicks.send(3000)
-    config = config_of(tmp_path, delta_rows=900)
-    begin(config).full()
-    clicks.send(900, flipped=True)
-    run = begin(config)
-    next(run.stream())
-    assert run.status().held
 
 
 def test_excessive_learning_rate_is_held_before_it_is_served(tmp_path, clicks):

@@ -37,10 +37,7 @@ def raw_config(tmp_path, follow=True, name="followed", arch="sasrec_next", guard
     return {
         "model": {"name": name, "arch": arch, "dropout": 0.0, "layers": 1},
         "data": {"path": str(tmp_path / "events"), "label": "clicked", "time": "ts", "follow": follow},
-        "features": {
-            "user": {"kind": "id", "side": "user"},
-            "item": {"kind": "id", "dim": 8, "side": "item"},
-        },
+        "features": {"user": {"kind": "id", "side": "user"}, "item": {"kind": "id", "dim": 8, "side": "item"}},
         "sequences": {
             "h": {
                 "columns": {"item": "item"},
@@ -117,19 +114,27 @@ def counts_of(run):
     return {key: row[counted].tobytes() for key, row in zip(export.keys.tolist(), export.rows)}
 
 
-def test_a_new_item_is_among_the_best_after_its_delta_and_not_after_a_rollback(tmp_path, in_order):
+def test_a_new_item_is_the_best_after_its_delta_and_not_after_a_rollback(tmp_path, in_order):
     events = in_order
     events.send(600)
     run = begin(config_of(tmp_path, full_rows=600))
     run.full()
     before = counts_of(run)
+    served = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
+    assert len(served[0]) == len(served[1]) == 30
     events.send(200, item=7)
     assert stream_to(run, 800) == ["1.1"]
-    assert top_of(tmp_path, [])[0] == 7
-    assert 7 in run.trainer.items.export().keys
     assert counts_of(run) != before
+    assert top_of(tmp_path, [])[0] == 7
+    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
+    export, layout = run.trainer.items.export(), run.trainer.rows
+    popularity = dict(zip(export.keys.tolist(), export.rows[:, layout.dim].tolist()))
+    assert by_source(tmp_path, "popular", 40) == sorted(popularity, key=lambda item: (-popularity[item], item))
+    follows = top(tmp_path, 1, like=np.array([105]))
+    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
     ledger_of(tmp_path).rollback(0)
     assert 7 not in top_of(tmp_path, [])
+    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == served
     # A resumed run goes back, too: the item is in histories still, and has no count.
     again = begin(config_of(tmp_path, full_rows=600))
     events.send(200)
@@ -175,23 +180,34 @@ def test_items_of_another_catalogue_are_held_in_a_batch_run_too(tmp_path, in_ord
     assert ledger_of(tmp_path).history.target.step == 0
 
 
-def describe(folder, items):
+def stocked_items(folder, items, stock, name=int):
     """Write a catalogue: items of an even number are of one kind, others of another."""
-    items = np.array(items)
-    put(folder / "items.parquet", {"item": items, "kind": items % 2 + 1})
+    columns = {
+        "item": [name(item) for item in items],
+        "kind": [item % 2 + 1 for item in items],
+        "stock": pa.array(stock, pa.int64()),
+        "brand": [None if item % 3 == 0 else f"b{item % 3}" for item in items],
+    }
+    put(folder / "items.parquet", columns)
 
 
 def described_config(tmp_path):
     raw = raw_config(tmp_path, full_rows=600)
     raw["features"]["kind"] = {"kind": "id", "dim": 4}
     raw["sequences"]["h"] |= {"columns": {"item": "item", "kind": "kind"}}
-    raw["entities"] = {"item": {"key": "item", "path": str(tmp_path / "items.parquet"), "columns": ["kind"]}}
+    path = str(tmp_path / "items.parquet")
+    raw["entities"] = {"item": {"key": "item", "path": path, "columns": ["kind"], "filters": ["stock", "brand"]}}
     return parse_config(raw)
 
 
-def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
-    events, items = in_order, [*range(100, 100 + ITEMS)]
-    describe(tmp_path, [*items, 500])
+def test_described_items_are_found_and_filtered_before_any_event(tmp_path, in_order):
+    events, items, given = in_order, [*range(100, 100 + ITEMS)], {"h.item": [[100, 101]], "h.kind": [[1, 2]]}
+
+    def found(wanted):
+        return set(top_of(tmp_path, given, ITEMS, filter=[json.dumps(wanted)]))
+
+    described = [*items, 500]
+    stocked_items(tmp_path, described, [item % 4 for item in described])
     events.send(600)
     run = begin(described_config(tmp_path))
     run.full()
@@ -205,63 +221,29 @@ def test_a_described_item_is_found_before_its_first_event(tmp_path, in_order):
     assert np.allclose(rows[500][: layout.dim], mean + apart, atol=1e-5)
     popular = {item: row[layout.dim] for item, row in rows.items()}
     assert 0 < popular[500] < min(popular[item] for item in items)
-    given = {"h.item": [[100, 101]], "h.kind": [[1, 2]]}
-    top = top_of(tmp_path, given, ITEMS + 1)
-    assert 500 in top
+    assert 500 in top_of(tmp_path, given, ITEMS + 1)
     scored = {name: Ragged.of(lists * 2) for name, lists in given.items()} | {"item": np.array([500, 102])}
     with Processor(ProcessorConfig(str(tmp_path / "repository"))) as processor:
         processor.poll()
         served = processor.process(PredictRequest("followed", scored)).outputs["score"].reshape(-1)
     assert np.allclose(served, run.trainer.score(scored), atol=1e-5)
-    # The catalogue grows: its next delta has the item.
-    describe(tmp_path, [*items, 500, 501])
-    until(lambda: run._item_keys._tables[0].newest().mark > 1 or run._item_keys._tables[0].refresh(None))
-    events.send(200)
-    stream_to(run, 800)
-    assert 501 in top_of(tmp_path, given, ITEMS + 2)
-    # What has events is learned from then on.
-    rows = [row for key, row in zip(run.trainer.items.export().keys, run.trainer.items.export().rows) if key == 501]
-    assert len(rows) == 1
-
-
-def stocked_items(folder, items, stock, name=int):
-    columns = {
-        "item": [name(item) for item in items],
-        "kind": [item % 2 + 1 for item in items],
-        "stock": pa.array(stock, pa.int64()),
-        "brand": [None if item % 3 == 0 else f"b{item % 3}" for item in items],
-    }
-    put(folder / "items.parquet", columns)
-
-
-def test_columns_for_filters_follow_with_the_deltas(tmp_path, in_order):
-    events, items = in_order, [*range(100, 100 + ITEMS)]
-    stocked_items(tmp_path, items, [item % 4 for item in items])
-    events.send(600)
-    raw = raw_config(tmp_path, full_rows=600)
-    raw["features"]["kind"] = {"kind": "id", "dim": 4}
-    raw["sequences"]["h"] |= {"columns": {"item": "item", "kind": "kind"}}
-    path = str(tmp_path / "items.parquet")
-    raw["entities"] = {"item": {"key": "item", "path": path, "columns": ["kind"], "filters": ["stock", "brand"]}}
-    run = begin(parse_config(raw))
-    run.full()
-
-    def found(wanted):
-        given = {"h.item": [[100, 101]], "h.kind": [[1, 2]]}
-        return set(top_of(tmp_path, given, ITEMS, filter=[json.dumps(wanted)]))
-
-    others = set(items) - {100, 101}
+    others = {*described} - {100, 101}
     assert found({"stock": {"not": 0}}) == {item for item in others if item % 4}
     assert found({"brand": "b1", "kind": 1}) == {item for item in others if item % 3 == 1 and item % 2 == 0}
     assert found({"brand": {"not": "b1"}}) == {item for item in others if item % 3 != 1}
-    stocked_items(tmp_path, items[:-1], [0 if item < 110 else 5 for item in items[:-1]])
+    # The catalogue has another item, and none of the last one: its next delta has both.
+    described = [*items[:-1], 500, 501]
+    stocked_items(tmp_path, described, [0 if item < 110 else 5 for item in described])
     table = run._item_keys._tables[0]
     assert [f.name for f in table.further] == ["stock", "brand"]
     until(lambda: table.newest().mark > 1 or table.refresh(None))
     events.send(200)
     stream_to(run, 800)
-    assert found({"stock": [1, None]}) == {item for item in others if 110 <= item < 129}
-    assert 129 in found({"stock": {"not": [1, None]}})
+    assert 501 in top_of(tmp_path, given, ITEMS + 2)
+    assert found({"stock": [1, None]}) == {item for item in described if item >= 110}
+    assert items[-1] in found({"stock": {"not": [1, None]}})
+    # What has events is learned from then on.
+    assert run.trainer.items.export().keys.tolist().count(501) == 1
 
 
 def test_items_whose_ids_are_strings_are_ranked_by_the_texts_of_an_entity(tmp_path, in_order):
@@ -294,22 +276,3 @@ def test_a_new_version_goes_on_where_the_stream_is(tmp_path, in_order):
     assert not any("cannot be read" in line for line in notes.notes)
     events.send(200)
     assert stream_to(again, 800) == ["2.1"]
-
-
-def test_next_items_are_popular_and_new_without_a_user(tmp_path, in_order):
-    events = in_order
-    events.send(600)
-    run = begin(config_of(tmp_path, full_rows=600))
-    run.full()
-    before = by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)
-    assert len(before[0]) == len(before[1]) == 30
-    events.send(200, item=7)
-    assert stream_to(run, 800) == ["1.1"]
-    assert by_source(tmp_path, "popular", 1) == by_source(tmp_path, "new", 1) == [7]
-    rows = dict(zip(run.trainer.items.export().keys.tolist(), run.trainer.items.export().rows))
-    counted = sorted(rows, key=lambda item: (-rows[item][run.trainer.rows.dim], item))
-    assert by_source(tmp_path, "popular", 40) == counted
-    follows = top(tmp_path, 1, like=np.array([105]))
-    assert follows == top(tmp_path, 1, **{"h.item": np.array([[105]]), "h.lengths": np.array([1])})
-    ledger_of(tmp_path).rollback(0)
-    assert (by_source(tmp_path, "popular", 40), by_source(tmp_path, "new", 40)) == before

@@ -17,7 +17,6 @@ from freshet_serving.models.training.loop import TrainingRun
 from freshet_serving.models.training.published_baseline import PublishedBaseline
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version import table_file
@@ -31,6 +30,7 @@ from tests.models.training.streams import (
     make_batch,
     make_config,
     odd_batch,
+    pooled_by,
     served_as_bytes,
     snapshot,
 )
@@ -83,16 +83,6 @@ def uninterrupted(repository):
         whole.run()
         _UNINTERRUPTED[:] = snapshot(whole.trainer), admitted(whole)
     return _UNINTERRUPTED
-
-
-def pooled_by(processor, columns):
-    replica = processor.predictor.replica("mixed")
-    with replica.pinned(0) as state:
-        bound = replica.plan.bind_inputs(columns)
-        x = np.full((bound.rows, replica.plan.width), np.nan, np.float32)
-        counts = np.zeros((len(replica.manifest.tables), 2), np.int64)
-        replica.plan.fill(BatchView(state.tables, state.epoch, [bound], np.array([[0, bound.rows]]), counts), x)
-        return x
 
 
 def assert_served(run, processor):

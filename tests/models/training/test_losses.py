@@ -68,10 +68,7 @@ WEIGHTS = st.just(0.0) | st.floats(2**-10, 8, width=32)
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(-5, 5, width=32), WEIGHTS), min_size=1, max_size=9),
-    st.floats(0.25, 4, width=32),
-)
+@given(st.lists(st.tuples(st.floats(-5, 5, width=32), WEIGHTS), min_size=1, max_size=9), st.floats(0.25, 4, width=32))
 def test_row_weights_act_as_counts_and_their_scale_cancels(rows, scale):
     losses, weights = (np.array(part, np.float32) for part in zip(*rows))
     wanted = float(losses @ weights.astype(np.float64) / weights.sum()) if weights.any() else 0.0

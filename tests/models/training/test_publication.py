@@ -39,8 +39,7 @@ def test_row_beyond_the_range_of_its_type_names_the_table_and_the_remedy():
 
 @pytest.mark.skipif(not this_machine().int8, reason="this processor does not multiply int8")
 @pytest.mark.parametrize(
-    ("max_error", "precisions"),
-    [(0.05, {"int8", "float32"}), pytest.param(0.0, {"float32"}, marks=pytest.mark.long)],
+    ("max_error", "precisions"), [(0.05, {"int8", "float32"}), pytest.param(0.0, {"float32"}, marks=pytest.mark.long)]
 )
 def test_int8_version_falls_back_to_float32_with_the_reason(max_error, precisions, tmp_path, monkeypatch):
     monkeypatch.setattr("freshet_serving.compiler.building.calibrate.LEAST_ROUNDS", 1)

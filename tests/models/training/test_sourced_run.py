@@ -15,7 +15,7 @@ from freshet_serving.processor.engine import PredictRequest, Processor, Processo
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
-from tests.models.training.event_files import EventFiles, put, stream_to
+from tests.models.training.event_files import EventFiles, stream_to
 from tests.models.training.streams import Notes, differing, snapshot
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
@@ -36,10 +36,6 @@ class Pairs(EventFiles):
             "ts": 1.7e9 + 3600.0 * (self.sent + np.arange(rows)),
             "clicked": (self.random.random(rows) < 0.8).astype(float),
         }
-
-
-def describe(folder, items):
-    put(folder / "items.parquet", {"item": np.array(items), "stock": np.arange(len(items))})
 
 
 def pairs(tmp_path, name="followed", follow=True, time="ts", entity=False, full_rows=400, kind="id", **train):
@@ -124,17 +120,7 @@ def test_deltas_make_items_popular_and_new_and_a_rollback_takes_it_back(tmp_path
     assert 7 not in again.trainer.sources.table.export().keys
 
 
-def test_records_without_an_event_are_new_when_they_come(tmp_path, events):
-    describe(tmp_path, [*range(100, 100 + ITEMS), 500])
-    events.send(600)
-    run = pairs(tmp_path, entity=True)
-    run.full()
-    assert by_source(tmp_path, "new", 1) == [500]
-    # Least popular.
-    assert by_source(tmp_path, "popular", 30)[-1] == 500
-
-
-def test_items_whose_ids_are_strings_are_named(tmp_path, events):
+def test_records_without_an_event_are_new_and_least_popular_by_their_string_ids(tmp_path, events):
     events.send(400)
     path = events.folder / "00000.parquet"
     table = pq.read_table(path)
@@ -144,7 +130,9 @@ def test_items_whose_ids_are_strings_are_named(tmp_path, events):
     pq.write_table(pa.table({"item": described, "stock": np.arange(len(described))}), tmp_path / "items.parquet")
     pairs(tmp_path, follow=False, entity=True, kind="string").full()
     assert by_source(tmp_path, "new", 1) == ["item new"]
-    assert set(by_source(tmp_path, "popular", 30)) == set(described)
+    popular = by_source(tmp_path, "popular", 30)
+    assert set(popular) == set(described)
+    assert popular[-1] == "item new"
     like = top(tmp_path, 30, like=Strings.of(["item 104"]))
     assert set(like) == set(described) - {"item 104"}
 

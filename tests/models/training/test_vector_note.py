@@ -47,11 +47,7 @@ def config(folder, **model):
             "tags": {"kind": "strings", "side": "item", "dim": 4, "combiner": "mean"},
         },
         "entities": {
-            "item": {
-                "key": "item_id",
-                "path": str(folder / "items.parquet"),
-                "columns": ["category", "price", "tags"],
-            }
+            "item": {"key": "item_id", "path": str(folder / "items.parquet"), "columns": ["category", "price", "tags"]}
         },
         "publish": {"repository": str(folder / "repository"), "full_rows": 1000, "delta_rows": 250},
     }

@@ -26,12 +26,7 @@ ROWS = 4000
 BOUNDS = GateConfig()
 FEATURES = frozenset({"user", "item", "price"})
 FIGURES = VersionFigures(
-    50_000,
-    0.2,
-    HeldOut("held-out AUC", 0.75, 0.01),
-    {"user": 0.97, "item": 0.99},
-    {"price": (12.0, 30.0)},
-    ["country"],
+    50_000, 0.2, HeldOut("held-out AUC", 0.75, 0.01), {"user": 0.97, "item": 0.99}, {"price": (12.0, 30.0)}, ["country"]
 )
 
 
@@ -96,10 +91,7 @@ def assert_refused(verdict, reason):
     ("changes", "reason"),
     [
         ({"trained_rows": 5000}, "trained on 5,000 rows, expected at least 25,000 .*: 20,000 too few"),
-        (
-            {"held_out": HeldOut("held-out AUC", 0.5, 0.01)},
-            "held-out AUC 0.5000, version 4 has 0.7500: worse by 0.25",
-        ),
+        ({"held_out": HeldOut("held-out AUC", 0.5, 0.01)}, "held-out AUC 0.5000, version 4 has 0.7500: worse by 0.25"),
         (
             {"coverage": {"user": 0.4, "item": 0.99}},
             "40.0% of the ids of 'user' have a row that is not all 0, expected at least 80.0%",

@@ -14,14 +14,7 @@ from freshet_serving.models.training.trainer import Trainer
 from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.explaining.explanation import Explainer, GenerationRef
-from freshet_serving.processor.package import (
-    Feature,
-    Input,
-    Manifest,
-    Output,
-    SequenceEntry,
-    TableEntry,
-)
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry
 from freshet_serving.processor.package.sequences import SequenceColumn
 from freshet_serving.processor.repository.version import VersionReader
 

@@ -60,10 +60,7 @@ def test_server_is_asked_where_the_variable_names_no_trainer(monkeypatch, server
     monkeypatch.setenv("FRESHET_REPOSITORY", repository or str(tmp_path))
     told = run("erase", "shop", "ann", "--server", "http://127.0.0.1:1").splitlines()
     assert len(asked) == 1
-    assert told == [
-        "shop: the server has erased 2 kept requests, 1 user states",
-        "not reached: a trainer's histories",
-    ]
+    assert told == ["shop: the server has erased 2 kept requests, 1 user states", "not reached: a trainer's histories"]
 
 
 def test_folder_without_a_trainer_is_an_error_after_the_server_was_asked(server, tmp_path):

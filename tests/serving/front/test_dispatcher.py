@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 from freshet_serving.serving.front import dispatcher
-from freshet_serving.serving.front.dispatcher import LONG_TURN_S
+from freshet_serving.serving.front.dispatcher import LONG_TURN_S, CompletionQueue
 from freshet_serving.serving.http.paths import parse
 from tests.serving.fakes import FakeProcessor, call, send
 from tests.serving.http.data_app import BODY, serve
@@ -141,3 +141,44 @@ def test_inline_requests_of_a_long_turn_form_one_batch(monkeypatch):
 
     asyncio.run(scenario())
     assert processor.woken == 1
+
+
+def test_no_reply_is_lost_between_threads():
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        wakeups = CompletionQueue(loop)
+        futures = [loop.create_future() for _ in range(2000)]
+        workers = [
+            threading.Thread(
+                target=lambda part: [wakeups.post(f.set_result, i) for i, f in part],
+                args=(list(enumerate(futures))[n::4],),
+            )
+            for n in range(4)
+        ]
+        for worker in workers:
+            worker.start()
+        results = await asyncio.wait_for(asyncio.gather(*futures), 30)
+        for worker in workers:
+            worker.join()
+        return results
+
+    assert asyncio.run(scenario()) == list(range(2000))
+
+
+def test_reply_after_the_loop_has_closed_is_dropped():
+    loop = asyncio.new_event_loop()
+    wakeups, results = CompletionQueue(loop), []
+    loop.close()
+    wakeups.post(results.append, 1)
+    assert results == []
+
+
+def test_failing_reply_does_not_block_the_next(caplog):
+    async def scenario():
+        wakeups, future = CompletionQueue(asyncio.get_running_loop()), asyncio.get_running_loop().create_future()
+        wakeups.post(lambda result: 1 / 0, 1)
+        wakeups.post(future.set_result, 2)
+        return await future
+
+    assert asyncio.run(scenario()) == 2
+    assert "could not deliver" in caplog.text

@@ -1,6 +1,7 @@
 """Work that is done off the loop: its errors reach their callers, it is told how long it waited, and the line is
 bounded."""
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -9,7 +10,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from freshet_serving.serving.front import offload_executor
-from freshet_serving.serving.front.offload_executor import OffloadExecutor
+from freshet_serving.serving.front.offload_executor import OffloadExecutor, in_thread
 
 WAIT_S = 30
 
@@ -159,3 +160,19 @@ def test_out_of_memory_in_the_work_is_reported_as_such():
     line.wait()
     ((_, error),) = line.posted
     assert isinstance(error, NotReady)
+
+
+def test_result_is_returned():
+    assert asyncio.run(in_thread(None, lambda: 7)) == 7
+
+
+@pytest.mark.parametrize(("raised", "seen"), [(StopIteration(3), RuntimeError), (KeyError("x"), KeyError)])
+def test_every_failure_reaches_who_waits(raised, seen):
+    def fail():
+        raise raised
+
+    async def wait():
+        await asyncio.wait_for(in_thread(None, fail), 30)
+
+    with pytest.raises(seen):
+        asyncio.run(wait())

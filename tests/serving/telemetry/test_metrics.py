@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from freshet_serving.processor.counter_block import CounterBlock
+from freshet_serving.processor.counter_block import CounterBlock, Slot
 from freshet_serving.serving.lifecycle import Lifecycle
-from freshet_serving.serving.telemetry.metrics import PHASE_BOUNDS_S, Counts, Metrics
+from freshet_serving.serving.telemetry.metrics import PHASE_BOUNDS_S, Counts, Metrics, counter_families
 from tests.serving.fakes import PACKED, FakeProcessor
 from tests.support.counters import slots_of_owners
 
@@ -125,3 +125,42 @@ def test_every_metric_is_documented():
     metrics.own.source(CounterBlock(slots_of_owners()).snapshot)
     there = {line.split()[2] for line in metrics.scrape().decode().splitlines() if line.startswith("# TYPE freshet_")}
     assert there - named == set()
+
+
+READS = Slot("toy", "reads", "toy_reads", "Reads.")
+
+
+CACHE = Slot("toy", "cache", "toy_bytes", "Memory.", gauge=True)
+
+
+LATE, DOWN = Slot("toy", "losses", "toy_losses", "Lost keys.", "reason").each(["late", "down"])
+
+
+HIDDEN = Slot("toy", "hidden")
+
+
+def test_slots_become_samples_with_the_labels_of_their_owner():
+    counted = [({"model": "a"}, {READS: 3, LATE: 1, DOWN: 2, CACHE: 7, HIDDEN: 9}), ({"model": "b"}, {READS: 4})]
+    families = {family.name: family for family in counter_families(counted)}
+    assert [(f.name, f.type, f.documentation) for f in families.values()] == [
+        ("freshet_toy_reads", "counter", "Reads."),
+        ("freshet_toy_losses", "counter", "Lost keys."),
+        ("freshet_toy_bytes", "gauge", "Memory."),
+    ]
+    samples = {(s.name, *s.labels.values()): s.value for family in families.values() for s in family.samples}
+    assert samples == {
+        ("freshet_toy_reads_total", "a"): 3,
+        ("freshet_toy_reads_total", "b"): 4,
+        ("freshet_toy_losses_total", "a", "late"): 1,
+        ("freshet_toy_losses_total", "a", "down"): 2,
+        ("freshet_toy_bytes", "a"): 7,
+    }
+
+
+def test_counters_of_a_process_have_no_labels():
+    (family,) = counter_families([({}, {READS: 3})])
+    assert [(s.name, s.labels, s.value) for s in family.samples] == [("freshet_toy_reads_total", {}, 3)]
+
+
+def test_nothing_counted_is_no_family():
+    assert list(counter_families([({"model": "a"}, {})])) == []

@@ -1,18 +1,39 @@
 """The life of a seat, and who gets a connection."""
 
+import json
 import operator
+import shutil
 import socket
 import threading
+from concurrent.futures import Future
+from os import dup
 from types import SimpleNamespace
 
 import pytest
 
+from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import FreshetError, NotReady
+from freshet_serving.processor.features.input_lookup import NO_LOOKUPS
+from freshet_serving.processor.sessions.session_options import GroupOptions
 from freshet_serving.serving.front_options import FrontendOptions
+from freshet_serving.serving.serve_config import ServeConfig
 from freshet_serving.serving.workers import worker_pool as fleet_module
-from freshet_serving.serving.workers.channel import ChannelClosed
+from freshet_serving.serving.workers.channel import ChannelClosed, refusal
+from freshet_serving.serving.workers.worker import Worker
 from freshet_serving.serving.workers.worker_pool import WorkerPool, WorkerSettings
-from tests.serving.workers.fakes import FakeWorker
+from freshet_serving.serving.workers.worker_pool_host import WorkerPoolHost
+from tests.processor.versions.test_model_shortage import (
+    UNDO_DEPTH,
+    applying,
+    every,
+    following,
+    rebuilding,
+    rolling_back,
+    started,
+    switching,
+)
+from tests.serving.workers.fakes import FakeFleet, FakeWorker
+from tests.support.shortages import Calls
 from tests.support.waiting import until
 
 SETTINGS = WorkerSettings(FrontendOptions(shutdown_timeout_s=1.0, version="9"), {}, None, [], "127.0.0.1:0")
@@ -353,3 +374,102 @@ def test_restart_backoff_resets_after_a_healthy_run(monkeypatch):
     first_s = fleet_module.FIRST_BACKOFF_S
     assert waited_s == [first_s, 2 * first_s, 4 * first_s, first_s]
     assert worker_pool.info()[0]["restarts"] == 5
+
+
+CHANGES = ("open", "frame", "preview", "example", "forget", "close")
+
+
+class ReadingWorker(FakeWorker):
+    """A FakeWorker that takes changes of versions as a worker does, at once."""
+
+    _change, _apply = Worker._change, Worker._apply
+    _clock, _remote, _lookups, _states = SystemClock(), None, NO_LOOKUPS, None
+
+    def __init__(self, slot):
+        super().__init__(slot)
+        self._slot, self._receivers, self._answers = slot, {}, {}
+
+    def replica(self, key):
+        return self._receivers[key].replica
+
+    def tell(self, op, message=None, fds=()):
+        self._take(op, message, fds)
+
+    def ask(self, op, message=None, fds=()):
+        number = len(self._answers)
+        self._answers[number] = answer = Future()
+        self._take(op, {**(message or {}), "id": number}, fds)
+        if op not in CHANGES:
+            answer.set_result({})
+        return answer
+
+    def _take(self, op, message, fds):
+        if op in CHANGES:
+            # As the channel brings it; the kernel makes the descriptors, whatever a process is short of.
+            self._change(json.loads(json.dumps({**(message or {}), "op": op})), [dup(fd) for fd in fds])
+
+    def _options_of(self, model):
+        return GroupOptions()
+
+    def _reply(self, message, **fields):
+        if "id" not in message:
+            return
+        if "error" in fields:
+            self._answers[message["id"]].set_exception(refusal(*fields["error"]))
+        else:
+            self._answers[message["id"]].set_result(fields)
+
+
+class TwoWorkers:
+    """The layout, of one point after another."""
+
+    def __init__(self):
+        self._host = None
+
+    def begin(self, start, folder):
+        self.close()
+        root = folder / "repository"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(start, root)
+        self._workers = [ReadingWorker(0), ReadingWorker(1)]
+        self._host = WorkerPoolHost(ServeConfig(str(root), undo_depth=UNDO_DEPTH), FakeFleet(2), lambda: b"")
+        for worker in self._workers:
+            self._host.initialize_worker(worker)
+        self._host.load_all()
+        self._host.opened()
+        return self._host.model("small"), root
+
+    def replicas(self, model):
+        return [worker.replica(model.pick().replicas.key) for worker in self._workers]
+
+    def close(self):
+        if self._host is not None:
+            self._host.close()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    return started(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture
+def layout():
+    layout = TwoWorkers()
+    yield layout
+    layout.close()
+
+
+def test_both_workers_answer_after_every_change(start, tmp_path, layout):
+    for change in (applying, rolling_back, switching):
+        assert every(start, tmp_path, change, lambda _: Calls(10**9), 1, layout.begin, layout.replicas) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", [applying, following, rolling_back, rebuilding, switching])
+@pytest.mark.parametrize("error", [MemoryError, pytest.param(OSError, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("count", [1, pytest.param(None, marks=pytest.mark.campaign)])
+def test_failed_change_leaves_nothing_behind(start, tmp_path, layout, change, error, count):
+    points = every(
+        start, tmp_path, change, lambda number: Calls(number, error, count), 5, layout.begin, layout.replicas
+    )
+    assert points > 4

@@ -121,7 +121,7 @@ def torchscript_bag(reduce="ReduceSum", last=False, matrix=0, opset=17):
             whole = Constant <value: tensor = int64[1] {-1}> ()
             flat = Reshape (ids, whole)"""
             if matrix
-            else "",
+            else ""
         ]
     )
     ends = f"same = Identity ({offsets})" if last else ""

@@ -184,8 +184,7 @@ def test_folder_link_or_pipe_is_refused_as_external_data(path, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "more",
-    [{"length": 8}, {"length": 1 << 50}, {"offset": 8}, {"offset": -8}, {"offset": "one"}, {"length": "9" * 40}],
+    "more", [{"length": 8}, {"length": 1 << 50}, {"offset": 8}, {"offset": -8}, {"offset": "one"}, {"length": "9" * 40}]
 )
 def test_external_data_smaller_than_the_shape_is_refused(more, path):
     (path.parent / "data").write_bytes(W.tobytes())

@@ -80,10 +80,7 @@ def not_imported(path, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "opset", "combiner"),
-    [
-        (torchscript_bag("ReduceMean", last=True), 13, "mean"),
-        (dynamo_bag(SUM), 20, "sum"),
-    ],
+    [(torchscript_bag("ReduceMean", last=True), 13, "mean"), (dynamo_bag(SUM), 20, "sum")],
     ids=["torchscript", "dynamo"],
 )
 def test_ids_and_offsets_become_one_ragged_input_that_takes_deltas(text, opset, combiner, tmp_path):

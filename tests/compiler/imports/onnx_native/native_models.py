@@ -218,12 +218,7 @@ LOOP = """g (int64[batch, 5] history, int64[batch, 1] times) => (float[batch, 4]
             next = Add (state, more)
         }> (trips, true, first)
 }"""
-LOOP_WEIGHTS = {
-    "items__weight": normal(ITEMS, DIM),
-    "one": np.array([1]),
-    "trips": np.array(2),
-    "true": np.array(True),
-}
+LOOP_WEIGHTS = {"items__weight": normal(ITEMS, DIM), "one": np.array([1]), "trips": np.array(2), "true": np.array(True)}
 ATTENTION = """g (int64[batch, 5] history) => (float[batch, 4] score) {
     rows = Gather ("items.weight", history)
     seen = com.microsoft.Attention <num_heads: int = 2> (rows, "attention.weight", "attention.bias")

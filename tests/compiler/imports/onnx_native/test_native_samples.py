@@ -43,10 +43,7 @@ def test_numbers_fit_the_type_of_their_input(dtype, tmp_path):
 def test_integers_that_an_encoder_lists_are_used(tmp_path):
     node = helper.make_node("OneHotEncoder", ["i"], ["y"], domain=ML, cats_int64s=[100, 205, 7], zeros=0)
     graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("i", 7, ["n"])],
-        [helper.make_tensor_value_info("y", 1, ["n", 3])],
+        [node], "g", [helper.make_tensor_value_info("i", 7, ["n"])], [helper.make_tensor_value_info("y", 1, ["n", 3])]
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(ML, 1)], ir_version=8)
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())

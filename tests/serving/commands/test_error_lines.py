@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from freshet_serving.serving.commands import cli
+from freshet_serving.serving.commands.cli import main
 from freshet_serving.serving.commands.error_lines import system_line
 from tests.serving.commands.test_repository_commands import write_chain
 from tests.support.failing_calls import FailingCalls
@@ -188,3 +189,39 @@ def test_repository_that_is_a_file_is_one_line(tmp_path, monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("trian", "'trian': no command of freshet (did you mean 'train'?)"),
+        ("quux", "'quux': no command of freshet; freshet --help lists them"),
+        ("delta lst m", "'lst': no command of freshet delta (did you mean 'list'?)"),
+        ("serve --repositry r", "--repositry: no option of freshet serve (did you mean '--repository'?)"),
+        ("evaluate --quux 1", "--quux: no option of freshet evaluate; freshet evaluate --help lists them"),
+        ("serve --http-port abc", "--http-port: expected an integer, got 'abc'"),
+        ("delta list m --repository r --version 1.5", "--version: expected an integer, got '1.5'"),
+        ("evaluate --skip -1", "--skip: expected 0 or more, got '-1'"),
+        ("train", "--config: expected by freshet train, got nothing; see freshet train --help"),
+        ("delta apply", "model: expected by freshet delta apply, got nothing; see freshet delta apply --help"),
+        ("train --config", "--config: Option '--config' requires an argument"),
+        ("explain a b", "got unexpected extra argument"),
+    ],
+)
+def test_command_line_mistake_gives_one_line_and_code_2(line, told, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["freshet", *line.split()])
+    monkeypatch.delenv("FRESHET_REPOSITORY", raising=False)
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    assert (end.value.code, printed.out) == (2, "")
+    assert printed.err.startswith(f"freshet: {told}")
+    assert printed.err.count("\n") == 1
+
+
+def test_command_without_its_subcommand_prints_its_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["freshet", "delta"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert "rollback" in capsys.readouterr().out
