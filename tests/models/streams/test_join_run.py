@@ -377,23 +377,18 @@ SLOW = settings(
 )
 
 
-@SLOW
-@given(world=worlds(), file_rows=st.sampled_from([1, 3, 100]))
-def test_every_row_is_emitted_once_plus_late_corrections(world, file_rows, tmp_path_factory):
-    place = laid(tmp_path_factory.mktemp("world"), *world)
-    run = place.join(file_rows=file_rows)
-    check(place, *world[:2], run)
+KILLS = st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=4)
 
 
-@SLOW
-@given(world=worlds(), kills=st.lists(st.tuples(st.integers(1, 25), st.booleans()), min_size=1, max_size=4))
-def test_kill_between_any_two_file_operations_changes_nothing(world, kills, tmp_path_factory):
+@settings(SLOW, max_examples=30)
+@given(world=worlds(), kills=KILLS, file_rows=st.sampled_from([1, 3, 100]))
+def test_every_row_is_emitted_once_plus_late_corrections_after_any_kills(world, kills, file_rows, tmp_path_factory):
     place = laid(tmp_path_factory.mktemp("world"), *world)
     for operations, after in kills:
-        run = JoinRun(place.settings(file_rows=3), place.clock)
+        run = JoinRun(place.settings(file_rows=file_rows), place.clock)
         with killed_after(operations, after), contextlib.suppress(Killed):
             run.run()
-    run = place.join(file_rows=3)
+    run = place.join(file_rows=file_rows)
     check(place, *world[:2], run)
 
 

@@ -14,7 +14,6 @@ from freshet_serving.compiler.progress import SilentReporter
 from freshet_serving.models.config.train_config import StartOptions
 from freshet_serving.models.evaluation.generation_scorer import GenerationScorer
 from freshet_serving.models.evaluation.retrieval_evaluation import rank_pairs
-from freshet_serving.models.evaluation.retrieval_ranking import RetrievalRanking
 from freshet_serving.models.training import loop
 from freshet_serving.models.training.retrieval_run import RetrievalRun
 from freshet_serving.models.training.retrieval_trainer import RetrievalTrainer
@@ -40,33 +39,10 @@ def same(one, other):
         np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
-def check_generation(run, config):
-    """Check that the published version ranks the rows after its own as the run does."""
-    with GenerationScorer(config.publish.repository, "pairs") as scorer:
-        ranking = rank_pairs(scorer, config.data, config, 10, SilentReporter(), 800, 0)
-    expected = RetrievalRanking(10)
-    with run._works(800, 1200) as works:
-        for work in works:
-            run._ranks.rank(work, expected)
-    assert ranking.targets == expected.targets > 200
-    # By other users' vectors it is that of chance, 10 of 60.
-    assert ranking.figures()["recall@10"] > 0.4
-    # The data have items that no row of the full version had.
-    assert ranking.items >= expected.items
-    for name, figure in ranking.figures().items():
-        assert figure == pytest.approx(expected.figures()[name], abs=0.02)
-
-
 def test_towers_retrieve_what_users_choose_and_are_served_as_trained(tmp_path):
     write_log(tmp_path / "log.csv")
     notes = Notes()
-    config = pairs_config(tmp_path, train={"epochs": 20, "patience": 10})
-    run = RetrievalRun(config, reporter=notes)
-    run.full()
-    epochs = [line for line in notes.notes if line.startswith("epoch ")]
-    assert all("NDCG@10" in line for line in epochs)
-    assert len(run.state.epoch_scores) == len(epochs) >= 2
-    check_generation(run, config)
+    run = RetrievalRun(pairs_config(tmp_path, train={"epochs": 20}), reporter=notes)
     summary = run.run()
     assert str(summary.generation) == "1.4"
     # By chance 10 of 60 items are among the first 10.
@@ -90,6 +66,26 @@ def test_towers_retrieve_what_users_choose_and_are_served_as_trained(tmp_path):
     assert (np.diff(outputs["score"][np.argsort(products), 0]) >= 0).all()
     best = np.argsort(-products)[:5]
     assert np.mean(best % GROUPS == 1) > 0.5
+
+
+def test_generation_ranks_as_the_run_does(tmp_path):
+    write_log(tmp_path / "log.csv")
+    config = pairs_config(tmp_path, train={"holdout": 0.0, "epochs": 15}, publish={"delta_rows": 0})
+    run = RetrievalRun(config)
+    run.full()
+    with GenerationScorer(str(tmp_path / "repository"), "pairs") as scorer:
+        ranking = rank_pairs(scorer, config.data, config, 10, SilentReporter(), 800, 0)
+    expected = run.ranked
+    with run._works(800, 1200) as works:
+        for work in works:
+            run._ranks.rank(work, expected)
+    assert ranking.targets == expected.targets > 200
+    # By other users' vectors it is that of chance, 10 of 60.
+    assert ranking.figures()["recall@10"] > 0.4
+    # The data have items that no row of the full version had.
+    assert ranking.items >= expected.items
+    for name, figure in ranking.figures().items():
+        assert figure == pytest.approx(expected.figures()[name], abs=0.02)
 
 
 class Killed(Exception):
@@ -124,6 +120,17 @@ def test_killed_run_continues_to_the_bit(steps, tmp_path, monkeypatch):
     resumed = start("killed")
     resumed.run()
     same(weights_of(resumed.trainer), weights_of(whole.trainer))
+
+
+def test_early_stopping_keeps_the_epoch_of_the_best_ndcg(tmp_path):
+    write_log(tmp_path / "log.csv")
+    notes = Notes()
+    config = pairs_config(tmp_path, train={"epochs": 4, "patience": 1}, publish={"delta_rows": 0})
+    run = RetrievalRun(config, reporter=notes)
+    run.full()
+    lines = [line for line in notes.notes if line.startswith("epoch ")]
+    assert all("NDCG@10" in line for line in lines)
+    assert len(run.state.epoch_scores) == len(lines) >= 2
 
 
 def test_next_version_is_judged_by_ranks_and_one_that_lost_its_order_refused(tmp_path):

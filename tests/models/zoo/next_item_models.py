@@ -98,8 +98,7 @@ def asked(arch, rows, lengths, floats=False):
     return {name: c for name, c in columns.items() if name not in ("user", "price")}
 
 
-def check_trained(trainer, arch, length, lengths, rows, layers, floats=False):
-    """Check the trainer's scores; return the request and what the reference scores."""
+def check_scores(trainer, arch, folder, length, lengths, rows, layers, floats=False):
     columns = asked(arch, rows, lengths, floats)
     wanted = reference(trainer, arch, columns, length, layers)
     assert np.ptp(wanted) > 0.1
@@ -107,11 +106,6 @@ def check_trained(trainer, arch, length, lengths, rows, layers, floats=False):
         lifts = wanted - reference(trainer, arch, columns, length, layers, False)
         assert lifts.max() > 1e-3
     np.testing.assert_allclose(trainer.score(columns), wanted, atol=1e-5)
-    return columns, wanted
-
-
-def check_scores(trainer, arch, folder, length, lengths, rows, layers, floats=False):
-    columns, wanted = check_trained(trainer, arch, length, lengths, rows, layers, floats)
     publish(trainer, folder)
     with Processor.initialize(ProcessorConfig(str(folder), sessions=1)) as processor:
         got = processor.process(PredictRequest("m", columns)).outputs

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="training needs the train extra")
 
-from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, check_trained, learned, make_trainer
+from tests.models.zoo.next_item_models import LAYERS, LENGTH, check_scores, learned, make_trainer
 from tests.models.zoo.sequence_models import DIM, dense, norm, silu
 from tests.models.zoo.test_hstu import biases
 
@@ -22,17 +22,16 @@ def layers(x, w, times, length):
     return x
 
 
+POPULARITY = {"successors": 0}
+"""Without what follows what, which test_sasrec_next.py has."""
+
+
 def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
-    lengths = (0, 1, 2, LENGTH - 1, LENGTH, LENGTH + 4)
-    trainer = learned("hstu_next", LENGTH, counting={"successors": 4})
-    check_scores(trainer, "hstu_next", tmp_path / "r", LENGTH, lengths, 20, layers)
-
-
-def test_layers_begin_as_the_identity_and_learn_without_counts():
-    first = make_trainer("hstu_next", LENGTH).dense.weights()
-    trainer = learned("hstu_next", LENGTH)
-    check_trained(trainer, "hstu_next", LENGTH, (0, 1, 2, LENGTH, LENGTH + 4), 20, layers)
+    first = make_trainer("hstu_next", LENGTH, counting=POPULARITY).dense.weights()
+    trainer = learned("hstu_next", LENGTH, counting=POPULARITY)
+    check_scores(trainer, "hstu_next", tmp_path / "r", LENGTH, (0, 1, 2, LENGTH - 1, LENGTH, LENGTH + 4), 20, layers)
     then = trainer.dense.weights()
+    # Its layers begin as the identity.
     for i in range(LAYERS):
         assert not first[f"history_out_{i}/kernel"].any()
         assert first[f"history_all_{i}/kernel"].all()

@@ -25,20 +25,24 @@ def layers(x, w, times, length):
     return x
 
 
-# Floats of events and popularity without successors in one network; with them: below and in test_hstu_next.py.
-def test_trained_and_served_scores_equal_numpy_reference(tmp_path):
+@pytest.fixture(scope="module")
+def trainer():
+    """A trainer of a network that reads floats of events and counts; a test may go on with it."""
+    return learned("sasrec_next", LENGTH, floats=True, counting={"successors": 4})
+
+
+def test_trained_and_served_scores_equal_numpy_reference(trainer, tmp_path):
     lengths = (0, 1, LENGTH - 1, LENGTH, LENGTH + 4)
-    trainer = learned("sasrec_next", LENGTH, floats=True, counting={"successors": 0})
     check_scores(trainer, "sasrec_next", tmp_path / "r", LENGTH, lengths, 20, layers, floats=True)
 
 
-def test_unknown_item_is_not_lifted_where_item_0_follows():
-    trainer = learned("sasrec_next", LENGTH, 2, counting={"successors": 4})
+def test_unknown_item_is_not_lifted_where_item_0_follows(trainer):
+    alternating = {name: Ragged.of([[1, 0, 1, 0]] * 8) for name in ("history.item", "history.action")}
+    alternating["history.watched"] = Ragged.of([[20.0] * 4] * 8)
     for _ in range(40):
-        alternating = {name: Ragged.of([[1, 0, 1, 0]] * 8) for name in ("history.item", "history.action")}
         trainer.learn(Batch(alternating, np.full(8, 3, np.float32), None, 2_000))
     request = {name: Ragged.of([[1]] * 2) for name in ("history.item", "history.action")}
-    request["item"] = np.array([0, 999])
+    request |= {"history.watched": Ragged.of([[20.0]] * 2), "item": np.array([0, 999])}
     lifted, unlifted = (reference(trainer, "sasrec_next", request, LENGTH, layers, s) for s in (True, False))
     assert lifted[0] > unlifted[0] + 0.1
     assert lifted[1] == unlifted[1]
