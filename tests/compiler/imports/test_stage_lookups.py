@@ -45,20 +45,21 @@ def highest(target, rows, mask):
     return layers.GlobalMaxPooling1D()(rows)
 
 
-SUMMARIES = {f.__name__: f for f in (attention, heads, causal, gru, lstm, highest)}
+SUMMARIES = {"attention": (attention, heads), "places": (causal, highest), "recurrent": (gru, lstm)}
 
 
-def ranker(summary):
+def ranker(summaries):
     """A ranker whose target and history share a table; the history's length is free, and 0 is padding."""
     keras.utils.set_random_seed(3)
     item = keras.Input((), dtype="int64", name="item")
     past = keras.Input((None,), dtype="int64", name="past")
     embedding = layers.Embedding(ITEMS, DIM, name="items", embeddings_initializer="random_normal")
     target = layers.Reshape((1, DIM))(embedding(item))
-    made = summary(target, embedding(past), keras.ops.not_equal(past, 0))
-    summed = layers.Flatten()(made[:, 0] if len(made.shape) == 3 else made)
-    both = layers.Concatenate()([layers.Flatten()(target), summed])
-    return keras.Model([item, past], layers.Dense(1, name="out")(layers.Dense(8, activation="relu")(both)))
+    rows, there = embedding(past), keras.ops.not_equal(past, 0)
+    made = [summary(target, rows, there) for summary in summaries]
+    parts = [target, *(one[:, 0] if len(one.shape) == 3 else one for one in made)]
+    together = layers.Concatenate()([layers.Flatten()(part) for part in parts])
+    return keras.Model([item, past], layers.Dense(1, name="out")(layers.Dense(8, activation="tanh")(together)))
 
 
 def asked(processor, name, item, past):
@@ -81,7 +82,7 @@ def test_free_lengths_score_as_in_keras_and_a_copied_row_alike_in_every_use(name
     assert [t.rows for t in manifest.embeddings] == [ITEMS]
     with started(repository) as processor:
         # TensorFlow refuses loops over no events, and no events have neither a last place nor a highest row.
-        for length in ((0,) if name in ("attention", "heads") else ()) + (1, 7, 40):
+        for length in ((0,) if name == "attention" else ()) + (1, 7, 40):
             item, past = random.integers(1, ITEMS, 5), random.integers(1, ITEMS, (5, length))
             past[1, length // 2 + 1 :] = 0
             got = asked(processor, name, item, past)

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import PackedColumns, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package.manifest_entries import Input
 from freshet_serving.serving.codecs import kserve_rpc
 from freshet_serving.serving.codecs.kserve_header import RequestedOutput
@@ -144,45 +142,6 @@ def test_reply_equals_the_protobuf_runtime_encoding():
         assert list(reply.raw_output_contents) == [outputs["topic"].tobytes(), outputs["click"].tobytes()]
     empty = {"click": np.empty((0, 1), np.float32), "topic": np.empty((0, 2), np.float32)}
     assert list(Response.FromString(kserve_rpc.encode(empty, params, 3)).raw_output_contents) == [b"", b""]
-
-
-@given(st.integers(1, 40), st.integers(0, 7), st.booleans())
-def test_templates_decode_like_the_protobuf_runtime(rows, seed, renamed):
-    random, templates = np.random.default_rng(seed), Templates()
-    for _ in range(3):
-        ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
-        floats = random.random((rows, 2), np.float32)
-        made = request(ids, floats)
-        if renamed:
-            made.parameters["note"].string_param = "x" * int(random.integers(0, 3))
-        inputs, _ = decode(made, templates=templates)
-        np.testing.assert_array_equal(inputs["ids"], ids)
-        np.testing.assert_array_equal(inputs["floats"], floats)
-
-
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
-    try:
-        kserve_rpc.InferDecoder(data, Templates()).columns(PACKED)
-    except FreshetError:
-        return
-
-
-@given(st.data())
-def test_changed_request_is_decoded_or_refused_with_a_freshet_error(data):
-    templates = Templates()
-    made = bytearray(request().SerializeToString())
-    kserve_rpc.InferDecoder(bytes(made), templates).columns(PACKED)
-    for _ in range(data.draw(st.integers(1, 4))):
-        made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
-    outcomes = []
-    for known in (templates, Templates()):
-        try:
-            inputs, params = kserve_rpc.InferDecoder(bytes(made), known).columns(PACKED)
-            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, params))
-        except FreshetError as error:
-            outcomes.append(str(error))
-    assert outcomes[0] == outcomes[1]
 
 
 def test_only_requested_outputs_are_returned():

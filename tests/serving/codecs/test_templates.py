@@ -1,8 +1,15 @@
+import contextlib
+
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import ColumnLayout
-from freshet_serving.serving.codecs import templates
+from freshet_serving.processor.errors import FreshetError
+from freshet_serving.serving.codecs import kserve_rpc, templates, tfs_rpc
 from freshet_serving.serving.codecs.templates import Placeholder, Templates, cut, fields, filler
+from tests.serving.codecs import test_kserve_rpc, test_tfs_rpc
 from tests.serving.fakes import PACKED, SINGLE
 
 FLOATS = np.dtype("<f4")
@@ -60,3 +67,68 @@ def test_fields_yields_the_length_delimited_fields():
 def test_filler_is_removed():
     assert len(filler(12)) == 12
     assert cut(b"ab" + filler(8) + b"cd", filler(8)) == (b"ab", b"cd")
+
+
+def infer(data, known):
+    """The inputs of a message of KServe, and what is asked beside them."""
+    return kserve_rpc.InferDecoder(data, known).columns(PACKED)
+
+
+def infer_request(ids, floats, noted):
+    made = test_kserve_rpc.request(ids, floats)
+    if noted:
+        # Messages of several lengths.
+        made.parameters["note"].string_param = "x" * int(ids[0, 0] % 3)
+    return made.SerializeToString()
+
+
+def predict(data, known):
+    """The same of a message of TensorFlow Serving."""
+    decoder = tfs_rpc.PredictDecoder(data, known)
+    return decoder.columns(PACKED), decoder.params
+
+
+def predict_request(ids, floats, content):
+    return test_tfs_rpc.request(ids, floats, content).SerializeToString()
+
+
+CODECS = pytest.mark.parametrize(
+    ("decode", "make"), [(infer, infer_request), (predict, predict_request)], ids=["KServe", "TensorFlow Serving"]
+)
+
+
+@CODECS
+@given(rows=st.integers(1, 40), seed=st.integers(0, 7), other=st.booleans())
+def test_templates_decode_like_the_protobuf_runtime(decode, make, rows, seed, other):
+    random, known = np.random.default_rng(seed), Templates()
+    for _ in range(3):
+        ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
+        floats = random.random((rows, 2), np.float32)
+        inputs, _ = decode(make(ids, floats, other), known)
+        np.testing.assert_array_equal(inputs["ids"], ids)
+        np.testing.assert_array_equal(inputs["floats"], floats)
+
+
+@CODECS
+@given(data=st.binary(max_size=200))
+def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(decode, make, data):
+    with contextlib.suppress(FreshetError):
+        decode(data, Templates())
+
+
+@CODECS
+@given(data=st.data())
+def test_changed_request_decodes_equally_with_and_without_template(decode, make, data):
+    known = Templates()
+    made = bytearray(make(test_kserve_rpc.IDS, test_kserve_rpc.FLOATS, data.draw(st.booleans())))
+    decode(bytes(made), known)
+    for _ in range(data.draw(st.integers(1, 4))):
+        made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
+    outcomes = []
+    for each in (known, Templates()):
+        try:
+            inputs, params = decode(bytes(made), each)
+            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, params))
+        except FreshetError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import PackedColumns
-from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.serving.codecs import tfs_rpc
 from freshet_serving.serving.codecs.messages import message
 from freshet_serving.serving.codecs.templates import Templates
@@ -141,43 +139,6 @@ def test_reply_equals_the_protobuf_runtime_encoding():
     only = Response.FromString(tfs_rpc.encode(outputs, tfs_rpc.PredictParams("ctr", outputs=("click",)), 3))
     assert list(only.outputs) == ["click"]
     assert list(only.outputs["click"].float_val) == [0.25, 0.5]
-
-
-@given(st.integers(1, 30), st.integers(0, 7), st.booleans())
-def test_templates_decode_like_the_protobuf_runtime(rows, seed, content):
-    random, templates = np.random.default_rng(seed), Templates()
-    for _ in range(3):
-        ids = random.integers(-(2**63), 2**63 - 1, (rows, 3), np.int64)
-        floats = random.random((rows, 2), np.float32)
-        inputs = decode(request(ids, floats, content), templates=templates)
-        np.testing.assert_array_equal(inputs["ids"], ids)
-        np.testing.assert_array_equal(inputs["floats"], floats)
-
-
-@given(st.binary(max_size=200))
-def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(data):
-    try:
-        tfs_rpc.PredictDecoder(data, Templates()).columns(PACKED)
-    except FreshetError:
-        return
-
-
-@given(st.data())
-def test_changed_request_decodes_equally_with_and_without_template(data):
-    templates = Templates()
-    made = bytearray(request(content=data.draw(st.booleans())).SerializeToString())
-    tfs_rpc.PredictDecoder(bytes(made), templates).columns(PACKED)
-    for _ in range(data.draw(st.integers(1, 4))):
-        made[data.draw(st.integers(0, len(made) - 1))] = data.draw(st.integers(0, 255))
-    outcomes = []
-    for known in (templates, Templates()):
-        try:
-            predict = tfs_rpc.PredictDecoder(bytes(made), known)
-            inputs = predict.columns(PACKED)
-            outcomes.append(({name: np.array(inputs[name]).tobytes() for name in inputs}, predict.params))
-        except FreshetError as error:
-            outcomes.append(str(error))
-    assert outcomes[0] == outcomes[1]
 
 
 def test_one_output_of_two_can_be_requested():
