@@ -30,11 +30,13 @@ def _compiled(tmp_path_factory):
 
 @pytest.fixture
 def quick(_compiled, monkeypatch):
-    """Publish what holds no weights of a network once, and copies of it after that."""
+    """Publish what holds no weights of a network once, and copies of it after that; compile few sizes of steps."""
     stand_in(_compiled, monkeypatch)
 
 
 def stand_in(compiled, monkeypatch):
+    # Batches of tests have fewer pairs than that: all take one size.
+    monkeypatch.setattr("freshet_serving.models.training.retrieval_step.FEWEST", 128)
     monkeypatch.setattr("freshet_serving.compiler.building.packaging.parts", compiled.parts)
     monkeypatch.setattr("freshet_serving.compiler.building.packaging.compile_graph", compiled.compile_graph)
     monkeypatch.setattr(
