@@ -46,6 +46,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     row_of,
     takes,
     type_of,
+    within,
 )
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 
@@ -299,7 +300,7 @@ def _values(tensor: Any, spec: Input, count: int, extent: RequestSize) -> NDArra
         last = values[-1] if values else b""
         extent.repeat(name, lacking, 8 + len(last))
         return Strings.of([*values, *[last] * lacking] if lacking else values)
-    array = _number_array(values, sent)
+    array = _number_array(name, values, sent)
     if lacking:
         extent.repeat(name, lacking, array.itemsize)
         last = array[-1] if len(array) else 0
@@ -307,11 +308,13 @@ def _values(tensor: Any, spec: Input, count: int, extent: RequestSize) -> NDArra
     return converted(spec, array)
 
 
-def _number_array(values: Any, sent: TensorType) -> NDArray[Any]:
+def _number_array(name: str, values: Any, sent: TensorType) -> NDArray[Any]:
     """Return the values of a tensor's field in its type: narrow integers are stored as int32, halves as their bits."""
     if sent.name == "float16":
         return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
-    return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
+    if sent.field != "int_val":
+        return np.array(values, sent.dtype)
+    return within(Input(name, "int64", declared=sent.name), np.array(values, np.int64)).astype(sent.dtype)
 
 
 def encode(

@@ -62,6 +62,20 @@ def test_missing_values_repeat_the_last_one():
     assert inputs["city"].tolist() == [b""] * 3
 
 
+@pytest.mark.parametrize(("dtype", "low", "high"), [(4, 0, 255), (5, -(2**15), 2**15 - 1), (6, -128, 127)])
+def test_number_beyond_the_narrow_type_that_a_tensor_names_is_refused(dtype, low, high):
+    made = predict_request(
+        ("user", DT_INT64, [2], b""), ("price", DT_FLOAT, [1], [1]), ("city", DT_STRING, [1], [b"a"])
+    )
+    made.inputs["user"].dtype = dtype
+    made.inputs["user"].int_val.extend([low, high])
+    assert decode(made, FLAT)["user"].tolist() == [low, high]
+    for beyond in (low - 1, high + 1):
+        made.inputs["user"].int_val[1] = beyond
+        with pytest.raises(BadInput, match=rf"user: expected values that DT_U?INT\d+ holds, got {beyond} \(value 1\)"):
+            decode(made, FLAT)
+
+
 def test_ragged_input_is_a_row_tensor_or_values_and_splits():
     made = predict_request(
         ("user", DT_INT64, [2], [1, 2]),
