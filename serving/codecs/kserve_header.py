@@ -404,13 +404,16 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
         return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
     if datatype == "BYTES":
         return Strings.of(strings(spec, flat))
-    if spec.dtype == "int64" and datatype != (model := declared(spec)).datatype:
-        sent = BY_DATATYPE[datatype]
-        assert sent.dtype is not None, "numbers"
-        assert model.dtype is not None, "numbers"
-        # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
-        if np.can_cast(sent.dtype, model.dtype):
-            spec = replace(spec, declared=sent.name)
+    sent, model = BY_DATATYPE[datatype], declared(spec)
+    assert sent.dtype is not None, "numbers"
+    assert model.dtype is not None, "numbers"
+    if spec.dtype == "float32" and sent.dtype.kind != "f":
+        whole = numbers(Input(spec.name, "int64", declared=sent.name), flat)
+        # Rounded, as other numbers of JSON are.
+        return (whole.view(np.uint64) if sent.name == "uint64" else whole).astype(np.float32)
+    # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
+    if spec.dtype == "int64" and sent is not model and np.can_cast(sent.dtype, model.dtype):
+        spec = replace(spec, declared=sent.name)
     return numbers(spec, flat)
 
 

@@ -167,8 +167,9 @@ def test_kserve_refuses_an_int64_that_exceeds_int32():
     ("datatype", "value", "told"),
     [("UINT8", 300, "DT_UINT8 holds, got 300"), ("INT8", -129, "DT_INT8 holds, got -129"), ("BOOL", 2, "DT_BOOL")],
 )
-def test_kserve_refuses_json_beyond_the_type_that_it_names(datatype, value, told):
-    manifest = make_manifest([Input("hour", "int64")])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_kserve_refuses_json_beyond_the_type_that_it_names(dtype, datatype, value, told):
+    manifest = make_manifest([Input("hour", dtype)])
 
     def decode(number):
         tensor = {"name": "hour", "datatype": datatype, "shape": [1], "data": [number]}
@@ -177,6 +178,26 @@ def test_kserve_refuses_json_beyond_the_type_that_it_names(datatype, value, told
     assert decode(1) == [1]
     with pytest.raises(BadInput, match=f"hour: expected values that {told}"):
         decode(value)
+
+
+def test_whole_numbers_and_booleans_of_kserve_json_may_fill_floats():
+    manifest = make_manifest([Input("weight", "float32")])
+
+    def decode(datatype, *values):
+        tensor = {"name": "weight", "datatype": datatype, "shape": [len(values)], "data": values}
+        return kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)[0]["weight"]
+
+    assert decode("BOOL", True, False).tolist() == [1, 0]
+    assert decode("INT32", 3, -(2**31)).tolist() == [3, -(2**31)]
+    # Rounded, as other numbers of JSON are.
+    assert decode("INT64", 2**24 + 1).tolist() == [2**24]
+    assert decode("UINT64", 2**64 - 1).tolist() == [2.0**64]
+    assert decode("UINT64", 1).dtype == np.float32
+    for value in (0.5, 1.0, None):
+        with pytest.raises(BadInput, match=r"weight: JSON Value: .* is not of expected type: DT_INT32"):
+            decode("INT32", value)
+    with pytest.raises(BadInput, match=r"weight: .* is out of range"):
+        decode("UINT64", -1)
 
 
 def test_json_accepts_booleans_only_where_declared():
