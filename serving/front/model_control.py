@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound
-from freshet_serving.processor.repository import Repository
+from freshet_serving.processor.repository import Repository, check_name
 from freshet_serving.processor.versions.host import ModelHost
 from freshet_serving.processor.versions.policy import VersionPolicy
 from freshet_serving.processor.versions.routes import AVAILABLE
@@ -171,6 +171,7 @@ def _chosen(config: Document, existing: list[int]) -> list[int]:
     if not chosen:
         raise NotFound(f"model {name[:64]!r} has no version to serve")
     for label, version in config["labels"].items():
+        check_name(label, "version_labels")
         if version not in chosen:
             raise BadInput(f"version_labels: {show(label)}: expected one of the model's versions, got {version}")
     return chosen

@@ -132,6 +132,7 @@ def test_policies_select_versions(control, host):
         ([config("ctr", "specific")], NotFound, "no version to serve"),
         ([config("ctr", "specific", versions=range(1, 1002))], NotFound, "version 4 of model 'ctr'"),
         ([config("ctr", labels={"stable": 1})], BadInput, "version_labels: 'stable'"),
+        ([config("ctr", labels={"stable": 3, "a\nb": 3})], BadInput, "version_labels: expected a name of letters"),
     ],
 )
 def test_invalid_configuration_changes_nothing(control, host, models, error, part):
