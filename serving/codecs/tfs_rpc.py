@@ -294,6 +294,8 @@ def _values(tensor: Any, spec: Input, count: int, extent: RequestSize) -> NDArra
             raise BadInput(f"{name}: expected {expected} bytes of tensor_content, got {lengths}")
         return converted(spec, np.frombuffer(content, sent.dtype))
     lacking = count - len(values)
+    if lacking and not len(values):
+        _check_empty(tensor, sent.field, name)
     if lacking < 0:
         raise BadInput(f"{name}: expected {count} values, got {len(values)}")
     if sent.dtype is None:
@@ -306,6 +308,13 @@ def _values(tensor: Any, spec: Input, count: int, extent: RequestSize) -> NDArra
         last = array[-1] if len(array) else 0
         array = np.concatenate([array, np.full(lacking, last, array.dtype)])
     return converted(spec, array)
+
+
+def _check_empty(tensor: Any, expected: str, name: str) -> None:
+    """Raise BadInput if a tensor whose own field is empty has its values in that of another type."""
+    fields_set = [field.name for field, _ in tensor.ListFields() if field.name.endswith("_val")]
+    if fields_set:
+        raise BadInput(f"{name}: expected {expected} or tensor_content, got {fields_set[0]}")
 
 
 def _number_array(name: str, values: Any, sent: TensorType) -> NDArray[Any]:

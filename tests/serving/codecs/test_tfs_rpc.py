@@ -62,6 +62,15 @@ def test_missing_values_repeat_the_last_one():
     assert inputs["city"].tolist() == [b""] * 3
 
 
+def test_values_in_the_field_of_another_type_are_refused():
+    made = predict_request(("user", DT_INT64, [2], []), ("price", DT_FLOAT, [1], [1]), ("city", DT_STRING, [1], [b"a"]))
+    made.inputs["user"].int_val.extend([3, 4])
+    with pytest.raises(BadInput, match="user: expected int64_val or tensor_content, got int_val"):
+        decode(made, FLAT)
+    made.inputs["user"].int64_val.extend([5, 6])
+    assert decode(made, FLAT)["user"].tolist() == [5, 6]
+
+
 @pytest.mark.parametrize(("dtype", "low", "high"), [(4, 0, 255), (5, -(2**15), 2**15 - 1), (6, -128, 127)])
 def test_number_beyond_the_narrow_type_that_a_tensor_names_is_refused(dtype, low, high):
     made = predict_request(
