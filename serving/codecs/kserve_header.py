@@ -33,6 +33,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     declared,
     fits,
     names_of_outputs,
+    narrowed,
     row_of,
     takes,
 )
@@ -107,10 +108,9 @@ class TensorHeader(NamedTuple):
 
 
 class TypedContents(NamedTuple):
-    """Contents of a typed message, not yet checked: numbers of a type, or strings without."""
+    """Contents of a typed message, not yet checked: numbers, or strings."""
 
     values: Sequence[Any]
-    dtype: type | None
 
 
 class InferHeader(NamedTuple):
@@ -400,11 +400,11 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     flat = data.values if typed else _flat(data, where, len(row_of(spec)))
     if len(flat) != count:
         raise BadInput(f"{where}.data: expected {count} values, got {len(flat)}")
-    if typed:
-        return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
     if datatype == "BYTES":
-        return Strings.of(strings(spec, flat))
+        return Strings.of(flat if typed else strings(spec, flat))
     sent, model = BY_DATATYPE[datatype], declared(spec)
+    if typed:
+        return converted(spec, narrowed(spec.name, flat, sent))
     assert sent.dtype is not None, "numbers"
     assert model.dtype is not None, "numbers"
     if spec.dtype == "float32" and sent.dtype.kind != "f":
@@ -415,13 +415,6 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     if spec.dtype == "int64" and sent is not model and np.can_cast(sent.dtype, model.dtype):
         spec = replace(spec, declared=sent.name)
     return numbers(spec, flat)
-
-
-def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
-    try:
-        return converted(spec, np.array(values, dtype))
-    except OverflowError:
-        raise BadInput(f"{spec.name}: expected values of {np.dtype(dtype).name}, got one beyond") from None
 
 
 def _matrix(shape: Any, where: str) -> tuple[int, int]:

@@ -99,6 +99,17 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     return _within(spec, values, declared_dtype).astype(ours, copy=False)
 
 
+def narrowed(name: str, values: Any, sent: TensorType) -> NDArray[Any]:
+    """Return the numbers of a message's field in the type that they are sent as; raise BadInput for one beyond it.
+
+    Messages have no field for integers below 32 bits, and numpy wraps what it reads from a wider one.
+    """
+    assert sent.dtype is not None, "numbers"
+    if sent.dtype.kind not in "iu" or sent.dtype.itemsize == 8:
+        return np.array(values, sent.dtype)
+    return within(Input(name, "int64", declared=sent.name), np.array(values, np.int64)).astype(sent.dtype)
+
+
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """Return int64 or float32 values unchanged, if the model's declared type can hold them; else raise BadInput.
 

@@ -43,10 +43,10 @@ from freshet_serving.serving.codecs.tensor_types import (
     fits,
     flat_outputs,
     names_of_outputs,
+    narrowed,
     row_of,
     takes,
     type_of,
-    within,
 )
 from freshet_serving.serving.codecs.wire import SIGNATURE, show
 
@@ -318,12 +318,10 @@ def _check_empty(tensor: Any, expected: str, name: str) -> None:
 
 
 def _number_array(name: str, values: Any, sent: TensorType) -> NDArray[Any]:
-    """Return the values of a tensor's field in its type: narrow integers are stored as int32, halves as their bits."""
+    """Return the values of a tensor's field in its type; halves are stored as their bits."""
     if sent.name == "float16":
         return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
-    if sent.field != "int_val":
-        return np.array(values, sent.dtype)
-    return within(Input(name, "int64", declared=sent.name), np.array(values, np.int64)).astype(sent.dtype)
+    return narrowed(name, values, sent)
 
 
 def encode(

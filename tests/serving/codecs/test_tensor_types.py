@@ -180,6 +180,24 @@ def test_kserve_refuses_json_beyond_the_type_that_it_names(dtype, datatype, valu
         decode(value)
 
 
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16"])
+def test_kserve_refuses_contents_beyond_the_type_that_they_name(name):
+    kind, manifest = BY_NAME[name], make_manifest([Input("hour", "int64")])
+    low, high = np.iinfo(kind.dtype).min, np.iinfo(kind.dtype).max
+    request = message("inference.ModelInferRequest")()
+    into = request.inputs.add(name="hour", datatype=kind.datatype, shape=[2])
+    contents = getattr(into.contents, kind.contents)
+    contents.extend([low, high])
+
+    def decode():
+        return kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(manifest)[0]["hour"]
+
+    assert decode().tolist() == [low, high]
+    contents[1] = high + 1
+    with pytest.raises(BadInput, match=rf"hour: expected values that {kind.dt} holds, got {high + 1} \(value 1\)"):
+        decode()
+
+
 def test_whole_numbers_and_booleans_of_kserve_json_may_fill_floats():
     manifest = make_manifest([Input("weight", "float32")])
 
