@@ -6,15 +6,20 @@ a dot are unfinished work and are never opened. What a version serves is read an
 
 A folder that cannot be listed at the moment is not an empty one, nor is an unreadable file a missing one: NotReady is
 raised, and the caller asks again.
+
+Several servers change the labels of one model: a change holds the folder's lock, reads what the file has and replaces
+it, so none is lost. The lock ends with its process, and leaves no file behind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,6 +83,7 @@ class Repository:
     def __init__(self, root: str | Path) -> None:
         self.root, self._seen_at_s = Path(root).absolute(), time.monotonic()
         self._told: dict[tuple[str, str], str] = {}
+        self._labels: dict[str, dict[str, int]] = {}
         self._folders = VersionFolders(self.root)
         self._records: dict[str, VersionRecords] = {}
         # Root hashes of manifests, with the identity of each file.
@@ -296,12 +302,22 @@ class Repository:
         return file
 
     def labels(self, model: str) -> dict[str, int]:
-        """Return the labels as last set; none if the file is missing or has another format."""
-        raw = self._kept(model, LABELS) or {}
-        return raw if all(type(v) is int for v in raw.values()) else {}
+        """Return the labels as last set, those read before if the file is damaged or not trusted."""
+        raw = self._kept(model, LABELS)
+        if raw is None and not os.path.lexists(self.root / model / LABELS):
+            raw = {}
+        if raw is not None and all(type(number) is int for number in raw.values()):
+            self._labels[model] = raw
+        return self._labels.get(model, {})
 
-    def keep_labels(self, model: str, labels: dict[str, int]) -> None:
-        self._keep(model, LABELS, labels)
+    def keep_labels(self, model: str, changes: Mapping[str, int | None]) -> dict[str, int]:
+        """Set labels, and remove those given as None, in the file as it is now; return all that it then has."""
+        with _locked(self.root / model):
+            changed = {**self.labels(model), **changes}
+            labels = {label: number for label, number in changed.items() if number is not None}
+            self._keep(model, LABELS, labels)
+            self._labels[model] = labels
+        return labels
 
     def traffic(self, model: str) -> dict[str, Any]:
         """Return what keep_traffic() stored; empty if the file is missing or has another format."""
@@ -318,12 +334,13 @@ class Repository:
     def re_sign_kept(self, model: str, unsigned: bool = False) -> None:
         """Sign labels and traffic again (unsigned ones if requested), and record the decisions about versions anew."""
         keyring, trusted = self.keyring, NO_KEYS if unsigned else self.keyring
-        for name in (LABELS, TRAFFIC):
-            document = self.with_keys(trusted)._kept(model, name)
-            self.keyring = keyring
-            # Also an empty one: the last label may have been removed.
-            if document is not None:
-                self._keep(model, name, document)
+        with _locked(self.root / model):
+            for name in (LABELS, TRAFFIC):
+                document = self.with_keys(trusted)._kept(model, name)
+                self.keyring = keyring
+                # Also an empty one: the last label may have been removed.
+                if document is not None:
+                    self._keep(model, name, document)
         records = self.with_keys(trusted).version_records(model).all()
         anew = self.with_keys(keyring).version_records(model)
         anew.all()
@@ -389,6 +406,17 @@ class Repository:
         from freshet_serving.processor.repository.version_record import create_record
 
         return create_record(self.root / model / WITHDRAWN / name, data)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the folder's labels; not everywhere, because NFS locks no folders."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            fd = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
 
 
 def listed(names: Iterable[str], between: str = ", ") -> str:

@@ -342,9 +342,9 @@ class ModelHost(ABC):
         """Return the servable versions (of `known`) that policy and labels name; the model may be unknown yet."""
         served = self._models.get(model)
         policy = served.policy if served is not None else self._policy(model)
-        labels = served.routes.labels if served is not None else policy.labels
+        labelled = served.labelled if served is not None else policy.labels.values()
         barred = served.decisions.barred if served is not None else {}
-        return policy.versions.choose(list(known), barred) | set(labels.values()).intersection(known)
+        return policy.versions.choose(list(known), barred) | set(labelled).intersection(known)
 
     def tell(self, model: str, status: VersionStatus) -> None:
         """Publish the state of a version that is being built here, or that failed."""
@@ -444,6 +444,9 @@ class ModelHost(ABC):
 
     def set_label(self, model: str, label: str, version: int) -> None:
         self.model(model).set_label(label, version)
+
+    def replace_labels(self, model: str, labels: Mapping[str, int]) -> None:
+        self.model(model).replace_labels(labels)
 
     def remove_label(self, model: str, label: str) -> None:
         self.model(model).remove_label(label)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -203,10 +203,14 @@ class ServedModel(RoutedModel):
             self._repository.prepare(self.name, number)
         with self._lock:
             self.load(number, by_hand=False)
-            labels = {**self._kept_labels, label: number}
-            self._repository.keep_labels(self.name, labels)
-            self._kept_labels = labels
-            self._publish(lambda routes: {"labels": {**routes.labels, label: number}})
+            self.adopt_labels(self._repository.keep_labels(self.name, {label: number}))
+
+    def replace_labels(self, labels: Mapping[str, int]) -> None:
+        """Point labels at loaded versions, and remove all others but those that remove_label() refuses to remove."""
+        with self.changing():
+            gone = {label: None for label in self.routes.labels if label not in labels and not self._depends_on(label)}
+            if changes := {**labels, **gone}:
+                self.adopt_labels(self._repository.keep_labels(self.name, changes))
 
     def remove_label(self, label: str) -> None:
         """Remove a label, also across restarts; the next poll() unloads its version unless something else keeps it.
@@ -220,18 +224,20 @@ class ServedModel(RoutedModel):
             if label not in self.routes.labels:
                 unset = self.routes.no_label(label)
                 raise NotFound(f"{unset}; it has {unset.known}")
-            if label in self._configured.labels:
-                raise Conflict(f"label {label!r} is set in the server's configuration; remove it there and restart")
-            # A label without a share may go: nothing is routed by it, and a split may name labels that are not set.
-            split, shadow = self.policy.split, self.policy.shadow
-            routed = [name for n, (name, weight) in enumerate(split.items()) if n == 0 or weight > 0]
-            if label in routed or label == shadow:
-                named = "split" if label in routed else "shadow"
-                raise Conflict(f"label {label!r} receives requests by policy.{named}; change the policy first")
-            kept = {name: number for name, number in self._kept_labels.items() if name != label}
-            self._repository.keep_labels(self.name, kept)
-            self._kept_labels = kept
-            self._publish(lambda _: {"labels": {**self._configured.labels, **kept}})
+            if why := self._depends_on(label):
+                raise Conflict(f"label {label!r} {why}")
+            self.adopt_labels(self._repository.keep_labels(self.name, {label: None}))
+
+    def _depends_on(self, label: str) -> str:
+        """Return why a label cannot be removed, and what to do; "" if it can."""
+        if label in self._configured.labels:
+            return "is set in the server's configuration; remove it there and restart"
+        # A label without a share may go: nothing is routed by it, and a split may name labels that are not set.
+        routed = [name for n, (name, weight) in enumerate(self.policy.split.items()) if n == 0 or weight > 0]
+        if label in routed or label == self.policy.shadow:
+            named = "split" if label in routed else "shadow"
+            return f"receives requests by policy.{named}; change the policy first"
+        return ""
 
     def apply_bytes(self, data: DeltaBytes) -> ApplyResult:
         """Verify, commit and serve a delta; a client that lost the reply may retry the newest with identical bytes."""

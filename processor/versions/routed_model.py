@@ -3,6 +3,14 @@
 Requests only read `routes`, which is replaced as a whole, and every process that answers by them is notified at once.
 Traffic (the split, the shadow, ejected versions) has its own lock, held only while `routes` is replaced: a bad canary
 is ejected at once, even while another version takes minutes to load.
+
+Invariants of labels
+- `labels` is what the repository's file says, completed by the configuration. Every server of the repository adopts a
+  change when it chooses versions again, which a change of the model's folder makes it do: an idle poll costs nothing.
+- A change reads the file again and writes what it changes alone, so another server's labels are not written back.
+- `routes.labels` follows `labels`, but a label leaves a served version only for a served one. One that names a version
+  which is not served, and had none, answers with that version's state.
+- A damaged, untrusted or (with its folder) missing file changes nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +50,27 @@ class RoutedModel:
         self._repository, self._clock, self._changed = repository, clock, changed
         self._routing = threading.Lock()
         self._configured = policy or ModelPolicy()
-        self._kept_labels = repository.labels(name)
+        self._kept_labels: Mapping[str, int] = repository.labels(name)
         self._told, split, out = self._kept_traffic()
         self.policy = self._told.over(self._configured)
         self._unread_input = ""
-        self.routes: Routes[ServedVersion] = Routes(
-            name, labels={**self._configured.labels, **self._kept_labels}, traffic=self._traffic(split, out)
-        )
+        self.routes: Routes[ServedVersion] = Routes(name, labels=self.labels, traffic=self._traffic(split, out))
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """The version that each label is to point to; `routes` has those that it points to."""
+        return {**self._configured.labels, **self._kept_labels}
+
+    @property
+    def labelled(self) -> set[int]:
+        """Versions that labels point to, or are to point to."""
+        return {*self.labels.values(), *self.routes.labels.values()}
+
+    def adopt_labels(self, kept: Mapping[str, int]) -> None:
+        """Follow the labels that the repository keeps; the next choice loads their versions."""
+        if kept != self._kept_labels:
+            self._kept_labels = kept
+            self._publish(lambda _: {})
 
     def pick(self, version: int | None = None, label: str | None = None) -> ServedVersion:
         """Return the target of a version or label, or the default, without splitting traffic (Routes.pick)."""
@@ -117,7 +139,12 @@ class RoutedModel:
     def _publish(self, changes: Callable[[Routes[ServedVersion]], Mapping[str, Any]]) -> None:
         """Replace fields of the routes (`changes` returns them) and notify the processes that answer by them."""
         with self._routing:
-            self.routes = replace(self.routes, **changes(self.routes))
+            routes, before = replace(self.routes, **changes(self.routes)), self.routes.labels
+            labels = {
+                label: before[label] if number not in routes.served and before.get(label) in routes.served else number
+                for label, number in self.labels.items()
+            }
+            self.routes = replace(routes, labels=labels)
             self._warn_of_unread_input()
         self._changed()
 

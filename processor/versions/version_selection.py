@@ -49,7 +49,7 @@ from freshet_serving.processor.repository import (
     is_written_to,
     listed,
 )
-from freshet_serving.processor.versions.changes import FailureMessage
+from freshet_serving.processor.versions.changes import FailureMessage, WarningMessage
 from freshet_serving.processor.versions.judges import Judges, VersionHeld
 from freshet_serving.processor.versions.routed_model import RoutedModel
 from freshet_serving.processor.versions.routes import END, LOADING, Routes, VersionStatus
@@ -82,7 +82,7 @@ class VersionSelection:
         admit: Callable[[int], ServedVersion],
         drop: Callable[[int], None],
     ) -> None:
-        """Choose nothing yet; the model is only read.
+        """Choose nothing yet; the model is only read, but adopts the repository's labels.
 
         publish() replaces fields of its routes; admit() loads a version and offers it to requests, or raises
         FreshetError; drop() stops serving it.
@@ -95,6 +95,8 @@ class VersionSelection:
         # Versions that are being downloaded.
         self._coming: set[int] = set()
         self._told_barred: set[int] = set()
+        # Labels whose version is not loaded, as they were last reported.
+        self._waiting: Mapping[str, int] = {}
         self.failed = FailedVersions(partial(repository.path, model.name), clock, repository.remote)
         self.folder = FolderWatch(repository.root / model.name)
         # Mapped files of versions that were unloaded as damaged: they may still be written to.
@@ -136,15 +138,19 @@ class VersionSelection:
 
     def vouched(self, number: int) -> bool:
         """Report whether a person has named or released a version: it is not judged."""
-        named = {*self.by_hand, *self._model.routes.labels.values(), *self._model.policy.versions.versions}
+        named = {*self.by_hand, *self._model.labelled, *self._model.policy.versions.versions}
         return number in named or self._decisions.released(number)
 
     def choose(self) -> list[str]:
         """Load and unload versions by policy, labels and decisions; return the events."""
         numbers, policy = self._repository.versions(self._name), self._model.policy.versions
+        labels = self._model.routes.labels
+        if numbers:
+            # Another server may have changed them. A folder that is gone says nothing.
+            self._model.adopt_labels(self._repository.labels(self._name))
         self.by_hand -= self._decisions.read(numbers)
         barred = self._decisions.barred
-        pinned = {v for v in self._model.routes.labels.values() if v in numbers} | (self.by_hand & set(numbers))
+        pinned = (self._model.labelled | self.by_hand) & set(numbers)
         chosen = policy.choose(numbers, barred)
         self._decisions.warn({*policy.versions, *pinned})
         newest = max(chosen, default=0)
@@ -173,12 +179,15 @@ class VersionSelection:
                 # A version that was gone back from is not one to go back to.
                 self.bake.begin(0 if replaced in barred else replaced)
                 self.bake.end_if_due(self._model.policy.bake_s)
+        events += self._tell_labels(labels)
         if newest in self._model.routes.served and (policy.versions or newest >= self._decisions.newest_trusted()):
+            # A label leaves its former version when the new one is loaded.
+            pinned = (self._model.labelled | self.by_hand) & set(numbers)
             for number in [v for v in self._model.routes.served if v not in chosen | pinned | {self.bake.number}]:
                 self._drop(number)
                 events.append(f"{self._name} version {number} unloaded")
         events += self._tell_barred(barred)
-        named = set(policy.versions) | set(self._model.routes.labels.values())
+        named = set(policy.versions) | self._model.labelled
         self._forget(
             {v for v in numbers if v < newest} - first if newest in self._model.routes.served else set(), named
         )
@@ -229,6 +238,20 @@ class VersionSelection:
             self._tell(VersionStatus(number, END, str(error)))
             return [FailureMessage(f"{self._name} version {number} refused: {error}")]
         return [f"{self._name} {generation} loaded"]
+
+    def _tell_labels(self, before: Mapping[str, int]) -> list[str]:
+        """Return one line if labels have moved, or others than before wait for their version."""
+        labels, served = self._model.routes.labels, self._model.routes.served.keys() | self._coming
+        waiting = {label: number for label, number in self._model.labels.items() if number not in served}
+        told, self._waiting = self._waiting, waiting
+        if labels == before and waiting.items() <= told.items():
+            return []
+        each = [
+            f"{label} {number}" + (f" (version {waiting[label]} is not loaded)" if label in waiting else "")
+            for label, number in sorted(labels.items())
+        ]
+        line = f"{self._name} labels: {listed(each)}"
+        return [WarningMessage(line) if waiting else line]
 
     def _tell_barred(self, barred: Mapping[int, str]) -> list[str]:
         """Publish which versions are barred (held or withdrawn) and not served; return new events."""

@@ -6,9 +6,10 @@ Requests of the data ports come from anywhere, so changes are refused unless the
 requires a token, they must carry the same one. A client names a version, never a path: a configuration's base_path must
 be the model's existing folder.
 
-A new configuration is checked as a whole before anything changes; then versions are loaded, labels set, and only then
-versions unloaded, so that every model has an answering version throughout. Its version policy becomes the model's
-(processor.versions.policy) and decides later which new versions are loaded.
+A new configuration is checked as a whole before anything changes; then versions are loaded, labels replaced, and only
+then versions unloaded, so that every model has an answering version throughout. As in TensorFlow Serving, its labels
+are all that its models have, except those that this server's own configuration or traffic needs. Its version policy
+becomes the model's (processor.versions.policy) and decides later which new versions are loaded.
 """
 
 from __future__ import annotations
@@ -116,8 +117,7 @@ class ModelControl:
             for version in chosen[name]:
                 if version not in served:
                     host.load(name, version, by_hand=False)
-            for label, version in config["labels"].items():
-                host.set_label(name, label, version)
+            host.replace_labels(name, config["labels"])
             host.set_policy(name, {"versions": policies[name]})
         for name in host.models():
             for version in _available(host, name):

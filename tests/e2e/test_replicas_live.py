@@ -54,6 +54,12 @@ def test_fleet_reports_behind_diverged_hanging_and_missing_replicas(tmp_path):
         assert [v["wrong"] for v in report["versions"]] == ["", "", "BEHIND"]
         assert report["versions"][2]["records_behind"] == 1
 
+        label = "/admin/models/small/labels/stable"
+        assert one.post_json(label, {"version": 1}, "PUT")[0] == 200
+        until(lambda: other.about()["models"]["small"]["labels"] == {"stable": 1})
+        assert other.request("DELETE", label, admin=True)[0] == 200
+        until(lambda: one.about()["models"]["small"]["labels"] == {})
+
         publish(copy, 2, tag=7)
         until(lambda: fleet([apart])[1]["versions"][0]["generation"] == "1.2")
         code, report = fleet(servers)

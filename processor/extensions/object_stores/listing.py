@@ -34,7 +34,7 @@ from freshet_serving.processor.extensions.object_stores.mirrored_storage import 
 from freshet_serving.processor.extensions.object_stores.store_errors import StoreErrors
 from freshet_serving.processor.extensions.object_stores.version_copy import AT_ONCE, EtagCache
 from freshet_serving.processor.package import NAME
-from freshet_serving.processor.repository import MANIFEST, MAX_TRAINER_NBYTES, TRAINER
+from freshet_serving.processor.repository import MANIFEST, MAX_TRAINER_NBYTES, TRAINER, identity_of
 from freshet_serving.processor.repository.model_repository import LABELS, MAX_KEPT_NBYTES, SAVED_MODEL, TRAFFIC
 from freshet_serving.processor.repository.version_folders import VERSION
 from freshet_serving.processor.repository.version_record import MAX_RECORD_NBYTES, create_record, record_file
@@ -205,15 +205,19 @@ class RepositoryListing:
 
     def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
         """Bring a file that is replaced in place, unless it has the etag of a listing (None: it is not there)."""
-        if etag is None:
-            (self._root / name).unlink(missing_ok=True)
-        elif not etag or etag != self._kept.etag(self._root / name):
+        path = self._root / name
+        # One that is here may have been put since the listing.
+        if path.exists() if etag is None else not etag or etag != self._kept.etag(path):
             self.kept(name, limit)
 
     def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:
         """Bring a file that is replaced in place: labels, traffic, the trainer's report."""
         path = self._root / name
+        before = identity_of(path)
         content = self._store.get(name, limit, self._kept.etag(path))
+        if identity_of(path) != before:
+            # This process has put another content meanwhile; the next listing brings what the store has.
+            return
         if content is None:
             path.unlink(missing_ok=True)
         elif not content.unchanged:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.extensions.object_stores.mirror import Mirror
 from freshet_serving.processor.extensions.object_stores.mirrored_storage import MirroredStorage
 from freshet_serving.processor.repository import CANDIDATES, TRAINER, Keyring, VersionReader
-from freshet_serving.processor.repository.model_repository import ONE_MODEL, Repository, check_name
+from freshet_serving.processor.repository.model_repository import LABELS, ONE_MODEL, Repository, check_name
 from freshet_serving.processor.repository.version_records import WITHDRAWN, VersionRecords
 
 
@@ -80,6 +81,12 @@ class MirroredRepository(Repository):
     def _kept(self, model: str, name: str) -> dict[str, Any] | None:
         self._asked(lambda: self.mirror.listing.kept(f"{model}/{name}"))
         return super()._kept(model, name)
+
+    def keep_labels(self, model: str, changes: Mapping[str, int | None]) -> dict[str, int]:
+        # The mirror may be seconds behind. Two changes within one GET and PUT may still lose one of them: not every
+        # store replaces an object on a condition.
+        self.mirror.listing.kept(f"{model}/{LABELS}")
+        return super().keep_labels(model, changes)
 
     def _put(self, name: str, data: bytes) -> None:
         self.mirror.store.put(name, data)

@@ -159,6 +159,10 @@ def reload(models, stub, probe):
     labelled = request(probe)
     labelled.model_spec.version_label = "stable"
     check(probe, list(stub.Predict(labelled).outputs["score"].float_val))
+    del config.version_labels["stable"]
+    config.version_labels["next"] = 1
+    assert models.HandleReloadConfigRequest(wanted, timeout=60).status.error_code == 0
+    assert refusal(grpc.RpcError, stub.Predict, labelled).code() == grpc.StatusCode.NOT_FOUND
     for base_path in ("/etc", "../small", "other", ""):
         config.base_path = base_path
         error = refusal(grpc.RpcError, models.HandleReloadConfigRequest, wanted)

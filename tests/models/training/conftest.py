@@ -1,5 +1,6 @@
 import os
 import sys
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,23 @@ def decoded_here(monkeypatch):
         monkeypatch.setattr(
             decoding.DecoderPool, "_answer", lambda pool, request: (plain(batch) for batch in answer(request, {}))
         )
+
+
+@pytest.fixture(autouse=True)
+def linger(monkeypatch):
+    """Wait a fiftieth of a second where a follower waits up to half of one: for more rows, for new files.
+
+    A test that needs full batches calls linger(seconds), longer than rows take to arrive.
+    """
+    from freshet_serving.models.streams import followed_source, growing_folder, open_rows
+
+    def linger(seconds):
+        monkeypatch.setattr(open_rows, "FollowedSource", partial(followed_source.FollowedSource, linger_s=seconds))
+
+    linger(0.02)
+    monkeypatch.setattr(followed_source, "POLL_S", 0.02)
+    monkeypatch.setattr(growing_folder, "LOOK_S", 0.02)
+    return linger
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,8 @@ def events(tmp_path):
 
 
 @pytest.mark.parametrize("server", [pytest.param(RedisRows, marks=needs_redis), KafkaRows], ids=["redis", "kafka"])
-def test_a_stream_is_learned_like_a_folder_and_a_resumed_run_goes_on(server, tmp_path, events):
+def test_a_stream_is_learned_like_a_folder_and_a_resumed_run_goes_on(server, tmp_path, events, linger):
+    linger(60.0)
     rows = events.rows(800)
     pq.write_table(pa.table(rows), events.folder / "00000.parquet")
     run = begin(config_of(tmp_path))

@@ -1,6 +1,8 @@
 """The repository: what it sees, what it refuses to see, and that nothing committed is ever lost."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.package import whole_files
+from freshet_serving.processor.repository import model_repository
 from freshet_serving.processor.repository.model_repository import Repository, check_name
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import write_package
@@ -216,7 +219,7 @@ def test_labels_round_trip(root):
     assert Repository(root).labels("small") == Repository(root).labels("nobody") == {}
     Repository(root).keep_labels("small", {"stable": 1, "canary": 2})
     assert Repository(root).labels("small") == {"stable": 1, "canary": 2}
-    Repository(root).keep_labels("small", {"stable": 3})
+    assert Repository(root).keep_labels("small", {"stable": 3, "canary": None, "old": None}) == {"stable": 3}
     assert Repository(root).labels("small") == {"stable": 3}
     assert files_below(root / "small").keys() == {"labels.json", "1/model.json"}
 
@@ -239,6 +242,26 @@ def test_malformed_labels_file_means_no_labels(root, content):
     make_version(root)
     (root / "small" / "labels.json").write_bytes(content)
     assert Repository(root).labels("small") == {}
+
+
+def test_servers_that_change_labels_at_once_lose_none(root):
+    make_version(root)
+    names = [[f"{server}-{n}" for n in range(20)] for server in range(4)]
+
+    def change(mine):
+        repository = Repository(root)
+        for name in mine:
+            repository.keep_labels("small", {name: 1})
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(change, names))
+    assert Repository(root).labels("small").keys() == set(chain(*names))
+
+
+def test_labels_change_where_folders_cannot_be_locked(root, monkeypatch):
+    make_version(root)
+    monkeypatch.setattr(model_repository.fcntl, "flock", no_space)
+    assert Repository(root).keep_labels("small", {"a": 1}) == Repository(root).labels("small") == {"a": 1}
 
 
 def test_temporarily_unreadable_repository_is_not_treated_as_empty(root):

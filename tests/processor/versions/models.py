@@ -3,6 +3,7 @@
 import numpy as np
 
 from freshet_serving.processor.clock import SystemClock
+from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.keyring import NO_KEYS
 from freshet_serving.processor.repository.model_repository import Repository
@@ -28,6 +29,15 @@ def open_model(root, undo_depth=4, keyring=NO_KEYS, policy=AT_ONCE, clock=None, 
     served = ServedModel("small", repository, load, connect, clock or SystemClock(), policy=policy, scratch=scratch)
     served.poll()
     return served
+
+
+def open_with(root, **policy):
+    """The model under a policy, loaded."""
+    return open_model(root, policy=ModelPolicy.parse({"bake_s": 0, **policy}, "model.small"))
+
+
+def refuse_to_write(*_):
+    raise NotReady("the repository cannot be written")
 
 
 def deltas_folder(root, version=1):

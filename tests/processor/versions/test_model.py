@@ -7,16 +7,23 @@ import threading
 import pytest
 
 from freshet_serving.processor.clock import FakeClock, SystemClock
-from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, NotFound, NotReady
+from freshet_serving.processor.errors import Corrupt, NotFound, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.model import ServedModel
-from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.versions.version_selection import FIRST_WAIT_S
-from tests.processor.versions.models import AT_ONCE, USERS, assert_serves, open_model, publish
+from tests.processor.versions.models import (
+    AT_ONCE,
+    USERS,
+    assert_serves,
+    open_model,
+    open_with,
+    publish,
+    refuse_to_write,
+)
 from tests.support.descriptors import few_descriptors
 from tests.support.extensions import needs
 from tests.support.leases import unleased
@@ -167,121 +174,6 @@ def test_unloaded_version_is_reloaded_only_on_request(root):
     assert model.pick().generation == Generation(2, 0)
 
 
-def test_label_survives_a_restart_and_keeps_its_version_loaded(root):
-    model = open_model(root)
-    model.set_label("stable", 1)
-    write_package(root, 2, users=USERS)
-    model.poll()
-    for opened in (model, open_model(root)):
-        assert sorted(opened.routes.served) == [1, 2]
-        assert opened.routes.labels == {"stable": 1}
-        assert opened.pick(label="stable").generation == Generation(1, 0)
-        assert opened.pick().generation == Generation(2, 0)
-
-
-def test_label_loads_the_old_version_that_it_names(root):
-    write_package(root, 2, users=USERS)
-    publish(root, 1, [3], tag=9)
-    model = open_model(root)
-    model.set_label("previous", 1)
-    assert_serves(model, "1.1", {3: 9}, version=1)
-
-
-def test_labelled_version_cannot_be_unloaded_until_its_label_moves(root):
-    model = open_model(root)
-    model.set_label("stable", 1)
-    model.set_label("canary", 1)
-    write_package(root, 2, users=USERS)
-    model.poll()
-    with pytest.raises(Conflict, match="version 1 is held by label canary, stable; move or remove the label first"):
-        model.unload(1)
-    model.set_label("stable", 2)
-    model.set_label("canary", 2)
-    assert model.poll() == ["small version 1 unloaded"]
-    assert model.pick(label="canary").generation == Generation(2, 0)
-
-
-def test_removed_label_unloads_its_version_also_after_a_restart(root):
-    model = open_model(root)
-    model.set_label("stable", 1)
-    model.set_label("current", 1)
-    write_package(root, 2, users=USERS)
-    model.poll()
-    model.remove_label("stable")
-    assert model.poll() == [], "another label keeps the version"
-    model.remove_label("current")
-    with pytest.raises(NotFound, match="label 'current' of model 'small' is not set"):
-        model.pick(label="current")
-    assert model.poll() == ["small version 1 unloaded"]
-    reopened = open_model(root)
-    assert (reopened.routes.labels, list(reopened.routes.served)) == ({}, [2])
-
-
-def test_removing_an_unknown_label_names_the_labels_that_are_set(root):
-    model = open_model(root)
-    with pytest.raises(NotFound, match=r"^label 'stable' of model 'small' is not set; it has no label$"):
-        model.remove_label("stable")
-    model.set_label("stable", 1)
-    model.set_label("canary", 1)
-    with pytest.raises(NotFound, match=r"did you mean 'stable'\?\); it has labels canary, stable$"):
-        model.remove_label("stabl")
-
-
-@needs("trials")
-def test_label_that_receives_requests_is_not_removed(three):
-    model = open_with(three, split={"stable": 0, "canary": 5, "old": 0}, shadow="next")
-    for label in ("stable", "canary", "old", "next"):
-        model.set_label(label, 2)
-    for label, named in (("stable", "split"), ("canary", "split"), ("next", "shadow")):
-        with pytest.raises(Conflict, match=f"'{label}' receives requests by policy.{named}; change the policy first"):
-            model.remove_label(label)
-    model.remove_label("old")
-    model.set_policy({"split": {"stable": 1}, "shadow": ""})
-    model.remove_label("canary")
-    model.remove_label("next")
-    assert model.routes.labels == {"stable": 2}
-
-
-def test_configured_label_is_not_removed(three):
-    model = open_with(three, labels={"stable": 2})
-    model.set_label("stable", 1)
-    model.set_label("old", 1)
-    with pytest.raises(Conflict, match="label 'stable' is set in the server's configuration; remove it there"):
-        model.remove_label("stable")
-    model.remove_label("old")
-    assert model.routes.labels == {"stable": 1}
-    assert open_with(three, labels={"stable": 2}).routes.labels == {"stable": 1}
-
-
-def test_label_that_cannot_be_removed_stays(root, monkeypatch):
-    model = open_model(root)
-    model.set_label("stable", 1)
-    monkeypatch.setattr(model._repository, "keep_labels", refuse_to_write)
-    with pytest.raises(NotReady):
-        model.remove_label("stable")
-    assert model.pick(label="stable").generation == Generation(1, 0)
-
-
-def refuse_to_write(*_):
-    raise NotReady("the repository cannot be written")
-
-
-def test_label_that_cannot_be_set_changes_nothing(root, monkeypatch):
-    model = open_model(root)
-    for label in ("", "a/b", "..", "a" * 129):
-        with pytest.raises(BadInput, match="label: expected a name of letters"):
-            model.set_label(label, 1)
-    with pytest.raises(NotFound, match="version 7"):
-        model.set_label("stable", 7)
-
-    monkeypatch.setattr(model._repository, "keep_labels", refuse_to_write)
-    with pytest.raises(NotReady):
-        model.set_label("stable", 1)
-    assert model.routes.labels == {}
-    with pytest.raises(NotFound, match="label 'stable' of model 'small' is not set"):
-        model.pick(label="stable")
-
-
 class Absent(Replica):
     """Replicas that are not there for a while, as when every worker process is being replaced."""
 
@@ -332,11 +224,6 @@ def test_version_published_while_folders_are_unlistable_is_served_later(root):
                 model.poll()
         assert str(model.pick().generation) == "1.0"
     assert "small 2.0 loaded" in model.poll()
-
-
-def open_with(root, **policy):
-    """The model under a policy, loaded."""
-    return open_model(root, policy=ModelPolicy.parse({"bake_s": 0, **policy}, "model.small"))
 
 
 @pytest.fixture

@@ -232,3 +232,29 @@ def test_name_that_is_filled_or_deleted_is_forgotten():
     assert names.due("abc") == ["a", "b", "c"]
     assert names.due("c") == ["c"]
     assert names.due("bc") == ["b", "c"]
+
+
+def test_labels_put_during_a_listing_are_not_undone_by_it(bucket, trainer, server, monkeypatch):
+    """Those of a first PUT, and those of the next: what the listing has read by then is old."""
+    server.load()
+    server.beat(40.0)
+    listing, folder, get = server.mirror.listing, bucket.folder, bucket.get
+
+    def then_put(read, labels):
+        def act(*arguments):
+            answer = read(*arguments)
+            monkeypatch.undo()
+            server.repository.keep_labels("small", labels)
+            return answer
+
+        return act
+
+    monkeypatch.setattr(bucket, "folder", then_put(folder, {"stable": 1}))
+    listing.versions("small")
+    assert server.repository.labels("small") == {"stable": 1}
+    bucket.objects["small/labels.json"] += b" "
+    monkeypatch.setattr(bucket, "get", then_put(get, {"canary": 1}))
+    listing.kept("small/labels.json")
+    assert server.repository.labels("small") == {"stable": 1, "canary": 1}
+    server.beat(40.0)
+    assert server.repository.labels("small") == {"stable": 1, "canary": 1}

@@ -97,6 +97,15 @@ def test_labels_arrive_with_the_hint_and_are_stored_remotely_first(bucket, train
     assert server.repository.labels("small") == {"stable": 1}
 
 
+def test_change_of_labels_reads_the_store_first(bucket, trainer, server, tmp_path):
+    server.load()
+    server.beat()
+    other = opened(bucket, tmp_path / "other")
+    other.keep_labels("small", {"stable": 1, "old": 1})
+    assert server.repository.keep_labels("small", {"canary": 1, "old": None}) == {"stable": 1, "canary": 1}
+    assert other.labels("small") == {"stable": 1, "canary": 1}
+
+
 def test_full_mirror_evicts_unneeded_files(bucket, trainer, server, tmp_path, caplog):
     publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
     server.load(1)
