@@ -122,7 +122,8 @@ def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 def _within(spec: Input, values: NDArray[Any], declared_dtype: np.dtype[Any]) -> NDArray[Any]:
     if spec.dtype == "int64" and declared_dtype != np.int64 and values.dtype != declared_dtype and len(values):
         low, high = span(declared_dtype)
-        if values.min() < low or values.max() > high:
+        # As Python's integers: numpy compares a boolean with none above 63 bits.
+        if int(values.min()) < low or int(values.max()) > high:
             _refuse(spec, values, (values >= low) & (values <= high))
     return values
 

@@ -125,6 +125,15 @@ def test_lossy_conversions_are_refused_by_name(changed, told):
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("model", NUMBERS)
+@pytest.mark.parametrize("sent", NUMBERS)
+def test_every_type_holds_zero_and_one_of_every_other(model, sent):
+    spec = Input("x", "float32" if model.dtype.kind == "f" else "int64", declared=model.name)
+    if takes(spec, sent):
+        assert converted(spec, np.array([0, 1], sent.dtype)).tolist() == [0, 1]
+        assert not len(converted(spec, np.array([], sent.dtype)))
+
+
 def test_integers_become_floats_up_to_two_to_the_24th():
     spec = Input("weight", "float32")
     for number in (2**24, -(2**24)):
