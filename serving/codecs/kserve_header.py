@@ -11,7 +11,6 @@ Strings use KServe's BYTES layout: a 4-byte little-endian length before each ele
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -402,19 +401,17 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
         raise BadInput(f"{where}.data: expected {count} values, got {len(flat)}")
     if datatype == "BYTES":
         return Strings.of(flat if typed else strings(spec, flat))
-    sent, model = BY_DATATYPE[datatype], declared(spec)
+    sent = BY_DATATYPE[datatype]
     if typed:
         return converted(spec, narrowed(spec.name, flat, sent))
     assert sent.dtype is not None, "numbers"
-    assert model.dtype is not None, "numbers"
-    if spec.dtype == "float32" and sent.dtype.kind != "f":
-        whole = numbers(Input(spec.name, "int64", declared=sent.name), flat)
-        # Rounded, as other numbers of JSON are.
-        return (whole.view(np.uint64) if sent.name == "uint64" else whole).astype(np.float32)
-    # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
-    if spec.dtype == "int64" and sent is not model and np.can_cast(sent.dtype, model.dtype):
-        spec = replace(spec, declared=sent.name)
-    return numbers(spec, flat)
+    if sent.dtype.kind == "f" or sent is declared(spec):
+        return numbers(spec, flat)
+    # Values have to fit the type that the request names, as they do in binary.
+    whole = numbers(Input(spec.name, "int64", declared=sent.name), flat)
+    array = whole.view(np.uint64) if sent.name == "uint64" else whole.astype(sent.dtype)
+    # For floats they are rounded, as other numbers of JSON are.
+    return array.astype(np.float32) if spec.dtype == "float32" else converted(spec, array)
 
 
 def _matrix(shape: Any, where: str) -> tuple[int, int]:

@@ -176,9 +176,11 @@ def test_kserve_refuses_an_int64_that_exceeds_int32():
     ("datatype", "value", "told"),
     [("UINT8", 300, "DT_UINT8 holds, got 300"), ("INT8", -129, "DT_INT8 holds, got -129"), ("BOOL", 2, "DT_BOOL")],
 )
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
-def test_kserve_refuses_json_beyond_the_type_that_it_names(dtype, datatype, value, told):
-    manifest = make_manifest([Input("hour", dtype)])
+@pytest.mark.parametrize(
+    ("dtype", "declared"), [("int64", ""), ("int64", "uint32"), ("int64", "uint64"), ("float32", "")]
+)
+def test_kserve_refuses_json_beyond_the_type_that_it_names(dtype, declared, datatype, value, told):
+    manifest = make_manifest([Input("hour", dtype, declared=declared)])
 
     def decode(number):
         tensor = {"name": "hour", "datatype": datatype, "shape": [1], "data": [number]}
@@ -205,6 +207,17 @@ def test_kserve_refuses_contents_beyond_the_type_that_they_name(name):
     contents[1] = high + 1
     with pytest.raises(BadInput, match=rf"hour: expected values that {kind.dt} holds, got {high + 1} \(value 1\)"):
         decode()
+
+
+@pytest.mark.parametrize("declared", ["uint32", "uint64"])
+def test_kserve_refuses_json_beyond_a_signed_type_for_an_unsigned_input(declared):
+    manifest = make_manifest([Input("hour", "int64", declared=declared)])
+    tensor = {"name": "hour", "datatype": "INT8", "shape": [1], "data": [300]}
+    with pytest.raises(BadInput, match="hour: expected values that DT_INT8 holds, got 300"):
+        kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)
+    tensor["data"] = [-1]
+    with pytest.raises(BadInput, match=r"hour: expected values that DT_UINT(32|64) holds, got -1"):
+        kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)
 
 
 def test_whole_numbers_and_booleans_of_kserve_json_may_fill_floats():
