@@ -47,7 +47,7 @@ def test_feature_named_only_in_the_context_has_one_row():
     assert overridden["ids"].tolist() == [[5, 2], [1, 2]]
 
 
-def test_features_of_the_context_that_no_input_reads_cost_nothing_for_each_example():
+def test_unread_features_of_a_context_cost_nothing_for_each_example():
     context = {"user": 1, "item": 2} | {f"other{n}": 0 for n in range(2000)}
     given = examples.of_json([{"x": [0, 1]}] * 2000, context)
     tracemalloc.start()

@@ -210,7 +210,7 @@ def test_kserve_refuses_contents_beyond_the_type_that_they_name(name):
 
 
 @pytest.mark.parametrize("declared", ["uint32", "uint64"])
-def test_kserve_refuses_json_beyond_a_signed_type_for_an_unsigned_input(declared):
+def test_kserve_refuses_json_beyond_a_signed_type_for_unsigned_inputs(declared):
     manifest = make_manifest([Input("hour", "int64", declared=declared)])
     tensor = {"name": "hour", "datatype": "INT8", "shape": [1], "data": [300]}
     with pytest.raises(BadInput, match="hour: expected values that DT_INT8 holds, got 300"):

@@ -72,7 +72,7 @@ def test_values_in_the_field_of_another_type_are_refused():
 
 
 @pytest.mark.parametrize(("dtype", "low", "high"), [(4, 0, 255), (5, -(2**15), 2**15 - 1), (6, -128, 127)])
-def test_number_beyond_the_narrow_type_that_a_tensor_names_is_refused(dtype, low, high):
+def test_number_beyond_the_narrow_type_of_its_tensor_is_refused(dtype, low, high):
     made = predict_request(
         ("user", DT_INT64, [2], b""), ("price", DT_FLOAT, [1], [1]), ("city", DT_STRING, [1], [b"a"])
     )

@@ -89,7 +89,7 @@ DEEP = "[" * 1020 + "1" + "]" * 1020, '{"a":' * 1020 + "1" + "}" * 1020
 
 
 @pytest.mark.parametrize("column", ['["u","v"]', '[["u"],["v"]]', *(f"[{deep},{deep}]" for deep in DEEP)])
-def test_column_of_other_ids_is_refused_however_deeply_it_is_nested(column):
+def test_column_of_other_ids_is_refused_however_deeply_nested(column):
     refused = "sequence_id: expected (one value|the same in every row): a request is about one user"
     first, second = orjson.loads(column)
     rows = [{"sequence_id": first}, {"sequence_id": second}]
