@@ -169,6 +169,8 @@ def json_kind(value: Any) -> str:
 
 MAX_NAMES = 10_000
 """Names beyond these are not compared: a folder may hold millions."""
+MAX_NAME_LENGTH = 256
+"""Characters of a name that others are near to: a file's name has no more, a client's may have millions."""
 
 
 _BODIES = "twice max_body_bytes, at least 128 MiB"
@@ -211,6 +213,9 @@ ENDED = {
 
 def nearest(name: str, names: Collection[str]) -> str:
     """Return a hint for an unknown name: ' (did you mean ...?)', or ''."""
+    if len(name) > MAX_NAME_LENGTH:
+        # difflib would take a third of a second and 50 MB for each million of its characters.
+        return ""
     close = difflib.get_close_matches(name, list(names)[:MAX_NAMES], n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

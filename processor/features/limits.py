@@ -88,13 +88,13 @@ DEFAULTS = RequestLimits()
 class RequestSize:
     """The size of one request, as far as its shapes are known: one object per request, updated with each input."""
 
-    __slots__ = ("_broadcast", "_ids", "_limits", "_rows")
+    __slots__ = ("_broadcast", "_ids", "_limits", "_repeated_nbytes", "_rows")
 
     def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._rows = 1
         # Ids of inputs with many rows, and of inputs with one row.
-        self._ids = self._broadcast = 0
+        self._ids = self._broadcast = self._repeated_nbytes = 0
 
     def add_rows(self, rows: int, where: str) -> None:
         """Count an input, named `where` in messages, by its rows alone; raise TooLarge for too many rows."""
@@ -122,3 +122,16 @@ class RequestSize:
             if times > 1 and self._broadcast:
                 count += f", {self._broadcast} of them in one row for {self._rows} rows, counted {times} times"
             raise TooLarge(f"max_ids: {expected}, got {count}; ask for fewer at once")
+
+    def repeat(self, name: str, times: int, nbytes: int) -> None:
+        """Count `nbytes` of values that a request has once and that are copied `times` times for the input `name`.
+
+        A few bytes could otherwise demand any amount of memory. Raises TooLarge beyond max_body_bytes in total.
+        """
+        self._repeated_nbytes += times * nbytes
+        most = self._limits.max_body_bytes
+        if self._repeated_nbytes > most:
+            raise TooLarge(
+                f"max_body_bytes: expected at most {most} bytes of repeated values, got {self._repeated_nbytes} with "
+                f"{name}; send them once for each row"
+            )

@@ -156,17 +156,24 @@ def _column(
     context: Example,
     extent: RequestSize | None,
 ) -> Column:
-    rows = [context] if shared else [{**context, **e} for e in examples] if context else examples
+    rows = [context] if shared else examples
+    # Of the context only these are read for every row: it may have any number of others.
+    common = [(source, context.get(source, ())) for source in sources]
     if extent is not None:
-        ids = sum(len(row.get(spec.name, ())) for row in rows) if spec.ragged else len(rows) * (spec.columns or 1)
+        ids = len(rows) * (spec.columns or 1)
+        if spec.ragged:
+            ids = sum(len(row.get(spec.name, common[0][1])) for row in rows)
         extent.add(spec, len(rows), ids)
+        for source, values in common:
+            if values and not shared:
+                extent.repeat(spec.name, sum(source not in row for row in rows), _nbytes(values))
     if spec.ragged:
-        return _ragged(spec, rows)
+        return _ragged(spec, rows, common[0][1])
     width = (spec.columns or 1) // len(sources)
     flat: list[Any] = []
     for row in rows:
-        for source in sources:
-            values = row.get(source, ())
+        for source, shared_values in common:
+            values = row.get(source, shared_values)
             _check(spec, source, values)
             if len(values) != width:
                 raise BadInput(
@@ -184,15 +191,20 @@ def _column(
     return array.reshape(-1, spec.columns) if spec.columns else array
 
 
-def _ragged(spec: Input, rows: Sequence[Example]) -> Ragged:
+def _ragged(spec: Input, rows: Sequence[Example], shared_values: Values) -> Ragged:
     flat: list[Any] = []
     splits = np.zeros(len(rows) + 1, np.int64)
     for at, row in enumerate(rows):
-        values = row.get(spec.name, ())
+        values = row.get(spec.name, shared_values)
         _check(spec, spec.name, values)
         flat += _carried(spec, values)
         splits[at + 1] = len(flat)
     return Ragged(Strings.of(flat) if spec.dtype == "string" else numbers(spec, flat), splits)
+
+
+def _nbytes(values: Values) -> int:
+    """Return about how many bytes a copy of the values takes."""
+    return 8 * len(values) + sum(len(value) for value in values if type(value) is bytes)
 
 
 def _carried(spec: Input, values: Values) -> Values:

@@ -160,7 +160,8 @@ def numbers(spec: Input, flat: list[Any], plain: bool = False) -> NDArray[Any]:
         raise _type_error(spec, flat, (int, float))
     try:
         wide = np.array(flat, np.float64)
-        if len(wide) and max(wide.max(), -wide.min()) in (NOT_A_NUMBER, INFINITE):
+        # Nulls are NaN by now, which fmax() passes over.
+        if len(wide) and np.fmax.reduce(np.abs(wide)) in (NOT_A_NUMBER, INFINITE):
             for number, meant in MEANT.items():
                 wide[wide == number] = meant
         with np.errstate(over="raise"):

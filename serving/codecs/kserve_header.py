@@ -11,7 +11,6 @@ Strings use KServe's BYTES layout: a 4-byte little-endian length before each ele
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -33,6 +32,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     declared,
     fits,
     names_of_outputs,
+    narrowed,
     row_of,
     takes,
 )
@@ -107,10 +107,9 @@ class TensorHeader(NamedTuple):
 
 
 class TypedContents(NamedTuple):
-    """Contents of a typed message, not yet checked: numbers of a type, or strings without."""
+    """Contents of a typed message, not yet checked: numbers, or strings."""
 
     values: Sequence[Any]
-    dtype: type | None
 
 
 class InferHeader(NamedTuple):
@@ -400,25 +399,19 @@ def _values(data: Any, spec: Input, count: int, datatype: str, where: str) -> An
     flat = data.values if typed else _flat(data, where, len(row_of(spec)))
     if len(flat) != count:
         raise BadInput(f"{where}.data: expected {count} values, got {len(flat)}")
-    if typed:
-        return Strings.of(flat) if data.dtype is None else _typed(spec, flat, data.dtype)
     if datatype == "BYTES":
-        return Strings.of(strings(spec, flat))
-    if spec.dtype == "int64" and datatype != (model := declared(spec)).datatype:
-        sent = BY_DATATYPE[datatype]
-        assert sent.dtype is not None, "numbers"
-        assert model.dtype is not None, "numbers"
-        # Values have to fit the type that the request names where it is the smaller one, as they do in binary.
-        if np.can_cast(sent.dtype, model.dtype):
-            spec = replace(spec, declared=sent.name)
-    return numbers(spec, flat)
-
-
-def _typed(spec: Input, values: Sequence[Any], dtype: type) -> NDArray[Any]:
-    try:
-        return converted(spec, np.array(values, dtype))
-    except OverflowError:
-        raise BadInput(f"{spec.name}: expected values of {np.dtype(dtype).name}, got one beyond") from None
+        return Strings.of(flat if typed else strings(spec, flat))
+    sent = BY_DATATYPE[datatype]
+    if typed:
+        return converted(spec, narrowed(spec.name, flat, sent))
+    assert sent.dtype is not None, "numbers"
+    if sent.dtype.kind == "f" or sent is declared(spec):
+        return numbers(spec, flat)
+    # Values have to fit the type that the request names, as they do in binary.
+    whole = numbers(Input(spec.name, "int64", declared=sent.name), flat)
+    array = whole.view(np.uint64) if sent.name == "uint64" else whole.astype(sent.dtype)
+    # For floats they are rounded, as other numbers of JSON are.
+    return array.astype(np.float32) if spec.dtype == "float32" else converted(spec, array)
 
 
 def _matrix(shape: Any, where: str) -> tuple[int, int]:

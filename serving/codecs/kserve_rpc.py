@@ -35,7 +35,7 @@ from freshet_serving.serving.codecs.tensor_types import ALL, datatype_of, raw_va
 from freshet_serving.serving.codecs.wire import show
 
 RAW_INPUT_CONTENTS = 7
-CONTENTS = {t.datatype: (t.contents, None if t.dtype is None else t.dtype.type) for t in ALL if t.contents}
+CONTENTS = {t.datatype: t.contents for t in ALL if t.contents}
 # Parameters that are read, of a request, its inputs and its outputs. gRPC has no binary_data_output or binary_data.
 PARAMETERS = (
     "priority", "timeout", "classification", "binary_data_size",
@@ -169,14 +169,14 @@ def _document(request: Any, raw: list[bytes], most: int, most_outputs: int) -> d
 
 def _typed(tensor: Any) -> Any:
     """Return the contents field that the datatype names; raise BadInput if another field is set."""
-    name, dtype = CONTENTS.get(tensor.datatype, ("", None))
+    name = CONTENTS.get(tensor.datatype, "")
     set_fields = [field.name for field, _ in tensor.contents.ListFields()]
     if set_fields and set_fields != [name]:
         where = f"inputs[{tensor.name[:64]}].contents"
         raise BadInput(f"{where}: expected {name or 'raw_input_contents'}, got {', '.join(set_fields)}")
     if not name:
         return []
-    return TypedContents(getattr(tensor.contents, name), dtype)
+    return TypedContents(getattr(tensor.contents, name))
 
 
 def encode(

@@ -99,6 +99,17 @@ def converted(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     return _within(spec, values, declared_dtype).astype(ours, copy=False)
 
 
+def narrowed(name: str, values: Any, sent: TensorType) -> NDArray[Any]:
+    """Return the numbers of a message's field in the type that they are sent as; raise BadInput for one beyond it.
+
+    Messages have no field for integers below 32 bits, and numpy wraps what it reads from a wider one.
+    """
+    assert sent.dtype is not None, "numbers"
+    if sent.dtype.kind not in "iu" or sent.dtype.itemsize == 8:
+        return np.array(values, sent.dtype)
+    return within(Input(name, "int64", declared=sent.name), np.array(values, np.int64)).astype(sent.dtype)
+
+
 def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
     """Return int64 or float32 values unchanged, if the model's declared type can hold them; else raise BadInput.
 
@@ -111,7 +122,8 @@ def within(spec: Input, values: NDArray[Any]) -> NDArray[Any]:
 def _within(spec: Input, values: NDArray[Any], declared_dtype: np.dtype[Any]) -> NDArray[Any]:
     if spec.dtype == "int64" and declared_dtype != np.int64 and values.dtype != declared_dtype and len(values):
         low, high = span(declared_dtype)
-        if values.min() < low or values.max() > high:
+        # As Python's integers: numpy compares a boolean with none above 63 bits.
+        if int(values.min()) < low or int(values.max()) > high:
             _refuse(spec, values, (values >= low) & (values <= high))
     return values
 

@@ -96,9 +96,11 @@ def _decode(
         raise BadInput("Missing 'inputs' or 'instances' key")
     sent = document["inputs"]
     inputs = _columns(sent, manifest, plain, extent)
-    ignored = _ignored(manifest.by_input(sent), inputs) if type(sent) is dict and len(sent) > len(inputs) else b""
+    by_input = manifest.by_input(sent) if type(sent) is dict else dict.fromkeys(inputs, sent)
+    ignored = _ignored(by_input, inputs) if len(by_input) > len(inputs) else b""
     flat = NONE if manifest.plain else flat_outputs(manifest, signature)
-    if flat and any(list in map(type, values) for values in (sent.values() if type(sent) is dict else [sent])):
+    # Inputs that are ignored may hold anything.
+    if flat and any(list in map(type, by_input[name]) for name in inputs):
         flat = NONE
     return inputs, PredictOptions(False, timeout_s, ignored=ignored, signature=signature, flat=flat)
 

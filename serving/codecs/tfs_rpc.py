@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from freshet_serving.processor.columns import Column, ColumnLayout, PackedColumns, Ragged, Strings
-from freshet_serving.processor.errors import BadInput, TooLarge, first_of
+from freshet_serving.processor.errors import BadInput, first_of
 from freshet_serving.processor.features.limits import DEFAULTS, RequestLimits, RequestSize
 from freshet_serving.processor.features.message_tree import MessageTree
 from freshet_serving.processor.features.sequences import unpadded
@@ -43,6 +43,7 @@ from freshet_serving.serving.codecs.tensor_types import (
     fits,
     flat_outputs,
     names_of_outputs,
+    narrowed,
     row_of,
     takes,
     type_of,
@@ -109,8 +110,8 @@ class PredictDecoder:
         tensors = _renamed(tensors, manifest)
         _check_names(tensors, manifest)
         _check_outputs(self.params.outputs, names_of_outputs(manifest, self.params.signature))
-        filling, lists = PaddedExtent(limits), list_tensors(manifest)
-        inputs = {spec.name: _column(spec, tensors, filling, lists) for spec in manifest.expected_inputs(tensors)}
+        extent, lists = RequestSize(limits), list_tensors(manifest)
+        inputs = {spec.name: _column(spec, tensors, extent, lists) for spec in manifest.expected_inputs(tensors)}
         ranks = {len(tensors[name].tensor_shape.dim) for name in inputs}
         self.scalar = bool(ranks) and not any(ranks)
         if max(ranks, default=0) <= 1:
@@ -157,22 +158,6 @@ class PredictDecoder:
                 if at is not None and name in contents:
                     placeholders[name] = Placeholder(at, contents[name])
         self._templates.learn(data, self.params, manifest, places, placeholders)
-
-
-class PaddedExtent(RequestSize):
-    """The extent of a request whose tensors may be padded: a few bytes could otherwise demand any amount of memory."""
-
-    __slots__ = ("_most", "_nbytes")
-
-    def __init__(self, limits: RequestLimits) -> None:
-        super().__init__(limits)
-        self._most, self._nbytes = limits.max_body_bytes, 0
-
-    def fill(self, name: str, values: int, nbytes: int) -> None:
-        """Account for padding by `values` values of `nbytes` each; raise TooLarge beyond max_body_bytes in total."""
-        self._nbytes += values * nbytes
-        if self._nbytes > self._most:
-            raise TooLarge(f"{name}: {values} values are too many to pad (max_body_bytes: {self._most})")
 
 
 def _without_user_call(
@@ -237,11 +222,11 @@ def _check_outputs(outputs: Sequence[str], names: Collection[str]) -> None:
         raise BadInput(f"duplicate output tensor alias: {show(first_of(n for n in outputs if outputs.count(n) > 1))}")
 
 
-def _column(spec: Input, tensors: Mapping[str, Any], filling: PaddedExtent, lists: ListTensors) -> Column:
+def _column(spec: Input, tensors: Mapping[str, Any], extent: RequestSize, lists: ListTensors) -> Column:
     tensor = tensors[spec.name]
     shape = _shape(tensor, spec)
     if not spec.ragged:
-        return _plain(tensor, spec, shape, filling)
+        return _plain(tensor, spec, shape, extent)
     beside = lists.specs[lists.beside(spec.name, tensors)]
     if beside.name in tensors:
         padded = beside.name.endswith(LENGTHS)
@@ -250,27 +235,27 @@ def _column(spec: Input, tensors: Mapping[str, Any], filling: PaddedExtent, list
                 f"{spec.name}: expected shape {'[n,L]' if padded else '[total]'} beside {beside.name}, got {shape}"
             )
         counted = _shape(tensors[beside.name], beside)
-        filling.add_rows(math.prod(counted) - (not padded), beside.name)
-        splits = _values(tensors[beside.name], beside, _rows(beside, counted), filling)
-        filling.add(spec, 0, math.prod(shape))
+        extent.add_rows(math.prod(counted) - (not padded), beside.name)
+        splits = _values(tensors[beside.name], beside, _rows(beside, counted), extent)
+        extent.add(spec, 0, math.prod(shape))
         if padded:
             assert isinstance(splits, np.ndarray), "ints"
             if len(splits) != shape[0]:
                 raise BadInput(f"{spec.name}: expected {len(splits)} rows, as {beside.name} has, got {shape[0]}")
-            return unpadded(_values(tensor, spec, math.prod(shape), filling), shape[1], splits, beside.name)
+            return unpadded(_values(tensor, spec, math.prod(shape), extent), shape[1], splits, beside.name)
     else:
         if len(shape) != 2:
             raise BadInput(f"{spec.name}: expected shape [n,k], or [total] and {spec.name}{ROW_SPLITS}, got {shape}")
-        filling.add(spec, shape[0], math.prod(shape))
+        extent.add(spec, shape[0], math.prod(shape))
         splits = np.arange(shape[0] + 1, dtype=np.int64) * shape[1]
     assert isinstance(splits, np.ndarray), "ints"
-    return Ragged(_values(tensor, spec, math.prod(shape), filling), splits)
+    return Ragged(_values(tensor, spec, math.prod(shape), extent), splits)
 
 
-def _plain(tensor: Any, spec: Input, shape: list[int], filling: PaddedExtent) -> NDArray[Any] | Strings:
+def _plain(tensor: Any, spec: Input, shape: list[int], extent: RequestSize) -> NDArray[Any] | Strings:
     rows = _rows(spec, shape)
-    filling.add(spec, rows, math.prod(shape))
-    values = _values(tensor, spec, math.prod(shape), filling)
+    extent.add(spec, rows, math.prod(shape))
+    values = _values(tensor, spec, math.prod(shape), extent)
     return values.reshape(rows, spec.columns) if spec.columns and not isinstance(values, Strings) else values
 
 
@@ -297,7 +282,7 @@ def _shape(tensor: Any, spec: Input) -> list[int]:
     return shape
 
 
-def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDArray[Any] | Strings:
+def _values(tensor: Any, spec: Input, count: int, extent: RequestSize) -> NDArray[Any] | Strings:
     name, sent = spec.name, BY_NUMBER[tensor.dtype]
     content, values = tensor.tensor_content, getattr(tensor, sent.field)
     if content:
@@ -309,25 +294,34 @@ def _values(tensor: Any, spec: Input, count: int, filling: PaddedExtent) -> NDAr
             raise BadInput(f"{name}: expected {expected} bytes of tensor_content, got {lengths}")
         return converted(spec, np.frombuffer(content, sent.dtype))
     lacking = count - len(values)
+    if lacking and not len(values):
+        _check_empty(tensor, sent.field, name)
     if lacking < 0:
         raise BadInput(f"{name}: expected {count} values, got {len(values)}")
     if sent.dtype is None:
         last = values[-1] if values else b""
-        filling.fill(name, lacking, 8 + len(last))
+        extent.repeat(name, lacking, 8 + len(last))
         return Strings.of([*values, *[last] * lacking] if lacking else values)
-    array = _number_array(values, sent)
+    array = _number_array(name, values, sent)
     if lacking:
-        filling.fill(name, lacking, array.itemsize)
+        extent.repeat(name, lacking, array.itemsize)
         last = array[-1] if len(array) else 0
         array = np.concatenate([array, np.full(lacking, last, array.dtype)])
     return converted(spec, array)
 
 
-def _number_array(values: Any, sent: TensorType) -> NDArray[Any]:
-    """Return the values of a tensor's field in its type: narrow integers are stored as int32, halves as their bits."""
+def _check_empty(tensor: Any, expected: str, name: str) -> None:
+    """Raise BadInput if a tensor whose own field is empty has its values in that of another type."""
+    fields_set = [field.name for field, _ in tensor.ListFields() if field.name.endswith("_val")]
+    if fields_set:
+        raise BadInput(f"{name}: expected {expected} or tensor_content, got {fields_set[0]}")
+
+
+def _number_array(name: str, values: Any, sent: TensorType) -> NDArray[Any]:
+    """Return the values of a tensor's field in its type; halves are stored as their bits."""
     if sent.name == "float16":
         return (np.array(values, np.int64) & 0xFFFF).astype(np.uint16).view(np.float16)
-    return np.array(values, np.int64).astype(sent.dtype) if sent.field == "int_val" else np.array(values, sent.dtype)
+    return narrowed(name, values, sent)
 
 
 def encode(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from freshet_serving.processor.columns import Column
@@ -126,11 +127,13 @@ def _call(sequence_id: bytes, change: str, releases: bool, expected: int | None)
 
 
 def _only_row(value: Any, name: str) -> Any:
-    while type(value) is list:
-        if not value or any(row != value[0] for row in value):
-            raise BadInput(f"{name}: expected one value: a request is about one user")
-        value = value[0]
-    return value
+    """Return the value of a column [n] or [n, 1] of equal values, or of a row of it."""
+    rows = value if type(value) is list else [value]
+    values = list(chain.from_iterable(row if type(row) is list else [row] for row in rows))
+    # Nested ones are not compared: Python refuses to compare lists of a thousand levels.
+    if not values or any(type(v) in (list, dict) or v != values[0] for v in values):
+        raise BadInput(f"{name}: expected one value: a request is about one user")
+    return values[0]
 
 
 def _id(value: Any, where: str) -> bytes:

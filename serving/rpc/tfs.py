@@ -97,13 +97,17 @@ class TensorFlowServing:
             raise BadInput("Inference tasks must be non-empty")
         if len(request.tasks) > MAX_TASKS:
             raise TooLarge(f"tasks: expected at most {MAX_TASKS}, got {len(request.tasks)}")
-        first = tfs_rpc.predict_params(request.tasks[0].model_spec)
+        first, seen = tfs_rpc.predict_params(request.tasks[0].model_spec), set()
         for task in request.tasks:
             if task.method_name not in METHODS:
                 raise BadInput(f"Unsupported signature method_name: {show(task.method_name)}")
             params = tfs_rpc.predict_params(task.model_spec)
             if params._replace(signature="") != first._replace(signature=""):
                 raise BadInput("All ModelSpecs in a MultiInferenceRequest must access the same model name and version.")
+            # A task of a few bytes would get a reply of every row again.
+            if (key := (task.method_name, params.signature or SIGNATURE)) in seen:
+                raise BadInput(f"Duplicate evaluation of signature: {show(key[1])}")
+            seen.add(key)
         result = await self._infer([task.model_spec for task in request.tasks], request.input, exchange)
         reply = message(f"{PACKAGE}MultiInferenceResponse")()
         for task in request.tasks:

@@ -377,6 +377,7 @@ GRPC = [
     (PREDICTION, "Regress", {"input": EXAMPLES}, "INVALID_ARGUMENT", "Missing ModelSpec"),
     (PREDICTION, "Regress", {"model_spec": SPEC, "input": {"example_list": {"examples": [{}]}}}, "INVALID_ARGUMENT", "Feature: x0 (data type: DT_FLOAT) is required but could not be found."),
     (PREDICTION, "MultiInference", {"tasks": [TASK, {**TASK, "method_name": "tensorflow/serving/classify"}], "input": EXAMPLES}, "OK", None),
+    (PREDICTION, "MultiInference", {"tasks": [TASK, {**TASK, "model_spec": {**TASK["model_spec"], "signature_name": "serving_default"}}], "input": EXAMPLES}, "INVALID_ARGUMENT", "Duplicate evaluation of signature: 'serving_default'"),
     (PREDICTION, "MultiInference", {"input": EXAMPLES}, "INVALID_ARGUMENT", "Inference tasks must be non-empty"),
     (PREDICTION, "MultiInference", {"tasks": [{**TASK, "method_name": "x"}], "input": EXAMPLES}, "INVALID_ARGUMENT", "Unsupported signature method_name: 'x'"),
     (PREDICTION, "MultiInference", {"tasks": [TASK, {**TASK, "model_spec": {"name": "small"}}], "input": EXAMPLES}, "INVALID_ARGUMENT", "All ModelSpecs in a MultiInferenceRequest…"),

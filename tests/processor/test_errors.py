@@ -81,6 +81,12 @@ def test_similar_name_is_suggested_and_a_distant_one_is_not():
     assert nearest("price", ["item", "user"]) == ""
 
 
+def test_name_of_a_clients_length_is_not_compared():
+    known = "x" * 255
+    assert nearest(f"{known}y", [known]) == f" (did you mean {known!r}?)"
+    assert nearest(f"{known}yz", [known]) == ""
+
+
 def test_nearest_file_comes_from_the_same_folder(tmp_path):
     (tmp_path / "clicks.parquet").touch()
     assert nearest_file(tmp_path / "clicks.parqet") == " (did you mean 'clicks.parquet'?)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -15,6 +16,8 @@ from freshet_serving.serving.codecs.wire import SizeLimit, dump_json, header_int
 from freshet_serving.serving.http.asgi import MAX_LENGTH_HEADER
 
 MAX_JSON_NBYTES = 64 << 10
+MAX_LEVELS = 32
+"""Levels of nesting of a body: what writes a document, into the log or a message, recurses into it."""
 
 Name = Annotated[str, Path(max_length=128)]
 Version = Annotated[int, Path(gt=0, lt=2**63)]
@@ -48,7 +51,16 @@ async def read_json(request: Request, model: type[Body]) -> Body:
         document = orjson.loads(await read_whole(request, MAX_JSON_NBYTES))
     except orjson.JSONDecodeError:
         raise BadInput("body: expected a JSON object") from None
+    level = [document]
+    for _ in range(MAX_LEVELS + 1):
+        level = [value for holder in level if type(holder) in (dict, list) for value in _members(holder)]
+    if level:
+        raise BadInput(f"body: expected at most {MAX_LEVELS} levels of nesting, got more")
     return validated(document, model)
+
+
+def _members(holder: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return holder.values() if isinstance(holder, dict) else holder
 
 
 def documented(model: type[BaseModel], **others: Any) -> dict[str, Any]:

@@ -62,6 +62,14 @@ def test_row_limit_is_checked_before_anything_else_is_known():
         RequestSize(SMALL).add_rows(1001, "'instances'")
 
 
+def test_repeated_values_are_counted_over_all_inputs():
+    size = RequestSize(RequestLimits(max_body_bytes=100))
+    size.repeat("city", 10, 9)
+    size.repeat("user", 1, 10)
+    with pytest.raises(TooLarge, match="at most 100 bytes of repeated values, got 101 with user; send them once"):
+        size.repeat("user", 1, 1)
+
+
 def test_model_may_override_the_limits():
     own = SMALL.over({"max_rows": 5})
     assert (own.max_rows, own.max_ids) == (5, 100)

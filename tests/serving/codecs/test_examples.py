@@ -1,10 +1,13 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.columns import Ragged
-from freshet_serving.processor.errors import BadInput, FreshetError
+from freshet_serving.processor.errors import BadInput, FreshetError, TooLarge
+from freshet_serving.processor.features.limits import RequestLimits, RequestSize
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import Feature, Input, Output
 from freshet_serving.serving.codecs import examples
@@ -42,6 +45,37 @@ def test_feature_named_only_in_the_context_has_one_row():
     assert inputs["x"].tolist() == [[0, 1], [2, 3]]
     overridden = columns([{"user": 5, "x": [0, 1]}, {"x": [2, 3]}], {"user": 1, "item": 2})
     assert overridden["ids"].tolist() == [[5, 2], [1, 2]]
+
+
+def test_unread_features_of_a_context_cost_nothing_for_each_example():
+    context = {"user": 1, "item": 2} | {f"other{n}": 0 for n in range(2000)}
+    given = examples.of_json([{"x": [0, 1]}] * 2000, context)
+    tracemalloc.start()
+    inputs = examples.columns(*given, PACKED)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert inputs["x"].shape == (2000, 2)
+    # A dictionary of the context takes 70 kB.
+    assert most < 2000 * 1000
+
+
+def test_context_is_repeated_only_to_the_length_of_a_body():
+    limits = RequestLimits(max_body_bytes=5000)
+    given = [{"city": "a", "user": 1, "price": 2}] + [{"user": 1, "price": 2}] * 3
+    for word, accepted in (("x" * 1600, True), ("x" * 1700, False)):
+        size = RequestSize(limits)
+        read = examples.of_json(given, {"city": word}, size)
+        if accepted:
+            cities = examples.columns(*read, FLAT, size)["city"]
+            assert cities.tolist() == [b"a"] + [word.encode()] * 3
+            continue
+        expected = "max_body_bytes: expected at most 5000 bytes of repeated values, got 5124 with city;"
+        with pytest.raises(TooLarge, match=expected):
+            examples.columns(*read, FLAT, size)
+    size = RequestSize(limits)
+    read = examples.of_json([{"user": 1, "seen": [1]}, {"user": 2}], {"seen": list(range(1000))}, size)
+    with pytest.raises(TooLarge, match=r"max_body_bytes: .* got 8000 with seen"):
+        examples.columns(*read, RAGGED, size)
 
 
 def test_ragged_feature_may_be_absent():

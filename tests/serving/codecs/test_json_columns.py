@@ -93,6 +93,12 @@ def test_value_of_the_wrong_type_is_shown_as_json(value, shown):
         column(Input("ids", "int64"), [value])
 
 
+@given(st.lists(st.none() | NUMBERS, min_size=1, max_size=6))
+def test_null_may_stand_beside_nan_and_infinity(values):
+    read = column(SPECS[2], load_json(json.dumps({"x": values}).encode())["x"])
+    np.testing.assert_array_equal(read, np.float32([math.nan if v is None else v for v in values]))
+
+
 # null: what docs/reference/data.md says of a null in training data.
 
 

@@ -125,6 +125,15 @@ def test_lossy_conversions_are_refused_by_name(changed, told):
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("model", NUMBERS)
+@pytest.mark.parametrize("sent", NUMBERS)
+def test_every_type_holds_zero_and_one_of_every_other(model, sent):
+    spec = Input("x", "float32" if model.dtype.kind == "f" else "int64", declared=model.name)
+    if takes(spec, sent):
+        assert converted(spec, np.array([0, 1], sent.dtype)).tolist() == [0, 1]
+        assert not len(converted(spec, np.array([], sent.dtype)))
+
+
 def test_integers_become_floats_up_to_two_to_the_24th():
     spec = Input("weight", "float32")
     for number in (2**24, -(2**24)):
@@ -167,8 +176,11 @@ def test_kserve_refuses_an_int64_that_exceeds_int32():
     ("datatype", "value", "told"),
     [("UINT8", 300, "DT_UINT8 holds, got 300"), ("INT8", -129, "DT_INT8 holds, got -129"), ("BOOL", 2, "DT_BOOL")],
 )
-def test_kserve_refuses_json_beyond_the_type_that_it_names(datatype, value, told):
-    manifest = make_manifest([Input("hour", "int64")])
+@pytest.mark.parametrize(
+    ("dtype", "declared"), [("int64", ""), ("int64", "uint32"), ("int64", "uint64"), ("float32", "")]
+)
+def test_kserve_refuses_json_beyond_the_type_that_it_names(dtype, declared, datatype, value, told):
+    manifest = make_manifest([Input("hour", dtype, declared=declared)])
 
     def decode(number):
         tensor = {"name": "hour", "datatype": datatype, "shape": [1], "data": [number]}
@@ -177,6 +189,55 @@ def test_kserve_refuses_json_beyond_the_type_that_it_names(datatype, value, told
     assert decode(1) == [1]
     with pytest.raises(BadInput, match=f"hour: expected values that {told}"):
         decode(value)
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16"])
+def test_kserve_refuses_contents_beyond_the_type_that_they_name(name):
+    kind, manifest = BY_NAME[name], make_manifest([Input("hour", "int64")])
+    low, high = np.iinfo(kind.dtype).min, np.iinfo(kind.dtype).max
+    request = message("inference.ModelInferRequest")()
+    into = request.inputs.add(name="hour", datatype=kind.datatype, shape=[2])
+    contents = getattr(into.contents, kind.contents)
+    contents.extend([low, high])
+
+    def decode():
+        return kserve_rpc.InferDecoder(request.SerializeToString(), Templates()).columns(manifest)[0]["hour"]
+
+    assert decode().tolist() == [low, high]
+    contents[1] = high + 1
+    with pytest.raises(BadInput, match=rf"hour: expected values that {kind.dt} holds, got {high + 1} \(value 1\)"):
+        decode()
+
+
+@pytest.mark.parametrize("declared", ["uint32", "uint64"])
+def test_kserve_refuses_json_beyond_a_signed_type_for_unsigned_inputs(declared):
+    manifest = make_manifest([Input("hour", "int64", declared=declared)])
+    tensor = {"name": "hour", "datatype": "INT8", "shape": [1], "data": [300]}
+    with pytest.raises(BadInput, match="hour: expected values that DT_INT8 holds, got 300"):
+        kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)
+    tensor["data"] = [-1]
+    with pytest.raises(BadInput, match=r"hour: expected values that DT_UINT(32|64) holds, got -1"):
+        kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)
+
+
+def test_whole_numbers_and_booleans_of_kserve_json_may_fill_floats():
+    manifest = make_manifest([Input("weight", "float32")])
+
+    def decode(datatype, *values):
+        tensor = {"name": "weight", "datatype": datatype, "shape": [len(values)], "data": values}
+        return kserve.decode(json.dumps({"inputs": [tensor]}).encode(), {}, manifest)[0]["weight"]
+
+    assert decode("BOOL", True, False).tolist() == [1, 0]
+    assert decode("INT32", 3, -(2**31)).tolist() == [3, -(2**31)]
+    # Rounded, as other numbers of JSON are.
+    assert decode("INT64", 2**24 + 1).tolist() == [2**24]
+    assert decode("UINT64", 2**64 - 1).tolist() == [2.0**64]
+    assert decode("UINT64", 1).dtype == np.float32
+    for value in (0.5, 1.0, None):
+        with pytest.raises(BadInput, match=r"weight: JSON Value: .* is not of expected type: DT_INT32"):
+            decode("INT32", value)
+    with pytest.raises(BadInput, match=r"weight: .* is out of range"):
+        decode("UINT64", -1)
 
 
 def test_json_accepts_booleans_only_where_declared():

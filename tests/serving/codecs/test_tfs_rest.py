@@ -261,6 +261,8 @@ def test_arbitrary_bytes_are_decoded_or_refused_with_a_freshet_error(body):
         ({"instances": [{"x": 1.0}, {"x": 2.0}]}, [3.0, 4.0]),
         ({"inputs": [1.0, 2.0]}, [3.0, 4.0]),
         ({"inputs": {"x": [1.0, 2.0]}}, [3.0, 4.0]),
+        ({"inputs": {"x": [1.0, 2.0], "ignored": 3}}, [3.0, 4.0]),
+        ({"inputs": {"x": [1.0, 2.0], "ignored": [[3]]}}, [3.0, 4.0]),
         ({"instances": [[1.0], [2.0]]}, [[3.0], [4.0]]),
         ({"instances": [{"x": [1.0]}, {"x": [2.0]}]}, [[3.0], [4.0]]),
         ({"inputs": {"x": [[1.0], [2.0]]}}, [[3.0], [4.0]]),

@@ -50,7 +50,7 @@ def test_missing_values_repeat_the_last_one():
     made.inputs["user"].tensor_shape.dim[0].size = 3
     made.inputs["city"].tensor_shape.dim[0].size = 65536
     made.inputs["city"].string_val[1] = b"x" * 2000
-    with pytest.raises(TooLarge, match="city: 65534 values are too many to pad"):
+    with pytest.raises(TooLarge, match=r"max_body_bytes: .* of repeated values, got 131592292 with city;"):
         decode(made, FLAT)
     made.inputs["city"].tensor_shape.dim[0].size = 3
     for name, field in (("user", "int64_val"), ("price", "float_val"), ("city", "string_val")):
@@ -58,6 +58,29 @@ def test_missing_values_repeat_the_last_one():
     inputs = decode(made, FLAT)
     assert inputs["user"].tolist() == inputs["price"].tolist() == [0, 0, 0]
     assert inputs["city"].tolist() == [b""] * 3
+
+
+def test_values_in_the_field_of_another_type_are_refused():
+    made = predict_request(("user", DT_INT64, [2], []), ("price", DT_FLOAT, [1], [1]), ("city", DT_STRING, [1], [b"a"]))
+    made.inputs["user"].int_val.extend([3, 4])
+    with pytest.raises(BadInput, match="user: expected int64_val or tensor_content, got int_val"):
+        decode(made, FLAT)
+    made.inputs["user"].int64_val.extend([5, 6])
+    assert decode(made, FLAT)["user"].tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(4, 0, 255), (5, -(2**15), 2**15 - 1), (6, -128, 127)])
+def test_number_beyond_the_narrow_type_of_its_tensor_is_refused(dtype, low, high):
+    made = predict_request(
+        ("user", DT_INT64, [2], b""), ("price", DT_FLOAT, [1], [1]), ("city", DT_STRING, [1], [b"a"])
+    )
+    made.inputs["user"].dtype = dtype
+    made.inputs["user"].int_val.extend([low, high])
+    assert decode(made, FLAT)["user"].tolist() == [low, high]
+    for beyond in (low - 1, high + 1):
+        made.inputs["user"].int_val[1] = beyond
+        with pytest.raises(BadInput, match=rf"user: expected values that DT_U?INT\d+ holds, got {beyond} \(value 1\)"):
+            decode(made, FLAT)
 
 
 def test_ragged_input_is_a_row_tensor_or_values_and_splits():

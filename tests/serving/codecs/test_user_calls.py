@@ -1,5 +1,6 @@
 """What requests say about kept users, as each protocol says it."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +78,24 @@ def test_document_keeps_what_is_not_about_the_user():
     document = {"signature_name": "append", "inputs": {"sequence_id": [["u"]], "sequence_version": 3, "x": [1]}}
     assert take_from_document(document, manifest()) == UserCall(b"u", APPEND, expected=3)
     assert document == {"signature_name": "", "inputs": {"x": [1]}}
+
+
+@pytest.mark.parametrize("column", ["u", ["u", "u"], [["u"], ["u"]]])
+def test_column_of_equal_ids_is_one_user(column):
+    assert take_from_document({"inputs": {"sequence_id": column}}, manifest()) == UserCall(b"u")
+
+
+DEEP = "[" * 1020 + "1" + "]" * 1020, '{"a":' * 1020 + "1" + "}" * 1020
+
+
+@pytest.mark.parametrize("column", ['["u","v"]', '[["u"],["v"]]', *(f"[{deep},{deep}]" for deep in DEEP)])
+def test_column_of_other_ids_is_refused_however_deeply_nested(column):
+    refused = "sequence_id: expected (one value|the same in every row): a request is about one user"
+    first, second = orjson.loads(column)
+    rows = [{"sequence_id": first}, {"sequence_id": second}]
+    for document in ({"inputs": {"sequence_id": [first, second]}}, {"instances": rows}):
+        with pytest.raises(BadInput, match=refused):
+            take_from_document(document, manifest())
 
 
 def test_document_without_a_sequence_keeps_its_signature():
