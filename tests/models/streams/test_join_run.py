@@ -382,7 +382,7 @@ KILLS = st.lists(st.tuples(st.integers(1, 25), st.booleans()), max_size=4)
 
 @settings(SLOW, max_examples=30)
 @given(world=worlds(), kills=KILLS, file_rows=st.sampled_from([1, 3, 100]))
-def test_every_row_is_emitted_once_plus_late_corrections_after_any_kills(world, kills, file_rows, tmp_path_factory):
+def test_every_row_is_emitted_once_plus_corrections_after_kills(world, kills, file_rows, tmp_path_factory):
     place = laid(tmp_path_factory.mktemp("world"), *world)
     for operations, after in kills:
         run = JoinRun(place.settings(file_rows=file_rows), place.clock)

@@ -114,7 +114,7 @@ def counts_of(run):
     return {key: row[counted].tobytes() for key, row in zip(export.keys.tolist(), export.rows)}
 
 
-def test_a_new_item_is_the_best_after_its_delta_and_not_after_a_rollback(tmp_path, in_order):
+def test_new_item_is_best_until_its_delta_is_rolled_back(tmp_path, in_order):
     events = in_order
     events.send(600)
     run = begin(config_of(tmp_path, full_rows=600))

@@ -155,7 +155,7 @@ def test_second_version_without_checkpoints_starts_from_the_repository(tmp_path)
     assert_at_head(second)
 
 
-def test_weights_of_another_shape_are_refused_even_at_equal_network_width(tmp_path):
+def test_weights_of_another_shape_are_refused_at_equal_width(tmp_path):
     def features(dim, max_length):
         seen = dataclasses.replace(FEATURES[3], table="seen", dim=dim, max_length=max_length, combiner="none")
         return [*FEATURES[:3], seen, *FEATURES[4:]]

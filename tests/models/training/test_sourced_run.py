@@ -120,7 +120,7 @@ def test_deltas_make_items_popular_and_new_and_a_rollback_takes_it_back(tmp_path
     assert 7 not in again.trainer.sources.table.export().keys
 
 
-def test_records_without_an_event_are_new_and_least_popular_by_their_string_ids(tmp_path, events):
+def test_described_items_without_events_are_new_and_least_popular(tmp_path, events):
     events.send(400)
     path = events.folder / "00000.parquet"
     table = pq.read_table(path)

@@ -105,7 +105,7 @@ def test_every_nth_delta_and_the_last_one_have_weights(tmp_path):
     assert_at_head(run)
 
 
-def test_each_delta_has_weights_by_default_and_learning_is_the_same(tmp_path):
+def test_each_delta_has_weights_by_default_and_learning_equals(tmp_path):
     learned = []
     for every in (0, 1, EVERY):
         run, stream = start(tmp_path / str(every), every=every)
