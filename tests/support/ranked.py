@@ -54,10 +54,7 @@ COLUMNS = [
 ]
 RECORDS = "entities.item"
 NUMBERS = "item_sources"
-SOURCES = {
-    "popular": source_entry(NUMBERS, 0, 2.0, -20.0),
-    "new": source_entry(NUMBERS, 1, 4096.0, origin_s=1.7e9),
-}
+SOURCES = {"popular": source_entry(NUMBERS, 0, 2.0, -20.0), "new": source_entry(NUMBERS, 1, 4096.0, origin_s=1.7e9)}
 SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 

@@ -65,9 +65,7 @@ def test_sums_are_those_without_a_filter_to_the_bit(
     plan, columns = SparsePlan(manifest), {}
     for name, each in (("a", lengths[:1] if broadcast else lengths), ("b", lengths[::-1])):
         ids = np.where(
-            random.random(sum(each)) < share,
-            random.choice(keys, sum(each)),
-            random.integers(KNOWN, 10**6, sum(each)),
+            random.random(sum(each)) < share, random.choice(keys, sum(each)), random.integers(KNOWN, 10**6, sum(each))
         )
         columns[name] = Ragged(ids, np.cumsum([0, *each]))
     bound = plan.bind_inputs(columns)

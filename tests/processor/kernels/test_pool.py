@@ -22,11 +22,7 @@ from freshet_serving.processor.tables.table import ServedTable, packed
 F32 = np.float32
 DIM = {"wide": 19, "narrow": 2, "bare": 8}
 SEED = {"wide": 0, "narrow": 9, "bare": 0}
-DEFAULT = {
-    "wide": [n / 4 - 1 for n in range(19)],
-    "narrow": [],
-    "bare": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-}
+DEFAULT = {"wide": [n / 4 - 1 for n in range(19)], "narrow": [], "bare": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
 ROWS = {
     "wide": {k: np.linspace(k, k + 1, 19, dtype=F32) for k in (0, 1, -1, 7, 2**63 - 1, -(2**63))},
     "narrow": {int(hash_strings(Strings.of([s]), 9)[0]): F32([n, -n]) for n, s in enumerate(["a", "bc", ""], 1)},

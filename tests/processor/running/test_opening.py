@@ -143,10 +143,7 @@ refusals = {
         lambda p: p.machine_code(4, bucket=8).portable(8),
         "executable b8: expected bucket '8', got '4'",
     ),
-    "refused by its library": (
-        lambda p: p.put(p.portable(4, "xla").entries[0].file, b"junk"),
-        r"refused by xla 2\.0",
-    ),
+    "refused by its library": (lambda p: p.put(p.portable(4, "xla").entries[0].file, b"junk"), r"refused by xla 2\.0"),
 }
 
 

@@ -22,9 +22,7 @@ def due_s(ticket):
 
 class Batching(RuleBasedStateMachine):
     @initialize(
-        max_rows=st.integers(1, 12),
-        max_queue_rows=st.integers(1, 40),
-        window_s=st.sampled_from([0.0, 0.0, 0.5, 4.0]),
+        max_rows=st.integers(1, 12), max_queue_rows=st.integers(1, 40), window_s=st.sampled_from([0.0, 0.0, 0.5, 4.0])
     )
     def start(self, max_rows, max_queue_rows, window_s):
         self.max_rows, self.max_queue_rows, self.window_s = max_rows, max_queue_rows, window_s

@@ -14,15 +14,7 @@ from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overlo
 from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.watching.stats import total
-from tests.processor.sessions.fakes import (
-    TIMEOUT_S,
-    Answers,
-    FakeReplica,
-    assert_answers,
-    call,
-    group,
-    held,
-)
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, call, group, held
 from tests.support.waiting import until
 
 

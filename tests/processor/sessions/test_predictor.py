@@ -10,14 +10,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import PredictReply, PredictRequest
-from freshet_serving.processor.errors import (
-    BadInput,
-    Expired,
-    NotFound,
-    Overloaded,
-    UnknownModel,
-    UnknownVersion,
-)
+from freshet_serving.processor.errors import BadInput, Expired, NotFound, Overloaded, UnknownModel, UnknownVersion
 from freshet_serving.processor.sessions.observers import Observer
 from tests.processor.engines import TIMEOUT_S, USERS, Replies, assert_reply, request, scores
 from tests.support.extensions import needs
@@ -32,11 +25,7 @@ def test_request_of_any_size_is_answered_in_order(open_processor, rows):
 
 def test_one_user_is_broadcast_to_all_candidates(open_processor):
     floats = make_inputs(range(40))["floats"]
-    inputs = {
-        "user": np.array([7]),
-        "tags": Ragged(Strings.of(["b", "c"]), np.array([0, 2])),
-        "floats": floats,
-    }
+    inputs = {"user": np.array([7]), "tags": Ragged(Strings.of(["b", "c"]), np.array([0, 2])), "floats": floats}
     reply = open_processor().process(PredictRequest("small", inputs))
     tag_model = dict.fromkeys([tag_id(t) for t in "abc"], 0)
     wanted = reference({7: 0}, tag_model, make_weights(0), [7] * 40, [["b", "c"]] * 40, floats)

@@ -12,14 +12,7 @@ from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package import SCORE
 from freshet_serving.processor.watching.stats import total
-from tests.processor.sessions.fakes import (
-    TIMEOUT_S,
-    Answers,
-    FakeReplica,
-    assert_answers,
-    group,
-    held,
-)
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group, held
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 100])

@@ -17,14 +17,7 @@ from freshet_serving.processor.package.delta import stream_delta
 from freshet_serving.processor.package.manifest_entries import TableEntry
 from freshet_serving.processor.repository.version import VersionReader
 from tests.gpu.package import folder_of
-from tests.processor.extensions.device_rows.played import (
-    ENTITIES,
-    MODEL,
-    add_entities,
-    delta,
-    repositories,
-    request,
-)
+from tests.processor.extensions.device_rows.played import ENTITIES, MODEL, add_entities, delta, repositories, request
 from tests.processor.extensions.device_rows.test_slot_layout import MANY, ONE, SUM, pooling
 from tests.support.played_gpu import put_xla
 

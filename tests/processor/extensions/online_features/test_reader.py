@@ -279,11 +279,7 @@ def test_string_keys_are_strings(store, clock):
 @pytest.mark.parametrize(
     ("groups", "defaults", "message"),
     [
-        (
-            [HASHES | {"store": "mayn"}],
-            {},
-            r"g0.store: 'mayn' is not a store of this server \(did you mean",
-        ),
+        ([HASHES | {"store": "mayn"}], {}, r"g0.store: 'mayn' is not a store of this server \(did you mean"),
         ([HASHES, HASHES], {}, r"online_features.g1: the input 'age' is filled by another group already"),
         ([HASHES], {"age": "x"}, r"online_features.g0: input 'age': expected a default of type int64, got 'x'"),
     ],
