@@ -35,8 +35,7 @@ from freshet_serving.processor.package import (
     undivided,
 )
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.repository.version import DENSE, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.repository import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
 from tests.support.packages import executables, write_executables
