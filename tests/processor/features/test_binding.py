@@ -17,8 +17,7 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.pool import INPUT_FIELDS, SENT, SOURCE
-from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Feature, Input, TableEntry, Transform
 from tests.support import looked_up
 from tests.support.packages import make_inputs, manifest
 

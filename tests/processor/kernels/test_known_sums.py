@@ -8,9 +8,7 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.known_sums import AHEAD, NOTES
-from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
 
 F32 = np.float32

@@ -13,11 +13,10 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, packed
+from tests.support.waiting import at_once
 
 F32 = np.float32
 DIM = {"wide": 19, "narrow": 2, "bare": 8}
@@ -402,13 +401,9 @@ def test_kernel_may_run_in_several_threads_at_once():
     wanted, _ = run(batch)
     start, results = threading.Barrier(4), []
 
-    def work():
+    def work(_):
         start.wait(timeout=30)
         results.append(all((run(batch)[0] == wanted).all() for _ in range(5)))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert results == [True] * 4

@@ -28,8 +28,7 @@ WHOLE = {1: 1.0, 64: 10.0}
 
 
 def test_costs_before_measuring_are_those_of_one_row():
-    run = GraphRun(manifest(), SparsePlan(manifest())).undivided
-    assert run.costs.cost == {1: 1.0}
+    assert GraphRun(manifest(), SparsePlan(manifest())).undivided.costs.cost == {1: 1.0}
 
 
 def test_new_version_divides_nothing_and_is_not_timed():

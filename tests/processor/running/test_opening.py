@@ -9,16 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, IoSpec, missing
-from freshet_serving.processor.backends.capsule import pack
+from freshet_serving.processor.backends import Artefact, IoSpec, missing, pack
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.machine import Machine
-from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.package.manifest_entries import ExecutableEntry, File
-from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.package.whole_files import sha256
+from freshet_serving.processor.package import SCORE, ExecutableEntry, File, crc32, sha256
 from freshet_serving.processor.running.opening import executable_files, open_programs
 
 HERE = Machine(frozenset({"x86_64", "avx2"}), "this one")
