@@ -14,8 +14,7 @@ from freshet_serving.processor.errors import (
     shortage,
     unreadable,
 )
-from freshet_serving.processor.package.delta import read_delta_file
-from freshet_serving.processor.package.tensors import map_file
+from freshet_serving.processor.package import map_file, read_delta_file
 from freshet_serving.processor.repository.mapped_file import MappedFile
 from freshet_serving.processor.repository.version import VersionReader
 from tests.support.descriptors import few_descriptors

@@ -9,9 +9,7 @@ import numpy as np
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.package import RECORD, EntityEntry, Manifest, TableEntry, record_layout
-from freshet_serving.processor.repository.keyring import NO_KEYS
-from freshet_serving.processor.repository.version import table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.repository import NO_KEYS, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import make_artefact, make_weights
 from tests.support import packages

@@ -18,9 +18,7 @@ from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package.delta import Delta, TableDelta, stream_delta
 from freshet_serving.processor.package.manifest import Manifest
 from freshet_serving.processor.package.manifest_entries import ExecutableEntry, Feature, Input, Output, TableEntry
-from freshet_serving.processor.repository.keyring import NO_KEYS
-from freshet_serving.processor.repository.version import DENSE, VersionReader, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.repository import DENSE, NO_KEYS, VersionReader, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion

@@ -35,8 +35,7 @@ from freshet_serving.processor.package import (
     undivided,
 )
 from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.repository.version import DENSE, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.repository import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
 from tests.support.packages import executables, write_executables
@@ -54,10 +53,7 @@ COLUMNS = [
 ]
 RECORDS = "entities.item"
 NUMBERS = "item_sources"
-SOURCES = {
-    "popular": source_entry(NUMBERS, 0, 2.0, -20.0),
-    "new": source_entry(NUMBERS, 1, 4096.0, origin_s=1.7e9),
-}
+SOURCES = {"popular": source_entry(NUMBERS, 0, 2.0, -20.0), "new": source_entry(NUMBERS, 1, 4096.0, origin_s=1.7e9)}
 SELLERS = (0, 7, 2**63 + 5, 2**64 - 1)
 
 

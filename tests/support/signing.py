@@ -4,10 +4,8 @@ from functools import cache
 from pathlib import Path
 
 from freshet_serving.processor.package.signature import Signer
-from freshet_serving.processor.repository.keyring import Keyring
+from freshet_serving.processor.repository import Keyring, Repository, TrustMemory
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.trust_memory import TrustMemory
 from tests.support.packages import make_delta
 
 

@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
-from freshet_serving.processor.package import RECORD, Input, TableDelta, TableEntry, record_layout
-from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.repository.version import DENSE, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.package import RECORD, Delta, Input, TableDelta, TableEntry, record_layout
+from freshet_serving.processor.repository import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.programs.list_checker import BRANDS, TAGS
 from tests.support import towers

@@ -24,6 +24,7 @@ from freshet_serving.processor.features.entity_records import make_records
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.package import (
     RECORD,
+    Delta,
     EntityEntry,
     Feature,
     Input,
@@ -33,9 +34,7 @@ from freshet_serving.processor.package import (
     TableEntry,
     record_layout,
 )
-from freshet_serving.processor.package.delta import Delta
-from freshet_serving.processor.repository.version import DENSE, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
+from freshet_serving.processor.repository import DENSE, VersionWriter, table_file
 from freshet_serving.processor.tables.table import packed
 from tests.processor.backends.artefacts import onnx
 from tests.support.packages import executables, write_executables

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.package.delta import Delta
+from freshet_serving.processor.package import Delta, TableDelta
 from tests.programs.user_checker import DIMS, LAYERS, LENGTH, UNITS, shapes
 
 MODEL, CANDIDATES = "m", 16

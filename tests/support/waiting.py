@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 GIVE_UP_S, PAUSE_S = 60.0, 0.005
 
@@ -32,3 +33,9 @@ class Background:
         self.ended.set()
         for thread in self._threads:
             thread.join()
+
+
+def at_once(work, arguments):
+    """Call work(argument) for each argument, all on threads of their own, and return when all are done."""
+    with Background([partial(work, argument) for argument in arguments]):
+        pass

@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, IoSpec, aligned, failed, weights_hash
-from freshet_serving.processor.backends.registry import load_backend
+from freshet_serving.processor.backends import Artefact, IoSpec, aligned, failed, load_backend, weights_hash
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady
 from tests.processor.backends.artefacts import (
     NAMES,
@@ -20,6 +19,7 @@ from tests.processor.backends.artefacts import (
     make_stablehlo,
     make_weights,
 )
+from tests.support.waiting import at_once
 
 OUTPUTS = {"score": 1}
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib"}
@@ -128,11 +128,7 @@ def test_two_threads_with_own_bindings_get_their_own_scores(backend):
             if not np.allclose(y, wanted, atol=1e-6):
                 wrong.append(i)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in (1, 2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, (1, 2))
 
     assert wrong == []
 

@@ -6,9 +6,8 @@ import gc
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import aligned
+from freshet_serving.processor.backends import aligned, allocator
 from freshet_serving.processor.backends.cuda import Cuda
-from freshet_serving.processor.backends.registry import allocator
 from freshet_serving.processor.errors import BadInput
 from tests.processor.backends.test_tensorrt import Runtime
 

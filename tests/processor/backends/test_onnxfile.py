@@ -29,8 +29,7 @@ def test_constants_inside_the_file_are_not_weights():
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [outside(dims=(2, 0)), outside(dims=(2, -1)), outside(dims=(1,) * 9), outside(data_type=2)],
+    "tensor", [outside(dims=(2, 0)), outside(dims=(2, -1)), outside(dims=(1,) * 9), outside(data_type=2)]
 )
 def test_weight_without_a_definite_float32_shape_is_refused(tensor):
     with pytest.raises(Corrupt, match="weight 'w': expected float32 of a definite shape"):

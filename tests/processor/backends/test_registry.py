@@ -3,8 +3,7 @@ import sys
 
 import pytest
 
-from freshet_serving.processor.backends import registry
-from freshet_serving.processor.backends.registry import builtin, load_backend
+from freshet_serving.processor.backends import builtin, load_backend, registry
 from freshet_serving.processor.errors import BadInput
 
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "xla": "jaxlib", "tensorrt": "tensorrt"}

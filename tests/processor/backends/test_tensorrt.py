@@ -9,9 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, IoSpec
+from freshet_serving.processor.backends import Artefact, IoSpec, load_backend
 from freshet_serving.processor.backends.cuda import Cuda
-from freshet_serving.processor.backends.registry import load_backend
 from freshet_serving.processor.errors import BadInput, Corrupt, FreshetError
 from tests.processor.backends.artefacts import NAMES, WIDTH, expected, make_onnx_origin, make_weights
 from tests.support.played_gpu import put_cuda, put_tensorrt

@@ -14,8 +14,7 @@ import pytest
 
 pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 
-from freshet_serving.processor.backends import xla
-from freshet_serving.processor.backends.base import Artefact, IoSpec, PartialRun, aligned
+from freshet_serving.processor.backends import Artefact, IoSpec, PartialRun, aligned, xla
 from freshet_serving.processor.backends.cuda import Cuda
 from freshet_serving.processor.backends.xla import Xla, device
 from freshet_serving.processor.errors import BadInput, Corrupt

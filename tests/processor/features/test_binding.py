@@ -17,8 +17,7 @@ from freshet_serving.processor.features.limits import RequestLimits
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
 from freshet_serving.processor.kernels.pool import INPUT_FIELDS, SENT, SOURCE
-from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Feature, Input, TableEntry, Transform
 from tests.support import looked_up
 from tests.support.packages import make_inputs, manifest
 
@@ -36,13 +35,7 @@ def with_features(inputs, features, tables=()):
         placed.append(dataclasses.replace(f, offset=offset, width=width))
         offset += width
     return dataclasses.replace(
-        SMALL,
-        inputs=list(inputs),
-        features=placed,
-        tables=list(tables),
-        width=offset,
-        dense={},
-        executables=[],
+        SMALL, inputs=list(inputs), features=placed, tables=list(tables), width=offset, dense={}, executables=[]
     )
 
 
@@ -156,9 +149,7 @@ def test_missing_input_is_refused_by_name(name):
 
 ragged = SparsePlan(
     with_features(
-        [Input("ids", "int64", ragged=True)],
-        [Feature("ids", "ids", "ids", table="t")],
-        [TableEntry("t", 2, 0)],
+        [Input("ids", "int64", ragged=True)], [Feature("ids", "ids", "ids", table="t")], [TableEntry("t", 2, 0)]
     )
 )
 
@@ -181,10 +172,7 @@ def test_packed_strings_arrive_row_by_row():
     plan = SparsePlan(
         with_features(
             [Input("pair", "string", columns=2)],
-            [
-                Feature("a", "string", "pair", column=0, table="t"),
-                Feature("b", "string", "pair", column=1, table="t"),
-            ],
+            [Feature("a", "string", "pair", column=0, table="t"), Feature("b", "string", "pair", column=1, table="t")],
             [TableEntry("t", 2, 0, hash_seed=3)],
         )
     )
@@ -252,11 +240,7 @@ def packed(start, ids, age):
     return PackedColumns(b"x" * start + ids.tobytes() + age.tobytes(), start, places)
 
 
-@given(
-    start=st.integers(0, 70),
-    ids=hnp.arrays(I64, st.tuples(st.integers(1, 5), st.just(3))),
-    one_age=st.booleans(),
-)
+@given(start=st.integers(0, 70), ids=hnp.arrays(I64, st.tuples(st.integers(1, 5), st.just(3))), one_age=st.booleans())
 def test_packed_inputs_bind_like_columns_at_any_alignment(start, ids, one_age):
     age = np.arange(1 if one_age else len(ids), dtype=F32)
     inputs = packed(start, ids, age)
@@ -351,10 +335,7 @@ def test_infinite_numbers_read_only_by_a_transform_are_refused():
 
 
 LOOKED_UP = SparsePlan(looked_up.manifest())
-SENT_ALL = {f"f{j}": np.zeros(2, F32) for j in range(4)} | {
-    "user": np.array([1, 2]),
-    "tags": Ragged.of([["a"], ["b"]]),
-}
+SENT_ALL = {f"f{j}": np.zeros(2, F32) for j in range(4)} | {"user": np.array([1, 2]), "tags": Ragged.of([["a"], ["b"]])}
 
 
 def test_request_with_and_without_an_unread_key_is_bound_alike():

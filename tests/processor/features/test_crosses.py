@@ -8,9 +8,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.features.crosses import cross, equal
 from freshet_serving.processor.features.evaluation import OPS, Transforms
 from freshet_serving.processor.features.flat_columns import FlatColumn
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Input, Manifest, Transform
 
 ROWS = st.integers(1, 5)
 VALUES = st.integers(-(2**63), 2**63 - 1)

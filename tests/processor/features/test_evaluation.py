@@ -13,9 +13,7 @@ from freshet_serving.processor.errors import BadInput, TooLarge
 from freshet_serving.processor.features import crosses, evaluation, flat_columns
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.limits import RequestLimits
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.package.transforms import MAX_CROSSED, Transform
+from freshet_serving.processor.package import MAX_CROSSED, Input, Manifest, Transform
 
 pytestmark = pytest.mark.tensorflow
 

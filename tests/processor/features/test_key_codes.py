@@ -11,9 +11,7 @@ from freshet_serving.processor.features import flat_columns
 from freshet_serving.processor.features.evaluation import Transforms
 from freshet_serving.processor.features.key_codes import CODES
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.package.transforms import HASHES, Transform, codes_a_value
+from freshet_serving.processor.package import HASHES, Input, Manifest, Transform, codes_a_value
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
 MASK = 2**64 - 1

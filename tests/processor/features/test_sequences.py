@@ -13,15 +13,7 @@ from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.sequences import SequenceColumns
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
-from freshet_serving.processor.package import (
-    Feature,
-    Input,
-    Manifest,
-    Output,
-    SequenceEntry,
-    TableEntry,
-    validate,
-)
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, SequenceEntry, TableEntry, validate
 from freshet_serving.processor.package.sequences import SequenceColumn
 
 LENGTH = 4

@@ -6,8 +6,7 @@ import numpy as np
 
 from freshet_serving.processor.features.sources import Sources, lookup_plan
 from freshet_serving.processor.kernels.pool import SOURCE, TABLE
-from freshet_serving.processor.package.manifest_entries import Feature, Input, TableEntry
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Feature, Input, TableEntry, Transform
 from tests.support.packages import manifest
 
 

@@ -12,8 +12,7 @@ from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.features.stage import load_stage
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, File, Input, Output, StageEntry, TableEntry
+from freshet_serving.processor.package import Feature, File, Input, Manifest, Output, StageEntry, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
 from tests.support.plugins import write_entry_points
 

@@ -8,9 +8,7 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.known_sums import AHEAD, NOTES
-from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
 
 F32 = np.float32
@@ -65,9 +63,7 @@ def test_sums_are_those_without_a_filter_to_the_bit(
     plan, columns = SparsePlan(manifest), {}
     for name, each in (("a", lengths[:1] if broadcast else lengths), ("b", lengths[::-1])):
         ids = np.where(
-            random.random(sum(each)) < share,
-            random.choice(keys, sum(each)),
-            random.integers(KNOWN, 10**6, sum(each)),
+            random.random(sum(each)) < share, random.choice(keys, sum(each)), random.integers(KNOWN, 10**6, sum(each))
         )
         columns[name] = Ragged(ids, np.cumsum([0, *each]))
     bound = plan.bind_inputs(columns)

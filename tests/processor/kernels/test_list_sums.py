@@ -9,9 +9,7 @@ from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.list_sums import KEYS, LISTS
 from freshet_serving.processor.kernels.rows import NUMBERED
-from freshet_serving.processor.package import TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, packed
 

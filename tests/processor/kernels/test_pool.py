@@ -13,20 +13,15 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.features.bound_request import BatchView, NonFiniteInput
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import ServedTable, packed
+from tests.support.waiting import at_once
 
 F32 = np.float32
 DIM = {"wide": 19, "narrow": 2, "bare": 8}
 SEED = {"wide": 0, "narrow": 9, "bare": 0}
-DEFAULT = {
-    "wide": [n / 4 - 1 for n in range(19)],
-    "narrow": [],
-    "bare": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-}
+DEFAULT = {"wide": [n / 4 - 1 for n in range(19)], "narrow": [], "bare": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]}
 ROWS = {
     "wide": {k: np.linspace(k, k + 1, 19, dtype=F32) for k in (0, 1, -1, 7, 2**63 - 1, -(2**63))},
     "narrow": {int(hash_strings(Strings.of([s]), 9)[0]): F32([n, -n]) for n, s in enumerate(["a", "bc", ""], 1)},
@@ -406,13 +401,9 @@ def test_kernel_may_run_in_several_threads_at_once():
     wanted, _ = run(batch)
     start, results = threading.Barrier(4), []
 
-    def work():
+    def work(_):
         start.wait(timeout=30)
         results.append(all((run(batch)[0] == wanted).all() for _ in range(5)))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert results == [True] * 4

@@ -3,13 +3,11 @@
 import numpy as np
 
 from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP, UNKNOWN_STAMP
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.tables.table import ServedTable, packed
 from tests.processor.kernels.stamps import stamps
 
 DIM = 4
-NONE = np.empty(0, np.int64)
 
 
 def rows(count, value=1.0):

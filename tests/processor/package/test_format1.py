@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package import SCORE, USER, WHOLE, GraphInput, Manifest, side_columns
-from freshet_serving.processor.package.manifest_entries import FORMAT_1
+from freshet_serving.processor.package import FORMAT_1, SCORE, USER, WHOLE, GraphInput, Manifest, side_columns
 from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.processor.package.test_subgraphs import manifest
 
@@ -66,8 +65,7 @@ def test_manifest_is_written_back_to_the_byte(changes):
 
 
 def test_recompiled_version_is_written_in_format_2():
-    found = replace(read(), format="freshet/2")
-    assert json.loads(found.to_json())["format"] == "freshet/2"
+    assert json.loads(replace(read(), format="freshet/2").to_json())["format"] == "freshet/2"
 
 
 @pytest.mark.parametrize(

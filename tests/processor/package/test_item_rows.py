@@ -10,8 +10,7 @@ from freshet_serving.processor.package.item_rows import ItemRows, joined_keys, s
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_keys_come_back_from_float32(keys):
-    found = np.array(keys, np.int64)
-    assert joined_keys(split_keys(found)).tolist() == keys
+    assert joined_keys(split_keys(np.array(keys, np.int64))).tolist() == keys
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.package.input_fillers import InputFiller
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.sections import section_lines
+from freshet_serving.processor.package import InputFiller, Manifest, section_lines
 from freshet_serving.processor.ports import ENGINE, Extension, Section
 from tests.support import packages
 

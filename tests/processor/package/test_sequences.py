@@ -7,6 +7,8 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.package import (
+    SEQUENCE,
+    EntityEntry,
     GraphInput,
     Input,
     Manifest,
@@ -16,8 +18,6 @@ from freshet_serving.processor.package import (
     role,
     shorter_lengths,
 )
-from freshet_serving.processor.package.entities import EntityEntry
-from freshet_serving.processor.package.sequences import SEQUENCE
 from freshet_serving.processor.package.subgraphs import subgraphs
 from tests.models.zoo.sequence_models import MEAN, SCALE, manifest
 

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from freshet_serving.processor.errors import Corrupt, NotFound
-from freshet_serving.processor.package import whole_files
-from freshet_serving.processor.package.whole_files import file_sha256, inside, open_regular, read_file
+from freshet_serving.processor.package import file_sha256, inside, open_regular, read_file, whole_files
 
 
 def put(kind, path):

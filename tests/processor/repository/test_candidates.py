@@ -6,8 +6,7 @@ import pytest
 
 from freshet_serving.processor.errors import Conflict, Corrupt, NotFound
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import CANDIDATES, MANIFEST
+from freshet_serving.processor.repository import CANDIDATES, MANIFEST, Repository
 from tests.processor.extensions.object_stores.bucket import Bucket, Killed
 from tests.processor.extensions.object_stores.sides import opened
 from tests.support.packages import write_package

@@ -15,8 +15,6 @@ from freshet_serving.processor.repository.model_repository import Repository, ch
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import write_package
 
-LONG_AGO_S = 1_600_000_000
-
 
 @pytest.fixture
 def root(tmp_path):
@@ -29,10 +27,6 @@ def make_version(root, model="small", version=1):
     (folder / "deltas").mkdir(parents=True)
     (folder / "model.json").write_text("{}")
     return folder
-
-
-def age(path, seconds=LONG_AGO_S):
-    os.utime(path, (seconds, seconds))
 
 
 def touch(path):

@@ -4,8 +4,7 @@ import pytest
 
 from freshet_serving.processor.errors import BadInput, NotFound
 from freshet_serving.processor.ports import ENGINE, Extension, Storage
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.opening import address_parts, is_address, open_repository
+from freshet_serving.processor.repository import Repository, address_parts, is_address, open_repository
 
 
 def test_folder_is_opened_as_it_is(tmp_path):

@@ -3,8 +3,7 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
-from freshet_serving.processor.repository import trust_memory
-from freshet_serving.processor.repository.trust_memory import TrustMemory, default_memory
+from freshet_serving.processor.repository import TrustMemory, default_memory, trust_memory
 
 
 @pytest.fixture

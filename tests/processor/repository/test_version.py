@@ -15,10 +15,6 @@ def package(tmp_path):
     return write_package(tmp_path / "repository")
 
 
-def entries(folder):
-    return sorted(os.listdir(folder)) if folder.exists() else []
-
-
 def test_manifest_names_every_file_with_its_size_and_checksum(package):
     reader = VersionReader(package)
     on_disk = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}

@@ -2,8 +2,7 @@
 
 import logging
 
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import VersionReader
+from freshet_serving.processor.repository import Repository, VersionReader
 from tests.support.packages import write_package
 
 

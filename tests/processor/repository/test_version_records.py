@@ -7,15 +7,15 @@ import threading
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, NotReady, SigningKeyRequired
+from freshet_serving.processor.repository import WITHDRAWN, Repository
 from freshet_serving.processor.repository import version_records as records_module
 from freshet_serving.processor.repository.log.chain_record import HOLD, RELEASE, root_hash
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.repository.version_record import WITHDRAW, VersionRecord, record_file
-from freshet_serving.processor.repository.version_records import WITHDRAWN
 from tests.processor.extensions.object_stores.bucket import Bucket
 from tests.processor.extensions.object_stores.sides import Server, opened, publish
 from tests.support.packages import write_package
 from tests.support.signing import reads, writes
+from tests.support.waiting import at_once
 
 THIS, OTHER = "a" * 64, "b" * 64
 
@@ -94,7 +94,7 @@ def test_slower_of_two_writers_decides_anew(root):
 def test_threads_that_write_at_once_get_a_number_each(root):
     won, barrier = [], threading.Barrier(4)
 
-    def write():
+    def write(_):
         records = records_of(root)
         barrier.wait()
         try:
@@ -102,11 +102,7 @@ def test_threads_that_write_at_once_get_a_number_each(root):
         except Conflict:
             records.all()
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, range(4))
     written = [one.number for one in records_of(root).all()]
     assert sorted(won) == written == list(range(1, len(written) + 1))
 

@@ -6,9 +6,7 @@ import pytest
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput, Corrupt, NotFound
 from freshet_serving.processor.package.manifest_entries import Input
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import WARMUP, VersionReader
-from freshet_serving.processor.repository.version_writer import VersionWriter, add_file
+from freshet_serving.processor.repository import WARMUP, Repository, VersionReader, VersionWriter, add_file
 from freshet_serving.processor.repository.warmup import MAX_REQUESTS, carry_warmup, dump_warmup, parse_warmup
 from tests.support.packages import make_inputs, manifest, write_package
 

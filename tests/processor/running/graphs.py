@@ -12,10 +12,7 @@ from freshet_serving.processor.running.buffers import Buffers, BufferSize
 from freshet_serving.processor.running.graph_run import GraphRun
 from freshet_serving.processor.running.runner import RunningBatch
 
-FEATURES = [
-    Feature("a", "float", "a", side="user", offset=0),
-    Feature("b", "float", "b", side="item", offset=1),
-]
+FEATURES = [Feature("a", "float", "a", side="user", offset=0), Feature("b", "float", "b", side="item", offset=1)]
 BUCKETS = {"whole": (1, 4, 16), "user": (1, 2), "score": (4, 8)}
 COSTS = {"whole": {1: 1.0, 4: 2.0, 16: 5.0}, "user": {1: 0.1, 2: 0.15}, "score": {4: 0.5, 8: 0.8}}
 

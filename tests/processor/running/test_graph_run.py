@@ -1,7 +1,6 @@
 """A version whose dense graph is divided, end to end: the same scores by either way, and the user's part done once."""
 
 import shutil
-import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,11 +18,18 @@ from freshet_serving.processor.columns import BufferLayout, ColumnLayout, Packed
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.package.delta import Delta, TableDelta
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
-from freshet_serving.processor.package.subgraphs import GraphInput, undivided
-from freshet_serving.processor.package.subgraphs import divided as split_graphs
+from freshet_serving.processor.package import (
+    Delta,
+    Feature,
+    GraphInput,
+    Input,
+    Manifest,
+    Output,
+    TableDelta,
+    TableEntry,
+    undivided,
+)
+from freshet_serving.processor.package import divided as split_graphs
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.running.cost import TURN_S, CostTable
@@ -31,6 +37,7 @@ from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
 from freshet_serving.processor.sessions import group as group_module
 from freshet_serving.processor.sessions.stages import STAGING_PER_STAGE
 from tests.support.extensions import needs
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.tensorflow
 
@@ -296,11 +303,7 @@ def test_concurrent_threads_and_users_get_their_own_scores(package):
                 if not np.allclose(got, wanted[number], rtol=1e-5, atol=1e-6):
                     failed.append(number)
 
-        threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(ask, range(12))
 
     assert not failed
 

@@ -9,15 +9,7 @@ from freshet_serving.processor.columns import Ragged
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
-from freshet_serving.processor.package import (
-    SCORE,
-    GraphInput,
-    Input,
-    SequenceEntry,
-    TableEntry,
-    divided,
-    shorter,
-)
+from freshet_serving.processor.package import SCORE, GraphInput, Input, SequenceEntry, TableEntry, divided, shorter
 from freshet_serving.processor.package.sequences import SEQUENCE, SequenceColumn
 from freshet_serving.processor.running import fillers
 from freshet_serving.processor.running.graph_run import GraphRun, SubgraphRun
@@ -36,8 +28,7 @@ WHOLE = {1: 1.0, 64: 10.0}
 
 
 def test_costs_before_measuring_are_those_of_one_row():
-    run = GraphRun(manifest(), SparsePlan(manifest())).undivided
-    assert run.costs.cost == {1: 1.0}
+    assert GraphRun(manifest(), SparsePlan(manifest())).undivided.costs.cost == {1: 1.0}
 
 
 def test_new_version_divides_nothing_and_is_not_timed():
@@ -148,11 +139,7 @@ def test_requests_take_the_shortest_parts_their_history_fits(events, length):
 
 @pytest.mark.parametrize(
     ("costs", "kept", "length"),
-    [
-        ({0: 8.0, 4: 8.0, 2: 2.0}, [2], 2),
-        ({0: 8.0, 4: 4.0, 2: 3.9}, [4], 4),
-        ({0: 8.0, 4: 9.0, 2: 7.9}, [], 8),
-    ],
+    [({0: 8.0, 4: 8.0, 2: 2.0}, [2], 2), ({0: 8.0, 4: 4.0, 2: 3.9}, [4], 4), ({0: 8.0, 4: 9.0, 2: 7.9}, [], 8)],
 )
 def test_lengths_that_save_nothing_are_never_taken(costs, kept, length):
     assert lengths_taken(costs, 1) == (kept, length)

@@ -9,16 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.backends.base import Artefact, IoSpec, missing
-from freshet_serving.processor.backends.capsule import pack
+from freshet_serving.processor.backends import Artefact, IoSpec, missing, pack
 from freshet_serving.processor.errors import BadInput, Corrupt
 from freshet_serving.processor.extras import how_to_install
 from freshet_serving.processor.features.bound_request import BatchView
 from freshet_serving.processor.machine import Machine
-from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.package.manifest_entries import ExecutableEntry, File
-from freshet_serving.processor.package.tensors import crc32
-from freshet_serving.processor.package.whole_files import sha256
+from freshet_serving.processor.package import SCORE, ExecutableEntry, File, crc32, sha256
 from freshet_serving.processor.running.opening import executable_files, open_programs
 
 HERE = Machine(frozenset({"x86_64", "avx2"}), "this one")
@@ -143,10 +139,7 @@ refusals = {
         lambda p: p.machine_code(4, bucket=8).portable(8),
         "executable b8: expected bucket '8', got '4'",
     ),
-    "refused by its library": (
-        lambda p: p.put(p.portable(4, "xla").entries[0].file, b"junk"),
-        r"refused by xla 2\.0",
-    ),
+    "refused by its library": (lambda p: p.put(p.portable(4, "xla").entries[0].file, b"junk"), r"refused by xla 2\.0"),
 }
 
 

@@ -72,9 +72,7 @@ class FakeReplica:
 
     def borrow_buffers(self):
         return Buffers(
-            {SCORE: BufferSize(self.run.spec, max(self.costs.cost))},
-            len(self.manifest.tables),
-            len(self.outputs),
+            {SCORE: BufferSize(self.run.spec, max(self.costs.cost))}, len(self.manifest.tables), len(self.outputs)
         )
 
     def unpin(self, reader):

@@ -102,16 +102,13 @@ def test_items_waiting_at_the_end_are_not_processed():
     assert looking.seen == [0]
 
 
-def test_thread_starts_with_the_first_item():
-    looking = Looking()
+def test_thread_starts_with_the_first_item_unless_closed():
+    looking, closed = Looking(), Looking()
     assert not looking.aside._thread.is_alive()
     looking.aside.offer(Item(0), most=1)
     assert looking.aside._thread.is_alive()
     looking.aside.close()
 
-
-def test_closed_queue_starts_no_thread():
-    looking = Looking()
-    looking.aside.close()
-    assert not looking.aside.offer(Item(0), most=1)
-    assert looking.aside._thread.ident is None
+    closed.aside.close()
+    assert not closed.aside.offer(Item(0), most=1)
+    assert closed.aside._thread.ident is None

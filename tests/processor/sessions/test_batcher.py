@@ -22,9 +22,7 @@ def due_s(ticket):
 
 class Batching(RuleBasedStateMachine):
     @initialize(
-        max_rows=st.integers(1, 12),
-        max_queue_rows=st.integers(1, 40),
-        window_s=st.sampled_from([0.0, 0.0, 0.5, 4.0]),
+        max_rows=st.integers(1, 12), max_queue_rows=st.integers(1, 40), window_s=st.sampled_from([0.0, 0.0, 0.5, 4.0])
     )
     def start(self, max_rows, max_queue_rows, window_s):
         self.max_rows, self.max_queue_rows, self.window_s = max_rows, max_queue_rows, window_s
@@ -135,12 +133,6 @@ TestBatching = Batching.TestCase
 TestBatching.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-def test_idle_session_gets_waiting_tickets_at_once():
-    batcher = Batcher(100, 1000)
-    tickets = put(batcher, 1)
-    assert batcher.take(0.0).batch == tickets
-
-
 def test_empty_queue_returns_no_batch_and_no_time():
     taken = Batcher(4, 10).take(0.0)
     assert (taken.batch, taken.expired, taken.until_s) == ([], [], None)
@@ -189,14 +181,6 @@ def test_targets_share_a_batch_by_identity():
     assert [batcher.take(0.0).batch for _ in range(2)] == [first, second]
 
 
-def test_earliest_deadline_goes_first_and_equal_ones_by_arrival():
-    batcher = Batcher(1, 100)
-    late = put(batcher, 1, deadline_s=0.9)
-    soon = put(batcher, 1, 1, deadline_s=0.5)
-    none = put(batcher, 1)
-    assert [batcher.take(0.0).batch[0] for _ in range(4)] == [*soon, *late, *none]
-
-
 def test_light_model_waits_for_one_batch_and_not_the_queue():
     batcher, busy, light = Batcher(4, 1000), Target("busy", {4: 0.01}), Target("light", {4: 0.01})
     put(batcher, *[4] * 20, target=busy)
@@ -237,16 +221,6 @@ def test_ticket_without_a_deadline_does_not_starve():
         put(batcher, 1, 1, deadline_s=now_s + 0.5, now_s=now_s)
         taken += batcher.take(now_s).batch
         assert now_s < 2 * PATIENCE_S
-
-
-def test_oversized_ticket_is_admitted_to_an_empty_queue():
-    batcher = Batcher(4, 10)
-    batcher.check_capacity(1000, 0.0, None, 1, 0.0)
-    huge = put(batcher, 1000)
-    with pytest.raises(Overloaded):
-        batcher.check_capacity(1, 0.0, None, 1, 0.0, model="a")
-    assert batcher.take(0.0).batch == huge
-    assert batcher.queue_rows == 0
 
 
 def test_full_queue_sheds_load_with_its_drain_time():
@@ -294,14 +268,6 @@ def test_expired_tickets_are_dropped_and_live_ones_between_run_together():
         dead += put(batcher, 1, deadline_s=0.5)
     taken = batcher.take(0.5)
     assert (taken.batch, taken.expired) == (live, dead)
-
-
-def test_deadline_is_the_first_moment_that_is_too_late():
-    batcher = Batcher(4, 100)
-    (ticket,) = put(batcher, 1, deadline_s=1.0)
-    assert batcher.take(0.999).batch == [ticket]
-    put(batcher, 1, deadline_s=1.0)
-    assert batcher.take(1.0).batch == []
 
 
 def test_late_ticket_is_dropped_only_when_others_wait():

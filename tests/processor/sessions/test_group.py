@@ -14,15 +14,7 @@ from freshet_serving.processor.errors import BadInput, Expired, NotReady, Overlo
 from freshet_serving.processor.features.stage import LARGE
 from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.watching.stats import total
-from tests.processor.sessions.fakes import (
-    TIMEOUT_S,
-    Answers,
-    FakeReplica,
-    assert_answers,
-    call,
-    group,
-    held,
-)
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, call, group, held
 from tests.support.waiting import until
 
 
@@ -367,23 +359,6 @@ def test_inline_resizing_changes_helpers_and_keeps_the_owner():
         assert sessions._queue.sessions == 1
 
 
-def many(answers, replica, count, **options):
-    return [answers.work(replica, number, [number, -number], **options) for number in range(count)]
-
-
-def test_every_request_is_answered_once_with_its_own_rows():
-    replica, answers = FakeReplica(), Answers()
-    with group(sessions=3, max_queue_rows=10_000) as sessions:
-        for work in many(answers, replica, 200):
-            sessions.enqueue(work)
-        got = answers.wait(200)
-        assert answers.calls.empty()
-    for number in range(200):
-        assert_answers(got[number], [number, -number])
-    stats = total(sessions.statistics())
-    assert (stats.requests, stats.rows, stats.failed) == (200, 400, 0)
-
-
 def test_resizing_under_load_loses_no_request_and_no_count():
     replica, answers = FakeReplica(), Answers()
     with group(sessions=1, max_queue_rows=100_000) as sessions:
@@ -397,8 +372,9 @@ def test_resizing_under_load_loses_no_request_and_no_count():
             assert_answers(got[number], [number])
         sessions.resize(1)
         until(lambda: len(sessions._threads) == 1)
+        assert answers.calls.empty()
         stats = total(sessions.statistics())
-        assert (stats.requests, stats.rows) == (600, 600)
+        assert (stats.requests, stats.rows, stats.failed) == (600, 600, 0)
         np.testing.assert_array_equal(sessions.counts(replica)[:, 0], [600])
         numbers = {thread.session.number for thread in sessions._threads}
         assert max(numbers) < 8
@@ -498,3 +474,42 @@ def test_sessions_move_to_other_cores_between_batches():
         answers.wait(20)
         assert (len(sessions), sessions.options.cpus) == (3, (cpus,))
         assert {thread.cpus for thread in sessions._threads} == {cpus}
+
+
+def test_saturated_model_and_key_are_refused_and_not_the_others():
+    clock, replicas, answers = FakeClock(), {name: FakeReplica({1: 1.0}) for name in ("busy", "light")}, Answers()
+    for name, replica in replicas.items():
+        replica.model = name
+    with group(clock=clock, max_queue_rows=10_000) as sessions:
+        with held(replicas["busy"], sessions, answers):
+            for number in range(4):
+                work = answers.work(replicas["busy"], number, [number], clock.now_s() + 8.0)
+                work.sender = "loud"
+                sessions.enqueue(work)
+            for model, sender in (("light", "loud"), ("light", ""), ("busy", "quiet")):
+                sessions.check_room(4.5, model=model, sender=sender)
+            with pytest.raises(Overloaded):
+                sessions.check_room(4.5, model="busy", sender="loud")
+            sessions.enqueue(answers.work(replicas["light"], 9, [9], clock.now_s() + 4.5))
+        answers.wait(6)
+
+
+@pytest.mark.parametrize("options", [{}, {"compute": "inline"}])
+def test_large_requests_give_way_while_several_models_are_asked(options):
+    answers, replicas = Answers(), [FakeReplica({1: 2e-4, 4: 8e-4}) for _ in range(2)]
+    replicas[1].model = "light"
+    with group(clock=FakeClock(), max_batch_rows=16, **options) as sessions:
+
+        def batches(replica, rows):
+            before = total(sessions.statistics()).batches
+            sessions.enqueue(answers.work(replica, 0, list(range(rows))))
+            while sessions.inline and sessions.run_once():
+                pass
+            assert_answers(answers.wait(1)[0], range(rows))
+            sessions.check_room(None)
+            return total(sessions.statistics()).batches - before
+
+        assert batches(replicas[0], 16) == 1
+        assert batches(replicas[1], 1) == 1
+        assert batches(replicas[0], 8) == 1
+        assert batches(replicas[0], 16) == 4

@@ -20,13 +20,7 @@ from freshet_serving.processor.sessions.group import SESSION_READERS
 from freshet_serving.processor.sessions.split_request import SplitRequest
 from freshet_serving.processor.versions.control import RANKING_READER
 from freshet_serving.processor.watching.stats import total
-from tests.processor.sessions.fakes import (
-    TIMEOUT_S,
-    Answers,
-    FakeReplica,
-    assert_answers,
-    group,
-)
+from tests.processor.sessions.fakes import TIMEOUT_S, Answers, FakeReplica, assert_answers, group
 from tests.support.waiting import until
 
 

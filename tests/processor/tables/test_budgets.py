@@ -20,12 +20,7 @@ USERS = range(50)
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [
-        ("ctr/user=512M", 512 << 20),
-        ("ctr/user=2GB", 2 << 30),
-        ("ctr/user=2048k", 2 << 20),
-        (" ctr/user = 1T", 1 << 40),
-    ],
+    [("ctr/user=512M", 512 << 20), ("ctr/user=2GB", 2 << 30), ("ctr/user=2048k", 2 << 20), (" ctr/user = 1T", 1 << 40)],
 )
 def test_size_is_parsed_with_its_unit(text, nbytes, tmp_path):
     assert Budgets.parse([text], tmp_path).of("ctr", "user") == nbytes
@@ -39,8 +34,7 @@ def test_table_budget_overrides_the_budget_of_its_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["ctr", "ctr/user", "ctr=1M", "ctr/user=", "ctr/user=-1M", "ctr/user=1X", "ctr/../x=1M", "*/a=1M", "a/b=9"],
+    "text", ["ctr", "ctr/user", "ctr=1M", "ctr/user=", "ctr/user=-1M", "ctr/user=1X", "ctr/../x=1M", "*/a=1M", "a/b=9"]
 )
 def test_malformed_budget_is_refused(text, tmp_path):
     with pytest.raises(BadInput, match="table_memory"):

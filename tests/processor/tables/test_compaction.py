@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import Conflict, NotReady
+from freshet_serving.processor.repository import DENSE, Repository, VersionWriter, table_file
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.contents import VersionContents, open_snapshot
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import DENSE, table_file
-from freshet_serving.processor.repository.version_writer import VersionWriter
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.tables.table import packed
 from freshet_serving.processor.versions.served_version import ServedVersion

@@ -15,9 +15,7 @@ from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.pointers import load_i64
 from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP
 from freshet_serving.processor.kernels.rows import TABLE_FIELDS
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
-from freshet_serving.processor.package.tensors import ROW_TYPES, map_file, parse_tensors, write_tensors
+from freshet_serving.processor.package import ROW_TYPES, TableDelta, TableEntry, map_file, parse_tensors, write_tensors
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.tables.quantise import dequantise, quantise
 from freshet_serving.processor.tables.table import RowVersions, ServedTable, descriptor, descriptors, packed

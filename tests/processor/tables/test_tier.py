@@ -17,9 +17,7 @@ from freshet_serving.processor.kernels import lookup_notes, pool
 from freshet_serving.processor.kernels import rows as row_kernels
 from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP
 from freshet_serving.processor.memory import attach, share
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
-from freshet_serving.processor.package.tensors import map_file, parse_tensors, write_tensors
+from freshet_serving.processor.package import TableDelta, TableEntry, map_file, parse_tensors, write_tensors
 from freshet_serving.processor.standby_thread import PeriodicThread
 from freshet_serving.processor.tables import row_log as rowlog
 from freshet_serving.processor.tables import tier

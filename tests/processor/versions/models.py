@@ -5,8 +5,7 @@ import numpy as np
 from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import NotReady
 from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.repository.keyring import NO_KEYS
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import NO_KEYS, Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.served_version import ServedVersion

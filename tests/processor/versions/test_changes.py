@@ -34,13 +34,10 @@ def held():
     thread.join(10)
 
 
-def test_free_lock_has_zero_hold_time(held):
-    watch, _, _ = held
-    assert watch.look(5.0) == 0.0
-
-
 def test_lock_hold_time_starts_at_the_first_check(held):
     watch, lock, ask = held
+    assert watch.look(5.0) == 0.0
+
     ask(lambda: (lock.acquire(), watch.turn()))
     assert [watch.look(now_s) for now_s in (10.0, 40.0, 75.0)] == [0.0, 30.0, 65.0]
     assert watch.held_s == 65.0

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableEntry
-from freshet_serving.processor.package.entities import EntityEntry
-from freshet_serving.processor.package.input_fillers import InputFiller
+from freshet_serving.processor.package import EntityEntry, Feature, Input, InputFiller, Manifest, Output, TableEntry
 from freshet_serving.processor.ports import KEEPERS
 from freshet_serving.processor.versions import erasure
 from freshet_serving.processor.versions.erasure import ErasedUser, bound_keys, checked_key, number_of, user_inputs

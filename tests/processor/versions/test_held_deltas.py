@@ -1,6 +1,7 @@
 """Which deltas behind a bad one stand on it."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,25 +21,19 @@ def steps(deltas):
     return [one.step for one in deltas]
 
 
-def test_delta_is_independent_only_with_disjoint_rows():
-    assert steps(apart_from(delta(1, {1, 2}), [delta(2, {3}), delta(3, {2, 4})])) == [2]
-
-
-def test_dependence_on_a_bad_delta_is_transitive():
-    assert steps(apart_from(delta(1, {1}), [delta(2, {1, 2}), delta(3, {2, 3}), delta(4, {4})])) == [4]
-
-
-def test_removals_count_as_changes():
-    assert steps(apart_from(delta(1, removed={1}), [delta(2, {1}), delta(3, removed={1}), delta(4, {2})])) == [4]
-
-
-def test_same_ids_in_a_different_table_are_independent():
-    assert steps(apart_from(delta(1, {1}), [delta(2, {1}, table="item")])) == [2]
-
-
-def test_changed_dense_weights_make_later_deltas_dependent():
-    assert steps(apart_from(delta(1, {1}, dense=True), [delta(2, {2}, dense=True), delta(3, {3})])) == [3]
-    assert steps(apart_from(delta(1, {1}), [delta(2, {2}, dense=True)])) == [2]
+@pytest.mark.parametrize(
+    ("bad", "later", "apart"),
+    [
+        pytest.param(delta(1, {1, 2}), [delta(2, {3}), delta(3, {2, 4})], [2], id="rows"),
+        pytest.param(delta(1, {1}), [delta(2, {1, 2}), delta(3, {2, 3}), delta(4, {4})], [4], id="transitive"),
+        pytest.param(delta(1, removed={1}), [delta(2, {1}), delta(3, removed={1}), delta(4, {2})], [4], id="removals"),
+        pytest.param(delta(1, {1}), [delta(2, {1}, table="item")], [2], id="another table"),
+        pytest.param(delta(1, {1}, dense=True), [delta(2, {2}, dense=True), delta(3, {3})], [3], id="dense weights"),
+        pytest.param(delta(1, {1}), [delta(2, {2}, dense=True)], [2], id="dense weights of a later one"),
+    ],
+)
+def test_delta_is_independent_only_if_nothing_it_changes_is_undone(bad, later, apart):
+    assert steps(apart_from(bad, later)) == apart
 
 
 @given(DELTAS, st.sets(st.integers(0, 5)), st.booleans())

@@ -7,12 +7,12 @@ import pytest
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound, NotReady, TooLarge
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.repository import Repository
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import dropped_deltas
 from freshet_serving.processor.repository.log import log_reader as patrol_module
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair
-from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables import table as table_module
 from freshet_serving.processor.versions.changes import WarningMessage
 from freshet_serving.processor.versions.policy import ModelPolicy

@@ -9,8 +9,7 @@ import pytest
 from freshet_serving.processor.clock import FakeClock, SystemClock
 from freshet_serving.processor.errors import Corrupt, NotFound, NotReady
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.repository.mapped_file import BYTES, CHANGES, SIZES
-from freshet_serving.processor.repository.model_repository import Repository
+from freshet_serving.processor.repository import BYTES, CHANGES, SIZES, Repository
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.replica import Replica
 from freshet_serving.processor.versions.served_version import ServedVersion

@@ -23,8 +23,7 @@ from freshet_serving.processor.errors import FreshetError
 from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.kernels import rows as row_kernels
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.repository.log.history import History
 from freshet_serving.processor.tables.table import RowVersions
 from freshet_serving.processor.versions.served_version import ServedVersion

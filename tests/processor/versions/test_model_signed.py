@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 from freshet_serving.processor.errors import BadInput, Corrupt, Diverged, FreshetError, SigningKeyRequired
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository import MANIFEST, NO_KEYS, WARMUP, Repository, VersionReader, add_file
 from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.re_signing import check_version, re_sign
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version import MANIFEST, WARMUP, VersionReader
-from freshet_serving.processor.repository.version_writer import add_file
 from freshet_serving.processor.tables.compaction import compact
 from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.processor.versions.models import USERS, assert_serves, deltas_folder, open_model, publish
@@ -139,8 +136,7 @@ def test_uploads_need_a_server_with_a_signing_key(root, tmp_path):
 def test_rollback_without_a_key_is_local_and_temporary(root):
     signed_delta(root, 1, [1])
     one, other = open_model(root, keyring=reads()), open_model(root, keyring=reads())
-    done = one.rollback(Generation(1, 0))
-    assert not done.recorded
+    assert not one.rollback(Generation(1, 0)).recorded
     assert (one.chain(1).state, looked(other)) == ("HELD", [])
     signed_delta(root, 2, [2], parent=1)
     change_log(root, writes()).rollback(1)

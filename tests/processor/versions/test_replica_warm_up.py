@@ -7,9 +7,7 @@ import pytest
 
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.features.plan import SparsePlan
-from freshet_serving.processor.repository.version import WARMUP, VersionReader
-from freshet_serving.processor.repository.version_writer import add_file
-from freshet_serving.processor.repository.warmup import dump_warmup
+from freshet_serving.processor.repository import WARMUP, VersionReader, add_file, dump_warmup
 from freshet_serving.processor.versions.overview import version_stats
 from tests.support.packages import BUCKETS, make_inputs, write_package
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from freshet_serving.processor.clock import SystemClock
-from freshet_serving.processor.errors import BadInput, NotFound
+from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.routed_model import RoutedModel
@@ -20,11 +20,6 @@ def routed(tmp_path):
     model = RoutedModel("small", Repository(tmp_path), SystemClock(), lambda: told.append(1), ModelPolicy())
     model.told_of = told
     return model
-
-
-def test_model_without_versions_serves_nothing_and_has_no_status(routed):
-    routes = routed.routes
-    assert (dict(routes.served), routes.refused, routes.status(), dict(routes.labels)) == ({}, "", [], {})
 
 
 def test_policy_takes_effect_at_once_and_survives_a_restart(routed, tmp_path):
@@ -59,12 +54,3 @@ def test_sticky_input_that_no_version_reads_is_logged_once(routed, caplog):
         "small policy.sticky_input: expected one of the inputs user, got 'usr': requests without x-sticky-key are "
         "split at random"
     ]
-
-
-def test_ejected_version_is_readmitted_once(routed):
-    routed.eject(3, "errors: too many")
-    assert routed.routes.traffic.out[3].reason == "errors: too many"
-    routed.readmit(3)
-    assert routed.routes.traffic.out == {}
-    with pytest.raises(NotFound, match="is not excluded from traffic"):
-        routed.readmit(3)

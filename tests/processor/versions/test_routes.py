@@ -34,11 +34,6 @@ def test_error_names_the_version_or_label_that_cannot_answer(routes, version, la
     assert str(caught.value) == words
 
 
-def test_versions_are_listed_newest_first():
-    states = {n: VersionStatus(n, END) for n in (2, 9, 4)}
-    assert [s.version for s in Routes("ctr", states=states).status()] == [9, 4, 2]
-
-
 def test_unknown_model_error_quotes_the_name_and_lists_the_known():
     with pytest.raises(NotFound, match=r"^model 'x{64}' is not in the repository, which holds nothing$"):
         find({}, "x" * 100)

@@ -1,6 +1,7 @@
 """The life of deltas, against a model of it: full + deltas, rollback, refused files, readers in between."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.support.packages import (
     tag_id,
     write_package,
 )
+from tests.support.waiting import Background
 
 USERS = range(20)
 
@@ -211,28 +213,22 @@ def test_readers_never_see_mixed_states_during_deltas_and_rollbacks(package):
         step: reference(dict.fromkeys(USERS, step), tag_model, make_weights(step), probe, tags, floats)
         for step in range(8)
     }
-    stop, mixed, seen = threading.Event(), [], set()
+    mixed, seen = [], set()
 
     def read(session):
-        while not stop.is_set():
+        while not readers.ended.is_set():
             got, generation = scores(version, probe, session)
             seen.add(generation.step)
             if not np.allclose(got, wanted[generation.step], atol=1e-5):
                 mixed.append((generation.step, got))
 
-    readers = [threading.Thread(target=read, args=(n,)) for n in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
+    readers = Background([partial(read, n) for n in range(2)])
+    with readers:
         for _ in range(12):
             for step in range(version.position.step + 1, 8):
                 version.apply(make_delta(step, list(USERS), dense_seed=step))
             version.rollback(5)
             version.rollback(4)
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
     assert not mixed
     assert len(seen) > 1
 

@@ -9,7 +9,7 @@ from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import rows_of_file, write_delta
 from freshet_serving.processor.versions.timeline import MOST, score_shift
 from freshet_serving.processor.watching import Figure
-from tests.processor.extensions.guard.test_pre_deploy_check import drop, feed, opened
+from tests.processor.extensions.guard.fed import drop, feed, opened
 from tests.support.guarded import Stream, write_guarded
 from tests.support.packages import make_delta, write_package
 

@@ -6,9 +6,8 @@ import shutil
 import pytest
 
 from freshet_serving.processor.errors import Conflict, NotFound, NotReady
+from freshet_serving.processor.repository import WITHDRAW, Repository, VersionRecord
 from freshet_serving.processor.repository.log.chain_record import HOLD
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version_record import WITHDRAW, VersionRecord
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_actions import (
     describe_served,

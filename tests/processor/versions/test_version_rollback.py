@@ -3,9 +3,8 @@
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, NotFound
+from freshet_serving.processor.repository import WITHDRAW, Repository
 from freshet_serving.processor.repository.log.chain_record import RELEASE
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.repository.version_record import WITHDRAW
 from freshet_serving.processor.versions.policy import ModelPolicy
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.processor.extensions.object_stores.bucket import Bucket
@@ -109,8 +108,7 @@ def test_without_a_generation_the_one_before_is_served(root):
 
 def test_versions_in_between_are_withdrawn_too(root):
     write_package(root, 3, users=USERS, seed=3)
-    model = open_model(root)
-    assert back(model, "1").withdrawn == (2, 3)
+    assert back(open_model(root), "1").withdrawn == (2, 3)
     assert list(open_model(root).routes.served) == [1]
 
 
@@ -151,8 +149,7 @@ def test_file_in_the_place_of_the_records_stops_no_poll(root):
 
 
 def test_served_version_alone_undoes_nothing(root):
-    model = open_model(root)
-    assert back(model, "2").undone == []
+    assert back(open_model(root), "2").undone == []
     assert decisions(root) == []
 
 

@@ -44,12 +44,7 @@ def test_requests_like_training_do_not_shift(notes):
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [
-        ("price", {"mean": 1.0}),
-        ("price", {"missing": 0.2}),
-        ("tags", {"longest": 40}),
-        ("tags", {"words": 5}),
-    ],
+    [("price", {"mean": 1.0}), ("price", {"missing": 0.2}), ("tags", {"longest": 40}), ("tags", {"words": 5})],
 )
 def test_only_the_input_that_changed_shifts(notes, name, changes):
     moved = shifts(notes, **changes)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.errors import BadInput
-from freshet_serving.processor.watching import CanaryBounds
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
+from freshet_serving.processor.watching import CanaryBounds, Sketch, StatsBlock
 from freshet_serving.processor.watching.verdicts import weigh
 
 

@@ -9,8 +9,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.engine import Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError
 from freshet_serving.processor.extensions.deeprec import codec as eas
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import Input, Output
+from freshet_serving.processor.package import Input, Manifest, Output
 from tests.support.packages import make_inputs, make_weights, reference, tag_id, write_package
 
 MANIFEST = Manifest(

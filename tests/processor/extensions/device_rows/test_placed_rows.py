@@ -1,8 +1,8 @@
 """A version whose rows lie on a device answers as one whose rows lie in memory."""
 
 import io
-import threading
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -13,20 +13,13 @@ pytest.importorskip("jaxlib", reason="the xla extra is not installed")
 from freshet_serving.processor.counter_block import by_name
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.extensions.device_rows import placed_rows, row_mirror
-from freshet_serving.processor.package.delta import stream_delta
-from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.package import TableEntry, stream_delta
 from freshet_serving.processor.repository.version import VersionReader
 from tests.gpu.package import folder_of
-from tests.processor.extensions.device_rows.played import (
-    ENTITIES,
-    MODEL,
-    add_entities,
-    delta,
-    repositories,
-    request,
-)
+from tests.processor.extensions.device_rows.played import ENTITIES, MODEL, add_entities, delta, repositories, request
 from tests.processor.extensions.device_rows.test_slot_layout import MANY, ONE, SUM, pooling
 from tests.support.played_gpu import put_xla
+from tests.support.waiting import Background
 
 STAGED = {"device_stages": 1, "sessions": 2}
 ALONE = {"sessions": 1, "compute": "inline"}
@@ -102,26 +95,20 @@ def test_replies_beside_deltas_are_of_the_generation_that_they_name(gpu, tmp_pat
     on_device, on_host = repositories(tmp_path)
     random = np.random.default_rng(1)
     asked = [PredictRequest(MODEL, request(random, rows)) for rows in (2, 8, 20)]
-    replies, stop = [], threading.Event()
+    replies = []
     with Processor.initialize(ProcessorConfig(str(on_device), delta_guard="off", **STAGED, **ROOM)) as device:
         manifest, generation = device.predictor.manifest(MODEL)
 
         def ask(number):
-            while not stop.is_set():
+            while not askers.ended.is_set():
                 reply = device.process(asked[number])
                 replies.append((number, reply.generation.step, reply.outputs["score"].copy()))
 
-        threads = [threading.Thread(target=ask, args=(n,)) for n in range(3)]
-        for thread in threads:
-            thread.start()
+        askers = Background([partial(ask, n) for n in range(3)])
         deltas = [encoded(delta(random, manifest, generation.step + n)) for n in range(1, 9)]
-        try:
+        with askers:
             for data in deltas:
                 device.apply_delta(MODEL, data=data)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
     expected = {}
     with Processor.initialize(ProcessorConfig(str(on_host), delta_guard="off", **ALONE)) as host:
         for step, data in enumerate([None, *deltas], generation.step):

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.engine import PredictRequest, Processor, ProcessorConfig
 from freshet_serving.processor.errors import BadInput, FreshetError, NotReady, Overloaded
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.package import SCORE
-from freshet_serving.processor.package.delta import write_delta
+from freshet_serving.processor.package import SCORE, write_delta
 from freshet_serving.processor.sessions.placement import plan
 from freshet_serving.processor.sessions.request import PredictReply
 from freshet_serving.processor.sessions.session_options import GroupConfig, SessionConfig
@@ -284,12 +283,6 @@ def test_group_has_stages_of_its_own():
     own = {"a": GroupConfig(["a"], device_stages=3), "b": GroupConfig(["b"])}
     plans = plan(SessionConfig(groups=own), frozenset(range(4)), ())
     assert [plans[name][1].device_stages for name in ("a", "b", "default")] == [3, 0, 0]
-
-
-def test_inline_sessions_have_no_stages(tmp_path):
-    write_package(tmp_path)
-    with pytest.raises(BadInput, match="compute: expected threads with device_stages"):
-        Processor.initialize(ProcessorConfig(repository=str(tmp_path), compute="inline", device_stages=1))
 
 
 @pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.long), 2])

@@ -21,8 +21,7 @@ from freshet_serving.processor.extensions.explaining.explanation import (
     row_origins,
 )
 from freshet_serving.processor.extensions.remote_rows.remote_table import RemoteTable
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import StageEntry, TableEntry
+from freshet_serving.processor.package import StageEntry, TableDelta, TableEntry
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.tables.compaction import compact

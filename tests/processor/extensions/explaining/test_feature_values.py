@@ -9,8 +9,7 @@ from freshet_serving.processor.columns import Ragged, Strings
 from freshet_serving.processor.extensions.explaining.feature_values import MAX_TEXT, feature_values
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels.hashing import hash_strings
-from freshet_serving.processor.package.manifest_entries import Feature, Input, Output, TableEntry
-from freshet_serving.processor.package.transforms import Transform
+from freshet_serving.processor.package import Feature, Input, Output, TableEntry, Transform
 from tests.support.packages import make_inputs, manifest, tag_id
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from freshet_serving.processor.extensions.explaining import movers as module
 from freshet_serving.processor.extensions.explaining.movers import ScoredRow, additions, comparable, movers
-from freshet_serving.processor.package import SequenceColumn, SequenceEntry
-from freshet_serving.processor.package.manifest_entries import Output
+from freshet_serving.processor.package import Output, SequenceColumn, SequenceEntry
 from tests.processor.backends.artefacts import WIDTH
 from tests.support.packages import DIM, manifest
 

@@ -49,8 +49,7 @@ def figures_of(keys, rows, old, removed=NONE, dense=None, weights=None, random=0
 
 def test_delta_without_changes_has_zero_figures():
     old = stored()
-    found = figures_of(range(100), old[:100], old)
-    assert found == {("moved", "user"): 0.0, ("size", "user"): 0.0}
+    assert figures_of(range(100), old[:100], old) == {("moved", "user"): 0.0, ("size", "user"): 0.0}
 
 
 def test_new_rows_are_counted_and_do_not_count_as_moved():
@@ -79,8 +78,7 @@ def test_sampling_finds_long_rows_that_a_stride_would_miss():
     old = stored()
     new = old.copy()
     new[np.arange(ROWS) % 4 != 0] *= 3
-    found = figures_of(range(ROWS), new, old)
-    assert found["moved", "user"] == pytest.approx(2 * 0.75**0.5, rel=0.1)
+    assert figures_of(range(ROWS), new, old)["moved", "user"] == pytest.approx(2 * 0.75**0.5, rel=0.1)
 
 
 @given(st.integers(0, 999))
@@ -153,8 +151,7 @@ def test_dense_weights_move_by_their_combined_length():
 
 def test_overflowing_numbers_moved_by_the_maximum_distance():
     old = stored()
-    found = figures_of(range(100), np.full((100, 4), 3e38), old)
-    assert found["moved", "user"] == 1e6
+    assert figures_of(range(100), np.full((100, 4), 3e38), old)["moved", "user"] == 1e6
 
 
 @given(st.floats(1.01, 3.0), st.integers(0, 100))

@@ -12,7 +12,7 @@ from freshet_serving.processor.versions.score_watch import ScoreWatch
 from freshet_serving.processor.versions.version_actions import release_version
 from freshet_serving.processor.watching import LabelSums, Sketch, StatsBlock
 from tests.processor.engines import USERS, publish, request, watch_scores
-from tests.processor.extensions.guard.test_pre_deploy_check import GOOD, chain, drop, feed, opened, served
+from tests.processor.extensions.guard.fed import GOOD, chain, drop, feed, opened, served
 from tests.processor.versions.models import open_model
 from tests.support.guarded import as_inputs
 from tests.support.packages import write_package

@@ -6,8 +6,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.guard.post_deploy_monitor import PostDeployMonitor
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching import DeltaBounds, LabelSums
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching import DeltaBounds, LabelSums, Sketch, StatsBlock, note_batch
 
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)

@@ -6,67 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from freshet_serving.processor.clock import SystemClock
 from freshet_serving.processor.errors import Conflict, NotReady
 from freshet_serving.processor.extensions.guard.guard import guard_of
 from freshet_serving.processor.generation import Generation
 from freshet_serving.processor.package.delta import Delta, TableDelta, write_delta
 from freshet_serving.processor.repository.log.change_log import ChangeLog
-from freshet_serving.processor.repository.model_repository import Repository
-from freshet_serving.processor.versions.model import ServedModel
-from freshet_serving.processor.versions.policy import ModelPolicy
-from freshet_serving.processor.versions.served_version import ServedVersion
 from freshet_serving.processor.watching import AutoRollback
 from freshet_serving.processor.watching.verdicts import Verdict
+from tests.processor.extensions.guard.fed import GOOD, chain, drop, feed, opened, publish_all, served
 from tests.support.guarded import FAULTS, USERS, as_inputs
-from tests.support.packages import DIM, connect
-
-GOOD = 12
-
-
-def opened(root, delta_guard=None, asked=True):
-    """The model as a server opens it, asked for rows."""
-
-    def load(reader):
-        return ServedVersion(reader, 4, SystemClock())
-
-    policy = ModelPolicy.parse({"delta_guard": delta_guard}, "model.small") if delta_guard else None
-    model = ServedModel("small", Repository(root), load, connect, SystemClock(), policy=policy)
-    model.poll()
-    if asked:
-        ask(model)
-    return model
-
-
-def ask(model):
-    """Forty requests of eight rows."""
-    replica = model.pick().replicas
-    for seed in range(40):
-        replica.sample.take(replica.plan.bind_inputs(as_inputs(8, seed)))
-
-
-def drop(root, delta):
-    write_delta(root / "small" / "1" / "deltas" / f"{delta.step}.safetensors", delta)
+from tests.support.packages import DIM
 
 
 def as_bytes(tmp_path, delta):
     path = tmp_path / ".made"
     write_delta(path, delta)
     return path.read_bytes()
-
-
-def chain(root):
-    return ChangeLog.of(Repository(root).version("small", 1))
-
-
-def served(model):
-    return str(model.pick().generation)
-
-
-def feed(root, model, stream, count=GOOD):
-    for _ in range(count):
-        drop(root, stream.good())
-        model.poll()
 
 
 def test_many_good_deltas_are_served(tmp_path, stream):
@@ -78,9 +33,7 @@ def test_many_good_deltas_are_served(tmp_path, stream):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_published_fault_is_held_by_a_record(tmp_path, stream, fault):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_each_published_fault_is_held_by_a_record(tmp_path, stream, fault, model):
     drop(tmp_path, stream.fault(fault))
 
     events = model.poll()
@@ -96,9 +49,7 @@ def test_each_published_fault_is_held_by_a_record(tmp_path, stream, fault):
 
 
 @pytest.mark.parametrize("fault", ["times_1.1", "zeroed"])
-def test_uploaded_fault_is_refused_and_held(tmp_path, stream, fault):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_uploaded_fault_is_refused_and_held(tmp_path, stream, fault, model):
     data = as_bytes(tmp_path, stream.fault(fault))
 
     with pytest.raises(Conflict, match=f"delta: 1.{GOOD + 1} is held: .*; `freshet delta release` serves it"):
@@ -139,17 +90,13 @@ def test_part_that_was_served_before_is_never_held(tmp_path, stream):
     assert model.judgement_counts.held.total() == 1
 
 
-def test_delta_that_claims_an_earlier_state_falsely_is_held(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_delta_that_claims_an_earlier_state_falsely_is_held(tmp_path, stream, model):
     drop(tmp_path, replace(stream.fault("zeroed"), restores=GOOD - 1))
     model.poll()
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
 
 
-def test_part_taken_back_behind_a_gate_says_held_and_the_command(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_part_taken_back_behind_a_gate_says_held_and_the_command(tmp_path, stream, model):
     chain(tmp_path).hold("looked at")
     cure = "`freshet delta release small --version 1` serves it"
 
@@ -199,9 +146,7 @@ def test_rejected_delta_is_undone_everywhere_and_its_step_never_reused(tmp_path,
         model.reject(1)
 
 
-def test_deltas_after_a_held_one_wait_with_it(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_deltas_after_a_held_one_wait_with_it(tmp_path, stream, model):
     drop(tmp_path, stream.fault("zeroed"))
     model.poll()
     stream.good()
@@ -210,15 +155,6 @@ def test_deltas_after_a_held_one_wait_with_it(tmp_path, stream):
     assert (served(model), model.chain(1).behind) == (f"1.{GOOD}", 2)
     model.release(1)
     assert served(model) == f"1.{GOOD + 2}"
-
-
-def test_server_starting_on_a_held_log_serves_what_precedes_it(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
-    drop(tmp_path, stream.fault("zeroed"))
-    model.poll()
-    started = opened(tmp_path, asked=False)
-    assert (served(started), started.chain(1).state) == (f"1.{GOOD}", "HELD")
 
 
 def test_start_does_not_check_deltas_already_served_elsewhere(tmp_path, stream):
@@ -230,16 +166,9 @@ def test_start_does_not_check_deltas_already_served_elsewhere(tmp_path, stream):
     assert served(opened(tmp_path)) == f"1.{GOOD + 1}"
 
 
-def publish_all(root, deltas):
-    for delta in deltas:
-        chain(root).publish(delta)
-
-
 @pytest.mark.parametrize("fault", ["times_1.1", "swapped"])
-def test_fault_followed_by_eight_deltas_is_held_like_one_alone(tmp_path, stream, fault):
+def test_fault_followed_by_eight_deltas_is_held_like_one_alone(tmp_path, stream, fault, model):
     """What A3 found: nine that came together were judged by nobody."""
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
     publish_all(tmp_path, [stream.fault(fault)])
     stream.follow()
     publish_all(tmp_path, [stream.few() for _ in range(8)])
@@ -252,9 +181,7 @@ def test_fault_followed_by_eight_deltas_is_held_like_one_alone(tmp_path, stream,
     assert (served(model), model.chain(1).state, model.chain(1).behind) == (f"1.{GOOD}", "HELD", 9)
 
 
-def test_fault_inside_a_run_is_held_and_earlier_deltas_served(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_fault_inside_a_run_is_held_and_earlier_deltas_served(tmp_path, stream, model):
     publish_all(tmp_path, [stream.good() for _ in range(4)])
     publish_all(tmp_path, [stream.fault("zeroed")])
     stream.follow()
@@ -263,9 +190,7 @@ def test_fault_inside_a_run_is_held_and_earlier_deltas_served(tmp_path, stream):
     assert (served(model), model.chain(1).state) == (f"1.{GOOD + 4}", "HELD")
 
 
-def test_long_run_of_good_deltas_is_served_by_one_flip(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_long_run_of_good_deltas_is_served_by_one_flip(tmp_path, stream, model):
     publish_seq = model.pick().change.publish_seq
     publish_all(tmp_path, [stream.good() for _ in range(20)])
     assert model.poll() == [f"small 1.{GOOD + 20} served, with 19 before it"]
@@ -289,9 +214,7 @@ def test_run_equals_its_deltas_applied_in_turn_bitwise(tmp_path, stream):
         np.testing.assert_array_equal(dense[name], weights[name])
 
 
-def test_fault_repaired_by_the_next_deltas_is_never_held(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_fault_repaired_by_the_next_deltas_is_never_held(tmp_path, stream, model):
     publish_all(tmp_path, [stream.fault("zeroed")])
     stream.follow()
     publish_all(tmp_path, [stream.mended()])
@@ -326,10 +249,8 @@ def test_small_steps_that_accumulate_are_held(tmp_path, stream):
     assert "within the last hour, limit 3 times" in model.chain(1).reason
 
 
-def test_unrequested_rows_are_held_when_far_too_long(tmp_path, stream):
+def test_unrequested_rows_are_held_when_far_too_long(tmp_path, stream, model):
     """What A5 found: 31 rows at 10^6 had no figure at all."""
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
     keys = np.arange(1000, 1031)
     long = TableDelta(keys, np.full((31, DIM), 1e6, np.float32), np.empty(0, np.int64))
     drop(tmp_path, Delta("small", 1, GOOD + 1, GOOD, {"user": long}, published_at=time.time()))
@@ -355,9 +276,7 @@ def test_unrequested_rows_are_held_beyond_five_times_their_length(tmp_path, stre
     assert served(model) == f"1.{reached}"
 
 
-def test_flood_of_new_ids_is_held_and_launches_are_not(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_flood_of_new_ids_is_held_and_launches_are_not(tmp_path, stream, model):
     for count, state in ((10_000, "CURRENT"), (30_000, "HELD")):
         keys = np.arange(count) + 1_000_000 * count
         rows = np.resize(stream._rows["user"], (count, DIM))
@@ -381,9 +300,7 @@ def test_removal_of_most_unrequested_rows_is_held(tmp_path, stream):
     )
 
 
-def test_delta_after_a_rollback_is_checked_when_the_version_rebuilds(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_delta_after_a_rollback_is_checked_when_the_version_rebuilds(tmp_path, stream, model):
     chain(tmp_path).rollback(1)
     bad = TableDelta(np.array(USERS), np.full((len(USERS), DIM), 1e6, np.float32), np.empty(0, np.int64))
     chain(tmp_path).publish(Delta("small", 1, GOOD + 1, 1, {"user": bad}, published_at=time.time()))
@@ -391,9 +308,7 @@ def test_delta_after_a_rollback_is_checked_when_the_version_rebuilds(tmp_path, s
     assert (served(model), model.chain(1).state) == ("1.1", "HELD")
 
 
-def test_read_only_repository_holds_in_memory_and_says_so(tmp_path, stream, monkeypatch):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_read_only_repository_holds_in_memory_and_says_so(tmp_path, stream, monkeypatch, model):
     drop(tmp_path, stream.fault("zeroed"))
     opened(tmp_path, delta_guard={"mode": "off"})
 
@@ -409,16 +324,6 @@ def test_read_only_repository_holds_in_memory_and_says_so(tmp_path, stream, monk
     assert served(model) == f"1.{GOOD}"
     model.release(1)
     assert served(model) == f"1.{GOOD + 1}"
-
-
-def test_mode_off_holds_nothing(tmp_path, stream):
-    model = opened(tmp_path, delta_guard={"mode": "off"})
-    feed(tmp_path, model, stream)
-    for step, fault in enumerate(FAULTS):
-        drop(tmp_path, stream.fault(fault))
-        model.poll()
-        assert served(model) == f"1.{GOOD + 1 + step}"
-        stream.good()
 
 
 def test_mode_strict_scores_every_sampled_row(tmp_path, stream):
@@ -479,9 +384,7 @@ def test_served_bad_delta_is_rolled_back_once(tmp_path, stream):
     assert dict(model.judgement_counts.auto_rollbacks) == {"shift": 1}
 
 
-def test_unstorable_faulty_upload_is_refused_and_not_recorded(tmp_path, stream, monkeypatch):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_unstorable_faulty_upload_is_refused_and_not_recorded(tmp_path, stream, monkeypatch, model):
     data = as_bytes(tmp_path, stream.fault("zeroed"))
 
     def refuse(*_):

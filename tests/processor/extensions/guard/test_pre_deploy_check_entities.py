@@ -7,7 +7,7 @@ import pytest
 
 from freshet_serving.models.publishing.entity_rows import entity_rows
 from freshet_serving.processor.package.delta import Delta, TableDelta
-from tests.processor.extensions.guard.test_pre_deploy_check import drop, opened, served
+from tests.processor.extensions.guard.fed import drop, opened, served
 from tests.support import entities
 
 GOOD, KEYS = 12, list(entities.KNOWN)

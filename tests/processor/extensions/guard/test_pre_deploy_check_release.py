@@ -16,16 +16,7 @@ from freshet_serving.processor.versions.held_deltas import BY_GUARD, ReleaseBack
 from freshet_serving.processor.versions.model import ServedModel
 from freshet_serving.processor.versions.run_reading import ReadRun
 from freshet_serving.processor.versions.served_version import ServedVersion
-from tests.processor.extensions.guard.test_pre_deploy_check import (
-    GOOD,
-    ask,
-    chain,
-    drop,
-    feed,
-    opened,
-    publish_all,
-    served,
-)
+from tests.processor.extensions.guard.fed import GOOD, ask, chain, drop, feed, opened, publish_all, served
 from tests.support.guarded import FAULTS
 from tests.support.packages import connect
 from tests.support.waiting import until
@@ -132,18 +123,14 @@ def test_head_that_moved_during_the_check_is_not_released(tmp_path, stream, monk
     assert "release" not in kinds(tmp_path)
 
 
-def test_manual_or_trainer_hold_is_released_only_manually(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_manual_or_trainer_hold_is_released_only_manually(tmp_path, stream, model):
     chain(tmp_path).hold("AUC fell from 0.76 to 0.61")
     publish_all(tmp_path, [stream.good(), stream.good()])
     assert model.poll() == ["small deltas after 1.12 are held: AUC fell from 0.76 to 0.61"]
     assert (served(model), model.chain(1).state) == (f"1.{GOOD}", "HELD")
 
 
-def test_manual_hold_moved_back_by_a_guard_stays_manual(tmp_path, stream):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_manual_hold_moved_back_by_a_guard_stays_manual(tmp_path, stream, model):
     chain(tmp_path).publish(stream.good())
     chain(tmp_path).hold("wait for the meeting")
     chain(tmp_path).hold(f"1.{GOOD + 1} held: said another server", chain(tmp_path).history.known(GOOD))
@@ -201,9 +188,7 @@ def test_held_delta_is_rechecked_only_after_changes_and_a_pause(tmp_path, stream
     assert len(looks) == 2
 
 
-def test_read_only_repository_releases_the_hold_locally(tmp_path, stream, monkeypatch):
-    model = opened(tmp_path)
-    feed(tmp_path, model, stream)
+def test_read_only_repository_releases_the_hold_locally(tmp_path, stream, monkeypatch, model):
     publish_all(tmp_path, [stream.fault("zeroed")])
     stream.follow()
     with monkeypatch.context() as patch:

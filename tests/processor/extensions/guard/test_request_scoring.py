@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.guard.kept_requests import KeptRequest, dump_requests
-from freshet_serving.processor.versions.row_scoring import dump_scores, parse_scores
 from tests.processor.extensions.guard.test_sample_scoring import sampled, scored
 from tests.support.guarded import Stream, as_inputs, write_guarded
 from tests.support.packages import open_version
@@ -59,19 +58,7 @@ def test_remembered_requests_are_kept_until_there_are_own_ones(tmp_path):
     old, new = (open_version(write_guarded(tmp_path, number)) for number in (1, 2))
     unreadable = KeptRequest({"user": np.array([1])}, 1)
     new.replicas.remember(dump_requests([unreadable, KeptRequest(as_inputs(8, 3), 8)]))
-    kept = new.replicas.score(new.replicas.kept(), SECONDS)
-    assert kept.scored.sum() == 8
+    assert new.replicas.score(new.replicas.kept(), SECONDS).scored.sum() == 8
     requests = sampled(old).kept()
     new.replicas.remember(requests)
     assert new.replicas.score(new.replicas.kept(), SECONDS).scored.sum() == 88
-
-
-def test_scores_cross_processes_to_the_bit(version):
-    replica = sampled(version)
-    scores = replica.score(replica.kept(), SECONDS)
-    scores.outputs["score"][0] = np.nan
-    again = parse_scores(dump_scores(scores))
-    np.testing.assert_array_equal(again.outputs["score"], scores.outputs["score"])
-    np.testing.assert_array_equal(again.scored, scores.scored)
-    np.testing.assert_array_equal(again.refused, scores.refused)
-    assert again.lookups == scores.lookups

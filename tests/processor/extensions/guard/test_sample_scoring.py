@@ -19,15 +19,6 @@ from tests.support.packages import open_version, rows_of
 COSTS = {1: 1e-5, 4: 2e-5, 16: 4e-5}
 
 
-class Clock:
-    """now_s() is what a test sets."""
-
-    now = 0.0
-
-    def now_s(self):
-        return self.now
-
-
 class Staged(Exception):
     """Nothing is to be flipped."""
 

@@ -157,8 +157,7 @@ def test_turned_vectors_are_no_disorder():
     random = np.random.default_rng(3)
     vectors = random.standard_normal((ROWS, 8)).astype(np.float32)
     turn = np.linalg.qr(random.standard_normal((8, 8)))[0].astype(np.float32)
-    verdict = VersionJudge().judge(scores(vectors), scores(vectors @ turn))
-    assert verdict.outcome == IN_LINE
+    assert VersionJudge().judge(scores(vectors), scores(vectors @ turn)).outcome == IN_LINE
     assert VersionJudge().judge(scores(vectors), scores(np.ones((ROWS, 8)))).kind == "constant"
 
 

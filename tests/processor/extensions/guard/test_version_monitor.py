@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.guard.version_monitor import VersionMonitor
-from freshet_serving.processor.watching import DeltaBounds, Sketch, StatsBlock
-from freshet_serving.processor.watching.sketch import note_batch
+from freshet_serving.processor.watching import DeltaBounds, Sketch, StatsBlock, note_batch
 
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)

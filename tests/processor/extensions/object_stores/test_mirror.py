@@ -5,11 +5,15 @@ import errno
 import itertools
 import json
 import logging
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
+from freshet_serving.processor.extensions.object_stores.mirror import BEAT_S, LONGEST_BEAT_S, QUIET_SHARE
 from freshet_serving.processor.package.delta import write_delta
 from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
@@ -450,3 +454,89 @@ def test_missing_bucket_is_a_configuration_error(bucket, tmp_path, caplog):
         server.beat()
     # Once by who lists, once by who follows.
     assert len([r for r in caplog.records if "does not exist" in r.message]) == 2
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "extensions" / "object_stores.md"
+MONTH_S = 30 * 86400
+
+
+@pytest.fixture
+def polled(bucket, trainer, tmp_path):
+    polled = Server(bucket, tmp_path / "server")
+    polled.change_log = polled.load()
+    polled.beat()
+    return polled
+
+
+def quiet(polled, seconds):
+    """Beats of a time in which nothing changes, beside the watcher that reads the log."""
+    until_s = polled.clock.now_s() + seconds
+    while polled.clock.now_s() < until_s:
+        polled.change_log.look()
+        polled.beat(polled.mirror.pause_s())
+
+
+def test_polls_are_frequent_while_something_changes(trainer, polled):
+    for step in range(1, 4):
+        trainer.publish(make_delta(step, [1]))
+        quiet(polled, 10.0)
+        assert polled.mirror.pause_s() == BEAT_S
+
+
+def test_quiet_store_is_polled_within_a_hundredth_of_the_pause(polled):
+    quiet(polled, 100.0)
+    assert polled.mirror.pause_s() == pytest.approx(1.0, rel=0.02)
+    quiet(polled, 86400.0 / 24)
+    assert polled.mirror.pause_s() == LONGEST_BEAT_S
+
+
+def test_record_hint_and_new_version_make_polls_frequent_again(bucket, trainer, polled, tmp_path):
+    quiet(polled, 300.0)
+    trainer.publish(make_delta(1, [1]))
+    polled.beat(polled.mirror.pause_s())
+    assert polled.mirror.pause_s() == BEAT_S
+    quiet(polled, 300.0)
+    opened(bucket, tmp_path / "other").keep_labels("small", {"stable": 1})
+    polled.beat(polled.mirror.pause_s())
+    assert polled.mirror.pause_s() == BEAT_S
+    publish(opened(bucket, tmp_path / "other"), tmp_path, version=2)
+    quiet(polled, 300.0)
+    polled.mirror.prepare("small", 2)
+    polled.beat(polled.mirror.pause_s())
+    assert polled.mirror.pause_s() == BEAT_S
+
+
+def test_trainer_report_does_not_make_polls_frequent(bucket, polled, tmp_path):
+    quiet(polled, 300.0)
+    opened(bucket, tmp_path / "other").keep_trainer("small", b"one")
+    quiet(polled, 60.0)
+    assert polled.mirror.pause_s() == LONGEST_BEAT_S
+
+
+def test_staleness_of_a_quiet_store_stays_within_a_poll(polled):
+    quiet(polled, 600.0)
+    polled.clock.advance(polled.mirror.pause_s())
+    assert polled.mirror.seen_s() <= LONGEST_BEAT_S
+
+
+def a_month(bucket, seconds):
+    """Requests of a month by kind, in millions, as those of so many seconds."""
+    names = {"folders": "LIST", "get": "GET", "head": "GET", "download": "GET"}
+    kinds = Counter(names[call] for call, _ in bucket.calls if call in names)
+    return {kind: count / seconds * MONTH_S / 1e6 for kind, count in kinds.items()}
+
+
+def test_page_has_the_requests_of_a_month(bucket, trainer, polled):
+    bucket.calls.clear()
+    for step in range(1, 15):
+        trainer.publish(make_delta(step, [1]))
+        quiet(polled, BEAT_S / QUIET_SHARE)
+    busy = a_month(bucket, 14 * BEAT_S / QUIET_SHARE)
+    quiet(polled, 600.0)
+    bucket.calls.clear()
+    quiet(polled, 1200.0)
+    idle = a_month(bucket, 1200.0)
+    rows = re.findall(r"^\| one replica, one version, (.+?) \| ([\d.]+) \| ([\d.]+) \|", PAGE.read_text(), re.MULTILINE)
+    assert [name for name, _, _ in rows] == ["deltas at least every 25 s", "nothing changes"]
+    for (_, gets, lists), measured in zip(rows, (busy, idle)):
+        assert (float(gets), float(lists)) == pytest.approx((measured["GET"], measured["LIST"]), rel=0.1)

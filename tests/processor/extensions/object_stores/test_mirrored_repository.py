@@ -8,8 +8,7 @@ import pytest
 
 from freshet_serving.processor.clock import FakeClock
 from freshet_serving.processor.errors import FreshetError
-from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.package import new_key, write_delta
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.damage import repair

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import Conflict, Corrupt, Diverged, NotReady, SigningKeyRequired
-from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.signature import new_key
+from freshet_serving.processor.package import new_key, write_delta
 from freshet_serving.processor.repository.keyring import Keyring
 from freshet_serving.processor.repository.log.chain_record import record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog

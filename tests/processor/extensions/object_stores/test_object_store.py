@@ -12,11 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Corrupt, NotReady
-from freshet_serving.processor.extensions.object_stores.object_store import (
-    MAX_GET_NBYTES,
-    ObjectContent,
-    open_store,
-)
+from freshet_serving.processor.extensions.object_stores.object_store import MAX_GET_NBYTES, ObjectContent, open_store
 from tests.support.object_server import ObjectServer
 
 PATIENCE_S = 2.0

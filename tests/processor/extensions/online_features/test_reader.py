@@ -41,11 +41,7 @@ FEAST = {
     "types": {"profile:age": "int64", "profile:segment": "string", "history:items": "int64_list"},
     "ttl_s": {"profile": DAY_S},
 }
-OTHER_NAMES = {"age": "a", "tags": "t"}
 DEFAULTS = {"age": 30, "segment": "none", "items": [1]}
-
-
-EMPTY = value_of("string", "")
 
 
 def feast_key(user):
@@ -111,8 +107,7 @@ def test_a_group_whose_key_was_not_sent_is_left_out(store, clock):
         parse_group("user", HASHES),
         parse_group("x", HASHES | {"key": ["user_id", "b"], "names": {"age": "a", "tags": "t"}}),
     ]
-    found = read(OnlineFeatures(groups, opened(store), {}, clock), users(7))
-    assert set(found.columns) == {"age", "tags"}
+    assert set(read(OnlineFeatures(groups, opened(store), {}, clock), users(7)).columns) == {"age", "tags"}
     assert read(OnlineFeatures(groups, opened(store), {}, clock), {}).columns == {}
 
 
@@ -188,8 +183,7 @@ def test_hot_and_absent_keys_are_served_from_memory(store, clock):
     assert peek(features, users(7, 9)) is None
     read(features, users(7, 9))
     store.down = Loss.LATE
-    found = peek(features, users(7, 9, 7))
-    assert statuses(found.columns["age"]) == ["PRESENT", "NOT_FOUND", "PRESENT"]
+    assert statuses(peek(features, users(7, 9, 7)).columns["age"]) == ["PRESENT", "NOT_FOUND", "PRESENT"]
     assert plain(read(features, users(9, 7)).columns["age"]) == [0, 41]
     assert len(store.fetches) == 1
     clock.advance(10.1)
@@ -279,11 +273,7 @@ def test_string_keys_are_strings(store, clock):
 @pytest.mark.parametrize(
     ("groups", "defaults", "message"),
     [
-        (
-            [HASHES | {"store": "mayn"}],
-            {},
-            r"g0.store: 'mayn' is not a store of this server \(did you mean",
-        ),
+        ([HASHES | {"store": "mayn"}], {}, r"g0.store: 'mayn' is not a store of this server \(did you mean"),
         ([HASHES, HASHES], {}, r"online_features.g1: the input 'age' is filled by another group already"),
         ([HASHES], {"age": "x"}, r"online_features.g0: input 'age': expected a default of type int64, got 'x'"),
     ],

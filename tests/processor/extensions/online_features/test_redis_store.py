@@ -2,7 +2,6 @@
 
 import logging
 import socket
-import threading
 import time
 
 import pytest
@@ -16,7 +15,7 @@ from freshet_serving.processor.extensions.online_features.store_settings import 
 from tests.processor.extensions.online_features.proxies import HeldProxy
 from tests.processor.extensions.remote_rows.fakes import Impostor, RedisServer, cluster_nodes, free_ports, needs_redis
 from tests.serving.access.certified import Authority
-from tests.support.waiting import until
+from tests.support.waiting import at_once, until
 
 pytestmark = needs_redis
 
@@ -180,15 +179,11 @@ def test_pool_size_bounds_connections_of_many_threads(server, open_store):
     store = open_store(at(server.port), pool_size=2)
     replies = []
 
-    def ask():
+    def ask(_):
         for _ in range(50):
             replies.append(fetch(store, b"k"))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(ask, range(8))
     assert replies == [[[b"1", None]]] * 400
     with server.client() as client:
         assert client.info("clients")["connected_clients"] <= 3

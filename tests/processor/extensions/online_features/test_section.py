@@ -8,8 +8,7 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.online_features.group_sections import parse_group
 from freshet_serving.processor.extensions.online_features.section import ONLINE, ONLINE_FEATURES, groups_of
-from freshet_serving.processor.package.input_fillers import UNREAD, InputFiller
-from freshet_serving.processor.package.manifest import Manifest, validate
+from freshet_serving.processor.package import UNREAD, InputFiller, Manifest, validate
 from tests.support import packages
 from tests.support.looked_up import FILLED, HASHES, manifest
 

@@ -32,8 +32,7 @@ def test_columns_are_arrays_strings_and_ragged_lists_of_these():
 
 @pytest.mark.parametrize("kind", VALUE_TYPES.values(), ids=VALUE_TYPES)
 def test_every_type_has_an_empty_value_that_makes_a_column(kind):
-    column = build_column(kind, [kind.empty, kind.empty])
-    assert len(column) == 2
+    assert len(build_column(kind, [kind.empty, kind.empty])) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The cache alone: what it gives back is what was put in, whatever was pushed out in between."""
 
-import threading
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 from freshet_serving.processor.extensions.remote_rows.bucket_bytes import FOUND, LOST, NOWHERE
 from freshet_serving.processor.extensions.remote_rows.cache import RowCache
 from freshet_serving.processor.extensions.remote_rows.cached_rows import WAYS
+from tests.support.waiting import at_once
 
 NBYTES = 12
 
@@ -91,9 +90,5 @@ def test_sessions_may_read_and_write_the_cache_concurrently():
             wrong.extend(i for i, s, r in zip(batch, status, rows) if s == FOUND and (r != row_of(i)).any())
             keep(cache, batch, [FOUND] * len(batch))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(3))
     assert not wrong

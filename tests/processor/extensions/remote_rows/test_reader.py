@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from freshet_serving.processor.versions.served_version import ServedVersion
 from tests.processor.extensions.remote_rows.fakes import MemoryStore
 from tests.support.counters import counted
 from tests.support.packages import DIM, make_delta, make_inputs, open_version, row_of, tag_id, write_package
+from tests.support.waiting import Background
 
 USERS = range(0, 300, 3)
 TAGS = ("a", "b", "c")
@@ -325,11 +327,11 @@ def test_concurrent_sessions_read_rows_while_deltas_and_rollbacks_run(package, s
     wanted = {
         step: expected_rows(dict.fromkeys(USERS, 0) | ({0: step, 1: step} if step else {}), users) for step in range(6)
     }
-    stop, wrong = threading.Event(), []
+    wrong = []
 
     def read(session):
         others = np.random.default_rng(session)
-        while not stop.is_set():
+        while not readers.ended.is_set():
             with version.replicas.pinned(session) as state:
                 inputs = make_inputs([*users, *others.integers(0, 300, 20).tolist()], tags=[["a"]] * 26)
                 bound = [version.replicas.plan.bind_inputs(inputs)]
@@ -338,18 +340,12 @@ def test_concurrent_sessions_read_rows_while_deltas_and_rollbacks_run(package, s
             if not (x[:6, :DIM] == wanted[step]).all():
                 wrong.append((step, x[:6, :DIM]))
 
-    readers = [threading.Thread(target=read, args=(n,)) for n in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
+    readers = Background([partial(read, n) for n in range(2)])
+    with readers:
         for _ in range(10):
             for step in range(version.position.step + 1, 6):
                 version.apply(make_delta(step, [0, 1], tag=step))
             version.rollback(3)
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
     assert not wrong
 
 

@@ -9,8 +9,7 @@ from freshet_serving.processor.extensions.top_items import row_ranking
 from freshet_serving.processor.extensions.top_items.row_codes import RowCodes
 from freshet_serving.processor.extensions.top_items.row_ranking import rank_rows
 from freshet_serving.processor.kernels import index as hash_index
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.package import TableDelta, TableEntry
 from freshet_serving.processor.tables.table import ServedTable
 
 # Whole numbers have exact products, so ties are ties.

@@ -15,7 +15,6 @@ from tests.support.towers import MODEL as PAIR
 from tests.support.towers import World, change, write_towers
 
 ITEMS = range(40)
-NONE = np.empty(0, np.int64)
 
 
 def numbers(items, step=0):

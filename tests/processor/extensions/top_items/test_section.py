@@ -35,8 +35,7 @@ def test_ranking_is_described_only_where_there_is_one():
 
 
 def test_note_survives_the_manifest_file():
-    read = Manifest.from_json(replace(manifest(), executables=[]).to_json())
-    assert ItemRanking.of(read).item == "item"
+    assert ItemRanking.of(Manifest.from_json(replace(manifest(), executables=[]).to_json())).item == "item"
 
 
 @pytest.mark.parametrize(

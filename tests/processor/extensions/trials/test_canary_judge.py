@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence, CanaryJudge
-from freshet_serving.processor.watching import CanaryBounds
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching import CanaryBounds, Sketch, StatsBlock, note_batch
 
 BOUNDS = CanaryBounds(window_s=60, min_requests=100, min_scores=100)
 RANDOM = np.random.default_rng(3)

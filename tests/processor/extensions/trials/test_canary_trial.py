@@ -104,10 +104,7 @@ def test_explicit_version_or_label_requests_are_no_canary_evidence(opened):
         processor.process(request(n, version=2))
         processor.process(request(n, label="canary"))
     assert out(processor) == {}
-    assert (
-        evidence(processor).canary.requests,
-        len(observer(processor)._worker._queue),
-    ) == (0, 0)
+    assert (evidence(processor).canary.requests, len(observer(processor)._worker._queue)) == (0, 0)
     key = canarys_key(processor)
     for n in range(trials.USUAL):
         processor.process(request(n, key=key))
@@ -178,10 +175,7 @@ def test_infinite_numbers_are_client_errors_and_no_evidence(opened):
         inputs["floats"][1, 0] = value
         with pytest.raises(BadInput, match="input 'floats': "):
             processor.process(PredictRequest("small", inputs, key=key))
-    assert (
-        evidence(processor).canary.requests,
-        len(observer(processor)._worker._queue),
-    ) == (0, 0)
+    assert (evidence(processor).canary.requests, len(observer(processor)._worker._queue)) == (0, 0)
     assert out(processor) == {}
 
 

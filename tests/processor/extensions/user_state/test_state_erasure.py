@@ -51,8 +51,7 @@ def test_states_of_the_user_in_all_processes_leave_no_bytes_in_the_arena(memory)
     one, other = stores(memory)
     names = [keep(one, "m", 7, b"a"), keep(other, "m", 7, b"b"), keep(other, "m", None, b"c")]
     others = [keep(one, "m", 8, b"d", mark=5), keep(other, "n", 7, b"e", mark=5)]
-    erased = erase(ErasedUser("m", ("user",), "7", (7,)))
-    assert erased.counts["user_states"] == 3
+    assert erase(ErasedUser("m", ("user",), "7", (7,))).counts["user_states"] == 3
     assert not any(finds(store, name) for name in names for store in (one, other))
     assert all(finds(store, name) for name in others for store in (one, other))
     assert not (memory == MARK).any()

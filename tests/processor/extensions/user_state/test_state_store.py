@@ -237,15 +237,6 @@ def test_pages_that_a_dead_writer_left_are_zeroed_when_its_segment_is_taken_over
     assert set(words.tolist()).isdisjoint(shared.tolist())
 
 
-def test_state_that_was_begun_before_an_erasure_is_not_kept():
-    store = opened(memory())
-    name, words, began = name_of(store, 1), words_of(1, 700), store.erasures
-    assert store.erase() == 0
-    assert not store.keep(name, 7, np.arange(3), [words], began)
-    assert found(store, name, range(3), 700)[0] == arena.ABSENT
-    assert set(words.tolist()).isdisjoint(store.memory.tolist())
-
-
 def test_erasing_one_subject_leaves_the_owners_others_and_other_owners():
     shared = memory()
     store, eraser = opened(shared), opened(shared, 1)

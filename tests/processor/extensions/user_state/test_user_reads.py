@@ -12,9 +12,7 @@ from freshet_serving.processor.extensions.user_state.user_reads import UserReads
 from freshet_serving.processor.features.plan import SparsePlan
 from freshet_serving.processor.kernels import pool
 from freshet_serving.processor.kernels.row_stamps import ABSENT_STAMP
-from freshet_serving.processor.package import Feature, Input, Manifest, Output, divided
-from freshet_serving.processor.package.delta import TableDelta
-from freshet_serving.processor.package.manifest_entries import TableEntry
+from freshet_serving.processor.package import Feature, Input, Manifest, Output, TableDelta, TableEntry, divided
 from freshet_serving.processor.tables.table import ServedTable, descriptors, packed
 
 DIM, IDS, MOST = 2, 10, 4

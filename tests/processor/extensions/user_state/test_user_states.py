@@ -1,7 +1,6 @@
 """What is kept of users, end to end: replies are those of a processor that keeps nothing, whatever is published."""
 
 import shutil
-import threading
 from unittest import mock
 
 import numpy as np
@@ -21,6 +20,7 @@ from freshet_serving.processor.versions.policy import ModelPolicy
 from tests.models.zoo.sequence_models import make_batch, of_request, publish_untrained
 from tests.processor.extensions.user_state.random_deltas import ITEMS, Log
 from tests.processor.extensions.user_state.user_parts import Parts
+from tests.support.waiting import at_once
 
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.tensorflow, pytest.mark.unguarded("deltas of random rows")]
@@ -207,11 +207,7 @@ def test_requests_of_several_threads_get_their_own_users(package, repository):
                 if not np.allclose(ask(kept, requests[user]).outputs["score"], expected[user], atol=1e-5):
                     failed.append(user)
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(work, range(4))
         assert counted(kept)["hits"] > 100
     assert not failed
 
@@ -231,26 +227,6 @@ def test_erasure_between_look_and_keep_keeps_nothing(package, repository):
         assert (counted(processor)["kept"], counted(processor)["unkept"]) == (0, 1)
         ask(processor, requests[2])
         assert counted(processor)["misses.absent"] == 2
-
-
-def test_tensors_are_kept_to_the_bit(package, repository):
-    _, requests = package
-    with opened(repository) as processor:
-        replica = processor.predictor.replica("m")
-        with replica.pinned(0) as state:
-            bound = replica.plan.bind_inputs(requests[3])
-            look = state.users.look(state.tables, state.epoch, replica.graphs.user, bound)
-            assert look.tensors is None
-            random = np.random.default_rng(0)
-            computed = {
-                output.name: random.normal(0, 1e20, (3, *output.dims[1:])).astype(np.float32)
-                for output in replica.manifest.graphs["user"].outputs
-            }
-            look.keep(computed, 1)
-            found = state.users.look(state.tables, state.epoch, replica.graphs.user, bound).tensors
-        assert found.keys() == computed.keys()
-        for name, tensor in found.items():
-            np.testing.assert_array_equal(tensor.view(np.int32), computed[name][1:2].view(np.int32))
 
 
 def test_user_part_that_takes_less_than_a_look_is_computed_anew(package, repository, monkeypatch):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from freshet_serving.processor.package.delta import write_delta
-from freshet_serving.processor.package.whole_files import sha256
+from freshet_serving.processor.package import sha256, write_delta
 from freshet_serving.processor.repository.log.chain_record import DELTA, ROLLBACK, delta_digest, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.history import ChainLink

@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, Corrupt
-from freshet_serving.processor.package.manifest import Manifest
-from freshet_serving.processor.package.manifest_entries import File
-from freshet_serving.processor.package.transforms import Transform
-from freshet_serving.processor.package.whole_files import sha256
+from freshet_serving.processor.package import File, Manifest, Transform, sha256
 from freshet_serving.processor.repository.log.chain_record import (
     BESIDE,
     KINDS,

@@ -4,21 +4,19 @@ import contextlib
 import dataclasses
 import errno
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from freshet_serving.processor.errors import BadInput, Conflict, Corrupt, Diverged, NotFound, NotReady
-from freshet_serving.processor.package import whole_files
-from freshet_serving.processor.package.delta import Delta, parse_delta, write_delta
-from freshet_serving.processor.package.whole_files import sha256
+from freshet_serving.processor.package import Delta, parse_delta, sha256, whole_files, write_delta
 from freshet_serving.processor.repository import storage as storage_module
 from freshet_serving.processor.repository.log import change_log as ledger_module
 from freshet_serving.processor.repository.log.chain_record import ChainRecord, record_name
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from tests.processor.repository.log.damaged import chain_of, snapshot_at
 from tests.support.packages import delta_bytes, make_delta
+from tests.support.waiting import at_once
 
 
 def drop(version, step, **changes):
@@ -284,9 +282,7 @@ def test_change_before_the_snapshot_reaches_readers_that_began_there(version, ki
 
 
 def test_first_of_several_holds_at_a_step_suffices(version):
-    one, other = ChangeLog.of(version), ChangeLog.of(version)
-    for step in (1, 2, 3):
-        one.publish(make_delta(step, [step]))
+    one, other = chain_of(version, 3), ChangeLog.of(version)
     one.hold("1.3 held", one.history.on_line(2))
     other.look()
     other.hold("1.3 held, too", other.history.on_line(2))
@@ -298,10 +294,7 @@ def test_first_of_several_holds_at_a_step_suffices(version):
 
 
 def test_hold_of_an_undone_step_is_ignored(version):
-    change_log, other = ChangeLog.of(version), ChangeLog.of(version)
-    for step in (1, 2, 3):
-        change_log.publish(make_delta(step, [step]))
-    other.look()
+    change_log, other = chain_of(version, 3), ChangeLog.of(version)
     before = other.history.on_line(2)
     change_log.rollback(1)
     other.hold("1.3 held", before)
@@ -361,11 +354,7 @@ def test_concurrent_writers_leave_one_change_log(version):
                     failures.append(error)
                     return
 
-    threads = [threading.Thread(target=write, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, range(4))
     assert failures == []
     history = ChangeLog.of(version).history
     assert history.number == len(records(version)) >= 18
@@ -501,9 +490,7 @@ def test_dropped_file_with_millisecond_times_is_not_adopted(version, monkeypatch
 
 
 def test_record_that_names_no_snapshot_is_refused_by_every_reader(version):
-    change_log = ChangeLog.of(version, whole=True)
-    change_log.publish(make_delta(1, [1]))
-    change_log.publish(make_delta(2, [2]))
+    chain_of(version, 2)
     path = version.folder / record_name(2)
     made = dataclasses.replace(ChainRecord.from_bytes(path.read_bytes(), 2), snapshot=10**9)
     path.write_bytes(made.to_bytes())
@@ -518,22 +505,17 @@ def test_record_that_names_no_snapshot_is_refused_by_every_reader(version):
 
 @pytest.mark.parametrize("reason", ["\x1b[2J", "a\u202eb", "line\nserved: 1.99"])
 def test_unprintable_reason_is_refused_by_every_operation(version, reason):
-    change_log = ChangeLog.of(version, whole=True)
-    change_log.publish(make_delta(1, [1]))
-    for way in (
-        lambda: change_log.rollback(0, reason),
-        lambda: change_log.hold(reason),
-        lambda: change_log.release(reason),
-    ):
-        with pytest.raises((BadInput, Conflict), match=r"reason: |not held"):
-            way()
+    change_log = chain_of(version, 1)
+    for refused in (lambda: change_log.rollback(0, reason), lambda: change_log.hold(reason)):
+        with pytest.raises(BadInput, match=r"reason: "):
+            refused()
+    with pytest.raises((BadInput, Conflict), match=r"reason: |not held"):
+        change_log.release(reason)
     assert change_log.history.number == 1
 
 
 def test_known_records_stay_known_when_earlier_ones_are_unreadable(version):
-    whole = ChangeLog.of(version, whole=True)
-    for step in range(1, 6):
-        whole.publish(make_delta(step, [step]))
+    whole = chain_of(version, 5)
     snapshot_at(whole, 4)
     part = ChangeLog.of(version)
     assert part.history.base.step == 4

@@ -24,6 +24,7 @@ from tests.processor.repository.log.damaged import (
     write_unchecked,
 )
 from tests.support.packages import make_delta, write_package
+from tests.support.waiting import at_once
 
 
 def files(version):
@@ -129,16 +130,12 @@ def test_concurrent_repairs_make_one_repair(version):
     damaged_chain(version)
     made, ready = [], threading.Barrier(6)
 
-    def run():
+    def run(_):
         change_log = ChangeLog(version)
         ready.wait()
         made.append(repair(change_log, 4))
 
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(run, range(6))
     assert len([record for record in made if record is not None]) == 1
     kinds = [record.kind for record in ChangeLog(version).records()]
     assert kinds == ["delta"] * 3 + ["repair"]

@@ -157,23 +157,6 @@ def test_reader_begins_at_the_newest_snapshot_on_the_line():
     assert delta(history, "newer").snapshot == 0
 
 
-def test_history_since_a_snapshot_continues_like_the_whole_history():
-    whole, records = start(), []
-    for content in (1, 2, 3):
-        records.append(delta(whole, content))
-        take(whole, records[-1])
-    records.append(snapshot(whole, whole.on_line(2)))
-    take(whole, records[-1])
-    reached = records[1]
-    part = History.since(reached, sha256(reached.to_bytes()), records[3])
-    for record in records[2:]:
-        take(part, record)
-    assert (part.head.digest, part.top, part.newest) == (whole.head.digest, whole.top, whole.newest)
-    assert [link.step for link in part.line()] == [2, 3]
-    assert part.snapshot().step == 2
-    assert part.on_line(1) is None
-
-
 def test_history_since_a_snapshot_accepts_records_naming_an_older_one():
     whole, records = start(), []
 

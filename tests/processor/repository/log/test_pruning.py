@@ -109,8 +109,7 @@ def test_older_snapshots_and_undone_deltas_are_pruned_after_the_newest(chain):
     extend(change_log, 2)
     compact(version, change_log)
     extend(change_log, KEEP)
-    found = prune(version)
-    assert set(found.values()) == {"before the snapshot", "an older snapshot", "undone"}
+    assert set(prune(version).values()) == {"before the snapshot", "an older snapshot", "undone"}
     assert (deltas(version), snapshots(version)) == ([8, 9, 10], [7])
     again = ChangeLog.of(version)
     extend(again)

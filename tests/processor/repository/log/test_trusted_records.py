@@ -3,12 +3,11 @@
 import pytest
 
 from freshet_serving.processor.errors import Conflict, Corrupt
-from freshet_serving.processor.repository.keyring import NO_KEYS
+from freshet_serving.processor.repository import NO_KEYS, Repository
 from freshet_serving.processor.repository.log.chain_record import root_hash
 from freshet_serving.processor.repository.log.change_log import ChangeLog
 from freshet_serving.processor.repository.log.log_reader import LogReader
 from freshet_serving.processor.repository.log.trusted_records import TrustedRecords
-from freshet_serving.processor.repository.model_repository import Repository
 from tests.support.packages import write_package
 from tests.support.signing import reads, signed_delta, writes
 
