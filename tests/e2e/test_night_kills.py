@@ -19,7 +19,7 @@ from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
 from tests.e2e.dying import Step
 from tests.e2e.servers import ALONE, LiveServer
-from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
+from tests.processor.extensions.guard.test_version_gate import asked, write_bad
 from tests.processor.versions.models import open_model
 from tests.processor.versions.test_served_version import scores
 from tests.support.guarded import Stream, write_guarded

@@ -7,7 +7,7 @@ import pytest
 from freshet_serving.processor.extensions.guard.guard import guard_of
 from tests.e2e.servers import LiveServer
 from tests.e2e.test_guard_live import LAYOUTS, Load
-from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
+from tests.processor.extensions.guard.test_version_gate import asked, write_bad
 from tests.processor.versions.models import open_model
 from tests.support.guarded import write_guarded
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from freshet_serving.processor.repository.model_repository import Repository
 from freshet_serving.processor.versions.version_actions import reject_version, release_version
 from freshet_serving.processor.versions.version_rollback import RollbackTarget, roll_back
-from tests.processor.extensions.guard.test_version_gate_model import asked, write_bad
+from tests.processor.extensions.guard.test_version_gate import asked, write_bad
 from tests.processor.repository.test_candidates import commit
 from tests.processor.versions.models import USERS, open_model, publish
 from tests.support.guarded import write_guarded

@@ -6,7 +6,7 @@ from freshet_serving.serving.codecs.validation import StrictModel
 from freshet_serving.serving.extensions.admin.admin_bodies import MAX_JSON_NBYTES, documented
 from tests.processor.engines import processors
 from tests.serving.extensions.admin.fakes import Client
-from tests.serving.extensions.admin.test_api_values import JSON
+from tests.serving.extensions.admin.test_api import JSON
 from tests.serving.extensions.admin.test_model_views import Real
 from tests.support.packages import write_package
 
