@@ -7,7 +7,8 @@
     id       whole numbers of any type that holds them to the bit    int64
              (below); no null
     float    any number or bool; null is NaN; no infinity            float32
-    string   string or binary of any layout; null is ""              large_binary
+    string   string or binary of any layout; null is ""; a UUID is   large_binary
+             its text, as clients send it
     ids      lists of ids, or text; a null list is empty             large_list<int64>
     strings  lists of strings, or text; a null list is empty         large_list<large_binary>
     floats   lists of numbers, or text; a null list is empty         large_list<float32>
@@ -75,6 +76,9 @@ _TICKS_PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FINER_UNITS = (("nanoseconds", 10**9, 1e17), ("microseconds", 10**6, 1e14), ("milliseconds", 10**3, 0.0))
 """Units of times that are too large for seconds: name, ticks a second, and from which number on."""
 
+
+_UUID_LENGTH = 36
+_UUID_DIGITS = [place for place in range(_UUID_LENGTH) if place not in (8, 13, 18, 23)]
 
 EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
 """The whole numbers below which a float of so many bytes stands for one integer."""
@@ -225,7 +229,20 @@ def _decimals(array: pa.Array, name: str, where: Where) -> pa.Array:
 def _plain(array: pa.Array) -> pa.Array:
     if pt.is_dictionary(array.type):
         return _plain(array.dictionary_decode())
-    return _plain(array.storage) if isinstance(array.type, pa.BaseExtensionType) else array
+    if not isinstance(array.type, pa.BaseExtensionType):
+        return array
+    return _uuid_texts(array.storage) if array.type.extension_name == "arrow.uuid" else _plain(array.storage)
+
+
+def _uuid_texts(array: pa.FixedSizeBinaryArray) -> pa.Array:
+    """Write UUIDs as their text: 00000000-0000-0000-0000-000000000005."""
+    nbytes = array.type.byte_width
+    stored = memoryview(array.buffers()[1])[nbytes * array.offset : nbytes * (array.offset + len(array))]
+    texts = np.full((len(array), _UUID_LENGTH), ord("-"), np.uint8)
+    texts[:, _UUID_DIGITS] = np.frombuffer(stored.hex().encode(), np.uint8).reshape(len(array), 2 * nbytes)
+    ends = np.arange(len(array) + 1, dtype=np.int64) * _UUID_LENGTH
+    full = pa.LargeStringArray.from_buffers(len(array), pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(array.is_valid(), full, None)
 
 
 def _floats(array: pa.Array, kind: str, name: str, where: Where) -> pa.Array:
@@ -296,18 +313,22 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: s
 
     Raises BadInput for an id that is not a whole number, or a float that is no number.
     """
-    array = _plain(array).cast(pa.large_string())
+    array = _plain(array).cast(pa.large_binary())
     if kind == "strings":
-        return _split(array, separator)
+        return _split(array, separator.encode())
     numbers, value_type = ("integers", TEXT_ID) if kind == "ids" else ("numbers", pa.float64())
+
+    def parsed(cells: pa.Array) -> pa.Array:
+        return _split(cells.cast(pa.large_string()), separator).cast(pa.large_list(value_type))
+
     try:
-        return _split(array, separator).cast(pa.large_list(value_type))
+        return parsed(array)
     except pa.ArrowInvalid:
         for row in range(len(array)):
             try:
-                _split(array.slice(row, 1), separator).cast(pa.large_list(value_type))
+                parsed(array.slice(row, 1))
             except pa.ArrowInvalid:
-                text = array[row].as_py()
+                text = array[row].as_py().decode(errors="replace")
                 hint = "" if separator in text else "; data.list_separator names another separator"
                 place = f"{where(row)}{hint}"
                 raise BadInput(
@@ -316,8 +337,8 @@ def split_text(array: pa.Array, kind: str, name: str, where: Where, separator: s
         raise
 
 
-def _split(array: pa.Array, separator: str) -> pa.Array:
-    return pc.split_pattern(pc.if_else(pc.equal(array, ""), None, array), separator)
+def _split(array: pa.Array, separator: str | bytes) -> pa.Array:
+    return pc.split_pattern(pc.if_else(pc.equal(array, separator[:0]), None, array), separator)
 
 
 def column(array: pa.Array, kind: str) -> Column:

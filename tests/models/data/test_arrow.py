@@ -1,5 +1,6 @@
 import datetime
 import decimal
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +135,20 @@ def test_every_string_layout_is_accepted_and_null_is_empty(t):
         b"",
         b"long enough for no view",
     ]
+
+
+UUIDS = [None, uuid.UUID(int=5), None, uuid.UUID("12345678-1234-5678-9abc-0123456789ab")]
+UUID_TEXTS = [str(value).encode() if value else b"" for value in UUIDS]
+
+
+def test_uuids_are_the_text_that_clients_send():
+    array = pa.array(UUIDS, pa.uuid())
+
+    assert convert(array, "string") == UUID_TEXTS
+    assert convert(array.slice(1, 2), "string") == UUID_TEXTS[1:3]
+    assert convert(array.slice(0, 0), "string") == []
+    assert convert(pa.ListArray.from_arrays([0, 1, 4], array), "strings") == [UUID_TEXTS[:1], UUID_TEXTS[1:]]
+    assert convert(array.storage, "string")[1] == bytes(15) + b"\x05"
 
 
 def test_bytes_under_a_null_are_not_read():
@@ -274,3 +289,16 @@ def test_times_of_finer_units_are_refused_with_the_remedy(time, remedy):
 def test_wrong_type_is_refused_with_the_matching_kind(kind, t, message):
     with pytest.raises(BadInput, match=message):
         arrow.check_type(t, kind, "c")
+
+
+def split(array: pa.Array, kind: str) -> list:
+    return plain(arrow.column(arrow.canonical(arrow.split_text(array, kind, "c", where, "|"), kind, "c", where), kind))
+
+
+def test_lists_in_text_need_no_utf8():
+    for layout in (pa.binary(), pa.binary_view()):
+        assert split(pa.array([b"\xff|\xfe", b"", None, b"a"], layout), "strings") == [[b"\xff", b"\xfe"], [], [], [b"a"]]
+    for kind in ("ids", "floats"):
+        assert split(pa.array([b"1|2"], pa.binary(3)), kind) == [[1, 2]]
+        with pytest.raises(BadInput, match=r"column 'c': expected .* between '\|', got '\ufffd\|2' at row 1"):
+            split(pa.array([b"1|2", b"\xff|2"]), kind)
