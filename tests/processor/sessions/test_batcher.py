@@ -270,6 +270,14 @@ def test_expired_tickets_are_dropped_and_live_ones_between_run_together():
     assert (taken.batch, taken.expired) == (live, dead)
 
 
+def test_deadline_is_the_first_moment_that_is_too_late():
+    batcher = Batcher(4, 100)
+    (ticket,) = put(batcher, 1, deadline_s=1.0)
+    assert batcher.take(0.999).batch == [ticket]
+    put(batcher, 1, deadline_s=1.0)
+    assert batcher.take(1.0).batch == []
+
+
 def test_late_ticket_is_dropped_only_when_others_wait():
     target = Target(cost={1: 1.0})
     batcher = Batcher(4, 100)
