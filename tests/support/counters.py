@@ -3,6 +3,10 @@
 from contextlib import suppress
 from importlib import import_module
 
+import numpy as np
+
+from freshet_serving.processor.watching import note_batch
+
 OWNERS = (
     "freshet_serving.serving.access.credentials",
     "freshet_serving.serving.telemetry.tracing",
@@ -12,6 +16,16 @@ OWNERS = (
     "freshet_serving.processor.extensions.user_state.user_counters",
 )
 """Modules whose counters docs/reference/metrics.md describes: those that a server has only where it was asked for."""
+
+
+def note_scores(block, scores, requests=1, rows=None, padded=0, queue_s=0.0, sparse_s=0.0, dense_s=0.0):
+    """Note a batch in a StatsBlock as a session does; return the block. rows: as many as scores by default."""
+    array = np.asarray(scores, np.float32)
+    note_batch(
+        block.counts_address, block.sums_address, requests, array.size if rows is None else rows, padded,
+        array.ctypes.data, array.size, queue_s, sparse_s, dense_s,
+    )  # fmt: skip
+    return block
 
 
 def counted(owner):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 GIVE_UP_S, PAUSE_S = 60.0, 0.005
@@ -39,3 +40,23 @@ def at_once(work, arguments):
     """Call work(argument) for each argument, all on threads of their own, and return when all are done."""
     with Background([partial(work, argument) for argument in arguments]):
         pass
+
+
+@contextmanager
+def held_elsewhere(lock):
+    """Have another thread hold a lock while the block runs."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            go.wait(GIVE_UP_S)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert held.wait(GIVE_UP_S)
+    try:
+        yield
+    finally:
+        go.set()
+        thread.join()

@@ -27,6 +27,7 @@ from tests.support.descriptors import few_descriptors
 from tests.support.extensions import needs
 from tests.support.leases import unleased
 from tests.support.packages import delta_bytes, make_delta, write_package
+from tests.support.waiting import held_elsewhere
 
 LONG_AGO_S = 1_600_000_000
 
@@ -372,23 +373,11 @@ def test_version_whose_file_is_restored_is_served_again(root):
 
 
 def test_damaged_version_is_unloaded_while_the_model_lock_is_held(root):
-    model, held, done = open_unleased(root), threading.Event(), threading.Event()
-
-    def work():
-        with model._lock:
-            held.set()
-            done.wait(30)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    assert held.wait(30)
-    try:
+    model = open_unleased(root)
+    with held_elsewhere(model._lock):
         noticed, _ = cut(root)
         assert model.examine(SIZES) == [noticed]
         assert not model.routes.served
-    finally:
-        done.set()
-        worker.join()
 
 
 def test_delta_on_an_unserved_version_is_refused(root):

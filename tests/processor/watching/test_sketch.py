@@ -9,17 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from freshet_serving.processor.kernels.counting import time_bin
-from freshet_serving.processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Scores, Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching.sketch import ROW_BOUNDS, TIME_BOUNDS_S, Scores, Sketch, StatsBlock
+from tests.support.counters import note_scores
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 def note(block, rows=1, requests=1, scores=(0.5,), queue_s=0.0, sparse_s=0.0, dense_s=0.0, padded=0):
-    array = np.array(scores, np.float32)
-    note_batch(
-        block.counts_address, block.sums_address, requests, rows, padded, array.ctypes.data, array.size,
-        queue_s, sparse_s, dense_s,
-    )  # fmt: skip
+    note_scores(block, scores, requests, rows, padded, queue_s, sparse_s, dense_s)
 
 
 @given(st.lists(floats, max_size=50))

@@ -1,6 +1,5 @@
 """An explanation of a row, against what was served and against plain numpy."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -31,6 +30,7 @@ from tests.processor.engines import processors, publish
 from tests.support.explained import scores_by_hand
 from tests.support.leases import unleased
 from tests.support.packages import make_inputs, tag_id, write_package
+from tests.support.waiting import held_elsewhere
 
 USERS = [0, 3, 900]
 TAGS = [["a"], ["b", "zz", "c", "a"], []]
@@ -211,22 +211,9 @@ def test_explanation_does_not_change_lookup_or_request_counters(processor, versi
 
 def test_concurrent_explanation_or_one_during_a_delta_is_refused(version, explainer, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
-    held, leave = threading.Event(), threading.Event()
-
-    def hold(lock):
-        with lock:
-            held.set()
-            leave.wait(30)
-
     for lock, error in ((explainer._turn, Overloaded), (version.lock, NotReady)):
-        held.clear(), leave.clear()
-        other = threading.Thread(target=hold, args=(lock,))
-        other.start()
-        held.wait(30)
-        with pytest.raises(error):
+        with held_elsewhere(lock), pytest.raises(error):
             explainer.explain(inputs_of(), 0, GenerationRef(version))
-        leave.set()
-        other.join()
     assert explainer.explain(inputs_of(), 0, GenerationRef(version))["sides"]
 
 

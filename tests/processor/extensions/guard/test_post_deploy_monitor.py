@@ -6,7 +6,8 @@ import pytest
 from freshet_serving.processor.errors import BadInput
 from freshet_serving.processor.extensions.guard.post_deploy_monitor import PostDeployMonitor
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching import DeltaBounds, LabelSums, Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching import DeltaBounds, LabelSums, Sketch, StatsBlock
+from tests.support.counters import note_scores
 
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)
@@ -33,11 +34,7 @@ class Served:
     def serve(self, requests=1000, failed=0, high=20, lost=0):
         array = RANDOM.beta(2, high, requests * 4).astype(np.float32)
         array[:lost] = np.nan
-        address = array.ctypes.data
-        note_batch(
-            self.block.counts_address, self.block.sums_address, requests, array.size, 0, address, array.size, 0, 0, 0
-        )
-        self.block.fail(failed)
+        note_scores(self.block, array, requests).fail(failed)
         return self
 
     def look(self, generation, after_s=0.25):

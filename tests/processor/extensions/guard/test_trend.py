@@ -4,15 +4,14 @@ import numpy as np
 
 from freshet_serving.processor.extensions.guard.trend import MIN_SCORES, WINDOW_S, Trend
 from freshet_serving.processor.generation import Generation
-from freshet_serving.processor.watching.sketch import Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching.sketch import Sketch, StatsBlock
+from tests.support.counters import note_scores
 
 RANDOM = np.random.default_rng(5)
 
 
 def serve(block, scores):
-    array = np.asarray(scores, np.float32)
-    note_batch(block.counts_address, block.sums_address, 1, array.size, 0, array.ctypes.data, array.size, 0, 0, 0)
-    return Sketch.total(1, [block])
+    return Sketch.total(1, [note_scores(block, scores)])
 
 
 def test_drift_is_reported_once_two_generations_have_scored_enough():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.guard.version_monitor import VersionMonitor
-from freshet_serving.processor.watching import DeltaBounds, Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching import DeltaBounds, Sketch, StatsBlock
+from tests.support.counters import note_scores
 
 BOUNDS = DeltaBounds(watch_s=10)
 RANDOM = np.random.default_rng(3)
@@ -21,10 +22,7 @@ class Served:
         block = self.blocks.setdefault(number, StatsBlock(1))
         array = RANDOM.beta(2, high, requests * 4).astype(np.float32)
         array[:lost] = np.nan
-        note_batch(
-            block.counts_address, block.sums_address, requests, array.size, 0, array.ctypes.data, array.size, 0, 0, 0
-        )
-        block.fail(failed)
+        note_scores(block, array, requests).fail(failed)
         return self
 
     def look(self, number, after_s=1.0, vouched=False):

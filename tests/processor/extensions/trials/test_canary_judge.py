@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from freshet_serving.processor.extensions.trials.canary_judge import CanaryEvidence, CanaryJudge
-from freshet_serving.processor.watching import CanaryBounds, Sketch, StatsBlock, note_batch
+from freshet_serving.processor.watching import CanaryBounds, Sketch, StatsBlock
+from tests.support.counters import note_scores
 
 BOUNDS = CanaryBounds(window_s=60, min_requests=100, min_scores=100)
 RANDOM = np.random.default_rng(3)
@@ -17,11 +18,7 @@ class Side:
         self.block = StatsBlock(1)
 
     def serve(self, requests=100, failed=0, scores=None):
-        array = np.asarray(RANDOM.beta(2, 20, requests * 4) if scores is None else scores, np.float32)
-        address = array.ctypes.data
-        note_batch(
-            self.block.counts_address, self.block.sums_address, requests, array.size, 0, address, array.size, 0, 0, 0
-        )
+        note_scores(self.block, RANDOM.beta(2, 20, requests * 4) if scores is None else scores, requests)
         self.block.fail(failed)
         return self
 

@@ -34,5 +34,14 @@ class Log:
         log = ChangeLog.of(Repository(self.repository).version("m"))
         log.publish(Delta("m", 1, self.step, served, tables, weights, published_at=time.time()))
 
+    def roll_back(self):
+        """Undo deltas, if any can be undone; return the step that is served then, None without a rollback."""
+        steps = list(self.processor.host.catalogue["m"].pick(None).position.undoable)
+        if not steps:
+            return None
+        step = steps[int(self.random.integers(0, len(steps)))]
+        self.processor.rollback("m", f"1.{step}")
+        return step
+
     def some(self, most):
         return self.random.choice(ITEMS + 8, self.random.integers(0, most), replace=False).tolist()

@@ -106,9 +106,7 @@ def test_replies_are_those_of_whole_requests(package, tmp_path, compute, seed):
             if action == 0:
                 log.publish({"item": log.some(6), "user": log.some(4)}, dense=turn % 3 == 0)
             elif action == 1:
-                steps = list(kept.host.catalogue["m"].pick(None).position.undoable)
-                if steps:
-                    kept.rollback("m", f"1.{steps[int(dice.integers(0, len(steps)))]}")
+                log.roll_back()
             elif action in (2, 3, 4):
                 event = users.events[user][int(dice.integers(0, LENGTH))]
                 if not timed or event not in histories[user]:

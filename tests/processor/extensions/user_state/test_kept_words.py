@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -17,6 +16,7 @@ from freshet_serving.processor.extensions.user_state.kept_words import KeptWords
 from freshet_serving.processor.extensions.user_state.state_names import StateNames
 from freshet_serving.processor.extensions.user_state.state_store import StateStore, arena_memory
 from freshet_serving.processor.memory import share
+from tests.support.waiting import held_elsewhere
 
 PAGES, PROCESSES = 256, 2
 NBYTES = 8 * (
@@ -83,23 +83,12 @@ def test_words_that_are_damaged_are_none(opened):
 
 def test_thread_waits_for_another_and_gives_up_after_a_while(opened, monkeypatch):
     monkeypatch.setattr(kept_words, "PATIENCE_S", 0.01)
-    held, told = threading.Event(), threading.Event()
-
-    def hold():
-        with opened.words[0].locked(opened.name):
-            held.set()
-            told.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(10)
     with (
+        held_elsewhere(opened.words[0].locked(opened.name)),
         pytest.raises(NotReady, match="sequence_id: other requests are changing this user"),
         opened.words[0].locked(opened.name),
     ):
         pass
-    told.set()
-    thread.join()
     with opened.words[0].locked(opened.name):
         pass
 

@@ -103,10 +103,7 @@ def test_replies_are_those_without_a_store_over_deltas_appends_and_rollbacks(
                 upserts, gone = log.some(5), log.some(5)
                 log.publish({"item": upserts}, {"item": [key for key in gone if key not in upserts]})
             elif action == 3:
-                model = kept.host.catalogue["m"]
-                steps = list(model.pick(None).position.undoable)
-                if steps:
-                    kept.rollback("m", f"1.{steps[int(dice.integers(0, len(steps)))]}")
+                log.roll_back()
             elif action == 5:
                 user = int(dice.integers(0, USERS))
                 requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
@@ -292,10 +289,7 @@ def test_bounded_replies_are_of_the_two_generations_that_they_name(package, repo
             if action < 2:
                 log.publish({"item": log.some(6), "user": log.some(4)}, dense=bool(action))
             elif action == 2:
-                steps = list(kept.host.catalogue["m"].pick(None).position.undoable)
-                if steps:
-                    to = steps[int(dice.integers(0, len(steps)))]
-                    kept.rollback("m", f"1.{to}")
+                if (to := log.roll_back()) is not None:
                     del line[line.index(to) + 1 :]
             elif action == 3:
                 user = int(dice.integers(0, USERS))

@@ -59,9 +59,7 @@ def test_replies_are_rounded_exactly_where_they_say_so(package, repository, tmp_
             elif action == 1:
                 log.publish({"item": log.some(4)}, dense=True)
             elif action == 2:
-                undoable = list(kept.host.catalogue["m"].pick(None).position.undoable)
-                if undoable:
-                    kept.rollback("m", f"1.{undoable[int(dice.integers(0, len(undoable)))]}")
+                log.roll_back()
             elif action == 3:
                 user = int(dice.integers(0, USERS))
                 requests[user] = appended(requests[user], int(dice.integers(0, ITEMS)))
