@@ -23,11 +23,11 @@ def decoded_here(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def linger(monkeypatch):
-    """Wait a fiftieth of a second where a follower waits up to half of one: for more rows, for new files.
+    """Wait a fiftieth of a second where a follower waits up to half of one: for more rows, new files and tables.
 
     A test that needs full batches calls linger(seconds), longer than rows take to arrive.
     """
-    from freshet_serving.models.streams import followed_source, growing_folder, open_rows
+    from freshet_serving.models.streams import followed_source, followed_tables, growing_folder, open_rows
 
     def linger(seconds):
         monkeypatch.setattr(open_rows, "FollowedSource", partial(followed_source.FollowedSource, linger_s=seconds))
@@ -35,6 +35,8 @@ def linger(monkeypatch):
     linger(0.02)
     monkeypatch.setattr(followed_source, "POLL_S", 0.02)
     monkeypatch.setattr(growing_folder, "LOOK_S", 0.02)
+    for name in ("LOOK_S", "POLL_S", "ReplacedFile.look_s", "RecordStream.look_s"):
+        monkeypatch.setattr(f"{followed_tables.__name__}.{name}", 0.02)
     return linger
 
 

@@ -26,14 +26,6 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("quick")]
 ITEMS = range(30)
 
 
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch):
-    for name in ("LOOK_S", "POLL_S"):
-        monkeypatch.setattr(f"freshet_serving.models.streams.followed_tables.{name}", 0.02)
-    for name in ("ReplacedFile", "RecordStream"):
-        monkeypatch.setattr(f"freshet_serving.models.streams.followed_tables.{name}.look_s", 0.02)
-
-
 @pytest.fixture
 def clicks(tmp_path):
     return Clicks(tmp_path / "clicks")

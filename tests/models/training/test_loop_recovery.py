@@ -114,9 +114,6 @@ class Shop:
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    for name in ("ReplacedFile", "RecordStream"):
-        monkeypatch.setattr(f"freshet_serving.models.streams.followed_tables.{name}.look_s", 0.01)
-    monkeypatch.setattr("freshet_serving.models.streams.followed_tables.LOOK_S", 0.01)
     monkeypatch.setattr(history_writer, "MOST_S", 0.01)
 
     def made(name):
