@@ -1,6 +1,6 @@
-"""What the rows of a large request share, in steps.
+"""Rows of a large request share parts, which are computed in steps.
 
-That steps give what one run gives is tested in kernels/test_pool.py and package/test_combiners.py.
+Equality of steps with one run is tested in kernels/test_pool.py and package/test_combiners.py.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ def test_features_equal_in_all_rows_are_distinguished_from_varying_ones():
 
 
 def steps(combiner, max_ids, length=45):
-    """Of a request whose only feature is one list for all rows."""
+    """Return the steps of a request whose only feature is one list for all rows."""
     feature = Feature("a", "ids", "a", table="t", combiner=combiner, width=2)
     entries = [TableEntry("t", 2, 50)]
     whole = Manifest(
@@ -57,7 +57,7 @@ def test_pieces_of_a_list_are_combined_as_its_combiner_says(combiner):
 
 @pytest.mark.parametrize("max_ids", [1, 10])
 def test_list_whose_combiner_cannot_be_merged_stays_whole(monkeypatch, max_ids):
-    """A maximum, say, is no sum of pieces: whoever adds one names no merge, and its lists are never taken apart."""
+    """A combiner that is no sum of pieces, such as a maximum, names no merge; its lists are never taken apart."""
     monkeypatch.setitem(COMBINER_OF_CODE, COMBINERS["mean"].code, Combiner("most", COMBINERS["mean"].code, "", 0))
     (step,) = steps("mean", max_ids)
     assert step.pooling.plan[0, COMBINER] == COMBINERS["mean"].code

@@ -271,7 +271,7 @@ def test_label_leaves_a_served_version_only_for_a_served_one(steps):
         routes = model.routes
         assert routes.labels.keys() == model.labels.keys()
         for label, number in routes.labels.items():
-            wanted, former = model.labels[label], before.labels.get(label)
-            assert number in (wanted, former)
-            assert number == wanted or (wanted not in routes.served and number in routes.served)
+            target, former = model.labels[label], before.labels.get(label)
+            assert number in (target, former)
+            assert number == target or (target not in routes.served and number in routes.served)
             assert number == former or number in routes.served or former not in routes.served
