@@ -193,6 +193,7 @@ if TYPE_CHECKING:
         give_name,
         hidden_beside,
         inside,
+        locked_folder,
         open_regular,
         read_file,
         same_content,

@@ -19,6 +19,7 @@ leaves an empty file, which its reader must distinguish from a whole one.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import secrets
@@ -157,6 +158,20 @@ def _whole_file(path: Path, name: Callable[[Path, Path], None]) -> Iterator[Bina
     finally:
         temporary.unlink(missing_ok=True)
     fsync_folder(path.parent)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold a lock of a folder against other processes that ask for it; it ends with the process and leaves no file.
+
+    Raises OSError where folders cannot be locked, as on NFS.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

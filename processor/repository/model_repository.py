@@ -13,7 +13,6 @@ it, so none is lost. The lock ends with its process, and leaves no file behind.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -41,6 +40,7 @@ from freshet_serving.processor.package import (
     atomic_file,
     followed,
     inside,
+    locked_folder,
     read_file,
 )
 from freshet_serving.processor.repository.keyring import NO_KEYS, Keyring
@@ -413,9 +413,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes from changing the folder's labels; not everywhere, because NFS locks no folders."""
     with ExitStack() as stack:
         with suppress(OSError):
-            fd = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, fd)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            stack.enter_context(locked_folder(folder))
         yield
 
 

@@ -206,8 +206,9 @@ class RepositoryListing:
     def _kept_as_listed(self, name: str, limit: int, etag: str | None) -> None:
         """Bring a file that is replaced in place, unless it has the etag of a listing (None: it is not there)."""
         path = self._root / name
-        # One that is here may have been put since the listing.
-        if path.exists() if etag is None else not etag or etag != self._kept.etag(path):
+        # One that is here and not in the listing may have been put since.
+        absent = etag is None and not path.exists()
+        if not absent and (not etag or etag != self._kept.etag(path)):
             self.kept(name, limit)
 
     def kept(self, name: str, limit: int = MAX_KEPT_NBYTES) -> None:

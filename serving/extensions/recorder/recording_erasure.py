@@ -15,11 +15,9 @@ at a time.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from freshet_serving.processor.package import locked_folder
 from freshet_serving.processor.repository import METADATA, ROW
 from freshet_serving.processor.versions.erasure import ErasedUser
 
@@ -43,7 +42,7 @@ def tells(about: Mapping[str, Any], user: ErasedUser) -> list[str]:
 
 def erase_recorded(folder: Path, user: ErasedUser) -> int:
     """Take the requests of a user out of all files of a folder; return how many there were."""
-    with _locked(folder):
+    with locked_folder(folder):
         for stale in folder.glob(f".*{SUFFIX}"):
             stale.unlink(missing_ok=True)
         return sum(_erase(path, user) for path in sorted(folder.glob("*.parquet")))
@@ -107,13 +106,3 @@ def _requests(table: pa.Table, user: ErasedUser) -> tuple[NDArray[np.bool_], int
     request = np.cumsum(table[ROW].to_numpy() == 0)
     of_user = np.unique(request[rows])
     return np.isin(request, of_user), len(of_user)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from freshet_serving.processor.errors import BadInput, FreshetError, NotFound, NotReady
 from freshet_serving.processor.package import whole_files
-from freshet_serving.processor.repository import model_repository
 from freshet_serving.processor.repository.model_repository import Repository, check_name
 from tests.support.descriptors import few_descriptors
 from tests.support.packages import write_package
@@ -254,7 +253,7 @@ def test_servers_that_change_labels_at_once_lose_none(root):
 
 def test_labels_change_where_folders_cannot_be_locked(root, monkeypatch):
     make_version(root)
-    monkeypatch.setattr(model_repository.fcntl, "flock", no_space)
+    monkeypatch.setattr(whole_files.fcntl, "flock", no_space)
     assert Repository(root).keep_labels("small", {"a": 1}) == Repository(root).labels("small") == {"a": 1}
 
 
